@@ -38,7 +38,7 @@ type source struct {
 	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics; may be nil
 
 	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil for none
-	masking sync.Mutex                      // not console.mu, because the search for secrets takes time
+	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
 	waiting int   // queued bytes

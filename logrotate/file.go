@@ -223,7 +223,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		f.size += int64(whole)
 		return whole, err
 	}
-	// Compute this from the current size, because another process may have emptied the file to make room.
+	// Compute f.size from the current size of the file, because another process may have emptied the file to make room.
 	f.size = st.Size - int64(n-whole)
 	if st.Nlink == 0 {
 		f.closeFile()

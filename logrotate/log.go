@@ -21,7 +21,7 @@ type Log struct {
 	file    *file     // nil: console only
 	sources [2]source // one for stdout, one for stderr
 
-	// Guarded by set.mu.
+	// set.mu guards current, streams and dropped.
 	current *run
 	streams int // number of pipes, of all runs, that are still being read
 	dropped bool
@@ -128,7 +128,7 @@ func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] 
 // newPipe creates the pipe for one stream of r. It returns the stream for the read end, and the write end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
-	// Not os.Pipe: it makes both ends non-blocking, and the child would inherit that.
+	// Don't use os.Pipe: it makes both ends non-blocking, and the child would inherit this mode.
 	err := faultinject.Before(faultinject.Pipe, r.log.name)
 	if err == nil {
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)

@@ -108,7 +108,7 @@ func (r *run) answerRequest(q *tailRequest) {
 type stream struct {
 	run      *run
 	index    int        // 0 stdout, 1 stderr
-	mu       sync.Mutex // guards file between wake and changes of pace; never held across I/O
+	mu       sync.Mutex // guards file, which wake uses and changePace replaces; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
 	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
@@ -116,7 +116,7 @@ type stream struct {
 	pace     pace
 	direct   int // descriptor that the pump reads without the poller during a flood; otherwise -1
 	stopping atomic.Bool
-	freezing atomic.Bool // see [Set.Freeze]
+	freezing atomic.Bool // set when [Set.Freeze] stops the pump
 
 	buf   *[]byte // from the pool; nil unless the buffer holds data
 	n     int
@@ -167,8 +167,8 @@ func (s *stream) readPipe() bool {
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// A call that wakes the pump sets a flag before the deadline, and the loop reads the flags after this line. So no
-			// flag is missed.
+			// Clear the deadline that woke the pump. A call that wakes the pump sets a flag before the deadline, and the
+			// loop reads the flags after this line. So no flag is missed.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}

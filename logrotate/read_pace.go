@@ -26,8 +26,8 @@ const (
 	floodPipe = 1 << 20
 )
 
-// pace decides when a pump pauses between reads. It pauses only during a flood of small writes, so that a single read returns the
-// data of many writes.
+// pace decides when a pump pauses between reads. The pump pauses only during a flood of small writes, so that a single read
+// returns the data of many writes.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read

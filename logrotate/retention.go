@@ -74,8 +74,8 @@ func (f *file) CompressionTarget() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// An archive larger than this was not written by hinit, or package reader could not read it. Compressing it would only delay
-	// the others.
+	// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the
+	// other archives.
 	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 

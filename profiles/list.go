@@ -230,8 +230,9 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// NameProblem returns an error that says why a directory with this name in profiles/ can't be a profile. It returns nil if it
-// can. Names may be longer than the 64 characters that the command line allows, because older agents made such names.
+// NameProblem returns an error that says why a directory with this name in profiles/ can't be a profile. It returns nil for
+// a valid name. Names may be longer than the 64 characters that the command line allows, because older agents made such
+// names.
 func NameProblem(name string) error {
 	switch name {
 	case Default:

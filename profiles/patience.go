@@ -33,8 +33,8 @@ func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 	return err
 }
 
-// progress is the function by which fn reports to examineEach the directory that fn examines next. rel is the directory's path
-// relative to the root, or "" for none. goOn is false after examineEach has given up; then fn must return.
+// progress reports to examineEach which directory fn examines next. rel is the directory's path relative to the root, or ""
+// for none. goOn is false after examineEach has given up. In this case fn must return.
 type progress func(rel string) (goOn bool)
 
 // examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on

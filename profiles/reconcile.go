@@ -203,7 +203,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 			if noSupervise && isGatewayRun(args) {
 				return false
 			}
-			if migrated { // even if migrate could not write the state file
+			if migrated { // true even if migrate could not write the state file
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running
@@ -236,8 +236,8 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	return nil
 }
 
-// reconcileOne decides about the profile called name and removes stale files from its home. It passes the decision so far to
-// start, which returns whether to start the gateway.
+// reconcileOne decides about the profile called name and removes stale files from its home. It calls start with the
+// incomplete decision, and start returns whether to start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
 	home := "."

@@ -319,7 +319,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may now belong to the agent
+	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may have become readable
 		return
 	}
 	name := Default

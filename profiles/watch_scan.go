@@ -299,7 +299,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		if err != nil || !info.IsDir() || !w.inotify.watchesAt(path, stampOf(info)) {
 			return false
 		}
-		w.scanHome(ctx, d, name, false) // a known profile
+		w.scanHome(ctx, d, name, false)
 		return true
 	case errors.Is(err, fs.ErrNotExist):
 		w.forgetCandidate(name)

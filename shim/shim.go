@@ -45,7 +45,7 @@ type options struct {
 	config string // file that may replace target and user
 	root   string // prefix of the paths of the system's files, such as /etc/passwd; empty except in tests
 
-	native  string // path of hinit, which carries out the lifecycle commands of gateways; "" if the agent does
+	native  string // path of hinit, which carries out gateways' lifecycle commands; "" if the agent does that itself
 	baseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 

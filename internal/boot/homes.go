@@ -43,7 +43,7 @@ const (
 	EnvFile = ".env"
 	// StampFile is a note about the install method. Older images left it in homes that they shared with the host.
 	StampFile = ".install_method"
-	// ConfigFile is the agent's configuration, in a home.
+	// ConfigFile is the agent's configuration file in a home.
 	ConfigFile = "config.yaml"
 	// ConfigMode is the mode of ConfigFile after every boot (step 8).
 	ConfigMode = 0o640
@@ -78,8 +78,8 @@ func (o Options) Owner() fsutil.Owner {
 }
 
 // Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The
-// boot program handles all profiles in this way, and later the other files. Adopt does nothing if it can't change owners, or
-// if the profile is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
+// boot program does this for all profiles, and handles the other files later. Adopt does nothing if it can't change owners,
+// or if the profile is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -111,8 +111,10 @@ type Homes struct {
 	Options
 	*Teller
 
-	To     fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
-	InTime func() error // returns an error when the budget is used up; the repair in the background then does the rest; nil for no budget
+	To fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
+	// InTime returns an error when the budget is used up. The repair in the background then does the rest. Nil means no
+	// budget.
+	InTime func() error
 }
 
 // GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant.

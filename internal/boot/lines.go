@@ -31,7 +31,8 @@ func Info(text string) Line { return Line{Text: LogPrefix + text} }
 // Warning returns a log line about a failure in a boot step.
 func Warning(text string) Line { return Line{Warning: true, Text: LogPrefix + "Warning: " + text} }
 
-// Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, so are the methods.
+// Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, the methods are
+// too.
 type Teller struct {
 	Tell func(Line)
 

@@ -31,7 +31,7 @@ func Modes(o ModesOptions) []string {
 	return modes(o, status, ReadOnly("/"), !runUsable())
 }
 
-// modes is Modes with the facts about the system as arguments.
+// modes does the work of Modes. Its arguments are facts about the system, so that tests can choose them.
 func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID

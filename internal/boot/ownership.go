@@ -68,7 +68,8 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.full {
-		o.giveDirectory(p.root, "platforms", "chown") // only the directory itself: apart from pairing, nothing in it is the agent's
+		// Change only the directory itself: of its content, only pairing is the agent's.
+		o.giveDirectory(p.root, "platforms", "chown")
 	}
 	o.giveLogs(ctx)
 	o.giveConfig()
@@ -114,7 +115,7 @@ func (o *ownershipPhase) giveHome() error {
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // the owners of other files can't be changed either
+		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
 		return nil
 	}
 	o.step.full = true
@@ -267,7 +268,8 @@ func (p *preparer) setMode(rel string, mode fs.FileMode) {
 		return
 	}
 	defer d.Close()
-	_, _ = d.Chmod(rel, mode) // the contract (section 2.1, step 8) ignores errors: in a rootless container the file may be another user's
+	// The contract (section 2.1, step 8) ignores errors: in a rootless container the file may be another user's.
+	_, _ = d.Chmod(rel, mode)
 }
 
 // mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, and the process can

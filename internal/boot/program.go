@@ -44,8 +44,10 @@ type Job struct {
 	Scripts   bool // a failed script of the image ends the boot
 	// Plant: only fill an empty data directory from the image.
 	Plant        bool
-	ChangeOwners bool   // only change the owners of profiles' homes, see [Tenants]
-	Starting     string // with ChangeOwners: the only profile whose home may be changed, as others may run; "" for all, before the first start
+	ChangeOwners bool // only change the owners of profiles' homes, see [Tenants]
+	// Starting is the only profile whose home ChangeOwners may change, because other profiles may be running. It is ""
+	// before the first start: then all homes may be changed.
+	Starting string
 	// Repair: only do the work that the boot has left for the background.
 	Repair       bool
 	Examine      bool               // only examine the data volume, for hinit doctor
@@ -53,7 +55,7 @@ type Job struct {
 	Profiles     int                // profiles.max, for Examine
 	CompressLogs []gzipped.Archives // only compress these rotated logs, if they are older than Young
 	Young        time.Duration
-	Gateways     []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions of hinit use this name
+	Gateways     []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier hinit versions use this JSON name
 	Measure      string    // one of the Measure constants
 	Planted      bool      // the repair also syncs the files that the boot has copied to an empty data directory
 }
@@ -212,9 +214,9 @@ type Gateway struct {
 	Rank              int  // gateways with a higher rank get memory first
 }
 
-// Measurement is the result for one gateway. Note is a text for its status. Hold says why it must not run, and Restart why it
-// must be restarted; both are "" if there is no reason. Bytes is its memory use in the last record. Run is the run that was
-// measured.
+// Measurement is the result for one gateway. Note is a text for the gateway's status. Hold says why the gateway must not
+// run, and Restart why it must be restarted; both are "" if there is no reason. Bytes is the gateway's memory use in the
+// last record. Run is the number of the run that was measured.
 type Measurement struct {
 	Service, Note, Hold, Restart string
 	Bytes, Run                   uint64

@@ -17,10 +17,11 @@ import (
 // CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Subcommands are
 // required.
 type CommandLine struct {
-	Argv0       string                           // argv[0] of the init; under the name "tini", the init accepts tini's options
-	Args        []string                         // the words after the init's own words: the container's CMD
-	Agent       string                           // the agent's program (agent.binary)
-	Subcommands []string                         // the agent's subcommands; such a word means the agent, even if a program with that name exists
+	Argv0 string   // argv[0] of the init; under the name "tini", the init accepts tini's options
+	Args  []string // the words after the init's own words: the container's CMD
+	Agent string   // the agent's program (agent.binary)
+	// Subcommands are the agent's subcommands. Such a word means the agent, even if a program with that name exists.
+	Subcommands []string
 	Env         func(name string) (string, bool) // the container's environment
 	Look        func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
@@ -38,8 +39,9 @@ type Route struct {
 	// Foreground is true if the command itself is the gateway of Profile. No other gateway of this profile must be started.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground, otherwise "". ProfileNamed reports whether the command line has named
-	// it. If not, Profile is "default", and the caller uses the agent's active profile instead. A named profile need not exist.
+	// Profile is the profile for Supervise or Foreground, otherwise "". ProfileNamed reports whether the command line has
+	// named the profile. If not, Profile is "default", and the caller uses the agent's active profile instead. A named
+	// profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
@@ -160,8 +162,8 @@ func dashboardOnly(words []string, agent string) bool {
 	return len(words) > 0 && words[0] == "dashboard"
 }
 
-// isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A request
-// for help (-h or --help) does not run one.
+// isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A
+// request for help (-h or --help) does not run a gateway.
 func isGatewayRun(args []string) bool {
 	if len(args) == 0 || args[0] != "gateway" {
 		return false
@@ -291,8 +293,8 @@ const (
 	longPatience  = 8 * time.Second
 )
 
-// StatWithin is os.Stat with a time limit. It takes a turn of share, which limits the number of calls that may hang at the same
-// time.
+// StatWithin is os.Stat with a time limit. It runs through package blocking with share, which limits the number of calls
+// that may hang at the same time.
 func StatWithin(share blocking.Share, patience time.Duration, path string) (fs.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

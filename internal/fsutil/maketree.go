@@ -158,7 +158,7 @@ func modeBits(mode fs.FileMode) uint32 {
 
 // moveTree renames the directory temp to base, but fails if base exists.
 func moveTree(parent int, temp, base string) error {
-	err := RenameNew(parent, temp, base) // its fallback, an ordinary rename, replaces at most an empty directory
+	err := RenameNew(parent, temp, base) // the fallback of RenameNew, an ordinary rename, replaces at most an empty directory
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		return fs.ErrExist
 	}

@@ -50,7 +50,7 @@ type Lock interface {
 // seconds.
 const (
 	proveEvery = 10 * time.Second
-	proveTime  = 19 * time.Second // limit for the server's answer
+	proveTime  = 19 * time.Second // time limit for the server's answer
 	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
 	askEvery   = time.Second      // delay between two attempts to get the lock while another machine holds it
 
@@ -70,8 +70,8 @@ type Volume struct {
 	leased bool
 
 	// Tests replace the functions and durations below.
-	every      time.Duration // proveEvery
-	proveLimit time.Duration // proveTime
+	every      time.Duration // proveEvery, except in tests
+	proveLimit time.Duration // proveTime, except in tests
 	sharing    func(dir *os.File) (shared bool, alone string)
 	prove      func(v *Volume, file *os.File) error
 
@@ -153,8 +153,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			return err
 		})
-		// wait, because a previous holder that has lost its lock (its FUSE client has died, say) notices that only at its next
-		// confirmation
+		// Wait, because a previous holder may have lost its lock, for example because its FUSE client has died. It notices
+		// the loss only at its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.prove(v, h.File) // another init may have moved the file during the wait
 		}

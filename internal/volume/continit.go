@@ -79,6 +79,7 @@ func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
 		return nil
 	}
 	id := agent.Identity()
-	doubt, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be executed either
+	// Ignore the error: a file that can't be examined can't be executed either.
+	doubt, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...)))
 	return doubt
 }

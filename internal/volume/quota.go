@@ -30,7 +30,8 @@ const (
 	mostFiles = 1 << 21
 	// leastFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
 	leastFile = 4096
-	// maxDepth is the maximum depth of the directories that are searched. Programs that use paths can't create deeper ones.
+	// maxDepth is the maximum depth of the directories that are searched. Programs that use paths can't create deeper
+	// directories.
 	maxDepth = 1000
 )
 
@@ -201,8 +202,9 @@ func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices ma
 	}
 }
 
-// addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to mapped. The
-// kernel tells only privileged processes how large such a file is, so the end of its last mapping counts.
+// addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to
+// mapped. The kernel tells only privileged processes how large such a file is. So the end of its last mapping counts as its
+// size.
 func (s *diskUsage) addMapped(maps string, devices map[uint64]bool, mapped map[uint64]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxSeedSize = 1 << 20 // largest template or .env file, in bytes; usual ones have a few kilobytes
+	maxSeedSize = 1 << 20 // maximum size of a template or .env file in bytes; such files usually have a few kilobytes
 
 	// envMode is the mode of .env after every boot (contract, section 2.1, steps 8 and 14).
 	envMode = 0o600

@@ -114,9 +114,9 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile with the most file descriptors if it probably exhausts the ports, and otherwise nil. It
-// probably does if the number of open sockets is at least three quarters of the number of ports, and the profile's
-// descriptors are at least a quarter.
+// portHog returns the profile with the most file descriptors if it probably exhausts the ports, and otherwise nil. Ports are
+// probably exhausted if the number of open sockets is at least three quarters of the number of ports. The profile's
+// descriptors must be at least a quarter of that number.
 func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
@@ -173,7 +173,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 	}
 }
 
-// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo it
+// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit
 // (internal/isolation/confine). Meanwhile this thread has that uid as its effective uid: with any other uid it would need
 // CAP_SYS_NICE.
 func setProcessors(uid uint32, set *unix.CPUSet) {

@@ -27,7 +27,7 @@ type Options struct {
 	Dir string
 	// N is the number of last lines to emit, including lines in archives; -1 means all.
 	N int
-	// If Since is set, Read leaves out lines with an earlier timestamp. It reads as many archives as that needs.
+	// If Since is set, Read leaves out lines with an earlier timestamp. It reads as many archives as necessary.
 	Since time.Time
 	// Previous makes Read begin with the oldest archive when N is -1 and Since isn't set. Without it, Read begins with the
 	// current file.

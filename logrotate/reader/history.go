@@ -107,7 +107,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // the archive was pruned, and so were all older ones
+			break // the archive was pruned, and so were all older archives
 		}
 		if err == nil {
 			before := need
@@ -128,9 +128,9 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer than n
-// lines, missing is the difference. It reads only as many bytes as n lines can have that hinit has written. If f is truncated
-// while it reads, it starts again.
+// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer
+// than n lines, missing is the difference. It reads at most as many bytes as n lines of hinit can have. If f is truncated
+// meanwhile, lastLinesOf starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)

@@ -26,8 +26,9 @@ const (
 	// coarse is longer than the resolution of file timestamps. A file that changed less than this time before it was copied may
 	// have changed again without a new timestamp.
 	coarse = 50 * time.Millisecond
-	// backupTime is the time limit for copying a database with SQLite. The limit grows by blockTime for each 512 bytes that the
-	// database occupies on the disk. An agent can block SQLite with a FIFO, or with a signal to the program that runs it.
+	// backupTime is the time limit for copying a database with SQLite. The limit grows by blockTime for each 512 bytes that
+	// the database occupies on the disk. It is needed because an agent can block SQLite with a FIFO, or with a signal to the
+	// program that runs SQLite.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
 	growthTimeout = time.Minute // cancel a backup whose copy doesn't grow for this long: the agent controls the database's size

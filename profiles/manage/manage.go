@@ -107,9 +107,9 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename gives the profile called from the new name to. An active profile stays active under its new name. The caller must
-// stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists]
-// if to is in use.
+// Rename changes the name of a profile. from is its present name, and to is the new name. The active profile stays active
+// under its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if
+// from doesn't exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err

@@ -45,8 +45,8 @@ type Walk struct {
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool
 	From   uint32 // change only files of this uid; 0: files of any user
-	// Top is the uid that must own the top directory, or nil for any. If another user owns it, Give changes nothing and returns
-	// ESTALE, because the directory was replaced after the decision to give it away.
+	// Top is the uid that must own the top directory, or nil for any. If another user owns it, Give changes nothing and
+	// returns ESTALE, because the directory was replaced after the decision to change its owner.
 	Top *uint32
 
 	// Between is called after every [Batch] entries, and during the copy of a file. If it returns an error, the walk stops.

@@ -9,9 +9,9 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules is the header of the rules that all isolated profiles of a container share. The parts of variable length follow it in
-// ruleBuffer. A file with saved rules has the same layout. The file is valid for one version of hinit-isolate and one state of
-// the container, see rulesAreCurrent.
+// rules is the header of the rules that all isolated profiles of a container share. In ruleBuffer, parts of variable length
+// follow the header. A file with saved rules has the same layout. The file is valid for one version of hinit-isolate and one
+// state of the container, see rulesAreCurrent.
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
@@ -130,7 +130,7 @@ func confine(path string, argv, env bare.Words) {
 	}
 	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // a second filter tells PID 1 that the process may not use its control socket
+		filters = filters[:1] // drop the second filter, which tells PID 1 to refuse its control socket to the process
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -203,7 +203,7 @@ func makeTempDir() {
 	check("make a directory for temporary files", r)
 }
 
-// applyLandlock confines the process by Landlock.
+// applyLandlock limits the files, ports and signals that the process can use, by Landlock.
 func applyLandlock(argv bare.Words, home string) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&head.fs)), 3*unsafe.Sizeof(head.fs), 0)
 	check("confine it by Landlock", set)
@@ -239,8 +239,8 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allow lets the process read the file at path, or the directory and everything below it; if write is true, also change it. It
-// skips a missing path.
+// allow lets the process read the file at path, or the directory and everything below it. If write is true, the process may
+// also change them. allow skips a missing path.
 func allow(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
@@ -318,14 +318,14 @@ func cut(word, beginning string) (rest string, is bool) {
 // address returns the address of text, which must end in a NUL.
 func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
 
-// stat writes the attributes of a file to st (statx(2)): of path below the open directory fd, or of fd itself with AT_EMPTY_PATH.
-// After an error it returns a negative errno.
+// stat writes the attributes of the file at path to st (statx(2)). path is relative to the open directory fd. With
+// AT_EMPTY_PATH it writes the attributes of fd itself. After an error it returns a negative errno.
 func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read copies the file at path into to, until the file ends or to is full. It returns the number of bytes read, or a negative
-// errno if it can't open the file.
+// read reads the file at path into the buffer to, until the file ends or the buffer is full. It returns the number of bytes
+// read, or a negative errno if it can't open the file.
 func read(path string, to []byte) int {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	if fd < 0 {
@@ -334,7 +334,8 @@ func read(path string, to []byte) int {
 	return drain(fd, to)
 }
 
-// drain copies the open file fd into to, until the file ends or to is full, and closes it. It returns the number of bytes read.
+// drain reads the open file fd into the buffer to, until the file ends or the buffer is full, and closes fd. It returns the
+// number of bytes read.
 func drain(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))

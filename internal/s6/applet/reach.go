@@ -18,7 +18,7 @@ type Supervisor interface {
 	ControlScanner(ctx context.Context, flags string) error
 }
 
-// errNotListening is the error for a directory that is not supervised. If there is no init, this is so for every directory.
+// errNotListening is the error for a directory that is not supervised. Without an init, no directory is supervised.
 var errNotListening = errors.New("supervisor not listening")
 
 // connect connects to PID 1. It also returns the path to use in requests: absolute and lexically clean, but with links

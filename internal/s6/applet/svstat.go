@@ -51,7 +51,8 @@ func svok(c *Call, _ []option) int {
 	return code
 }
 
-// slotOfArgs returns the slot (service directory) whose path is the first argument. code is exitNo if it is not supervised.
+// slotOfArgs returns the slot (service directory) whose path is the first argument. code is exitNo if that directory is not
+// supervised.
 func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {

@@ -17,7 +17,7 @@ const (
 	deepest   = 16
 )
 
-// skipsCheck reports whether the ownership check ignores a file in a service directory. These are the files that s6 itself
+// skipsCheck reports whether the ownership check ignores a file in a service directory. It ignores the files that s6 itself
 // makes, and the logger's directory, which is checked separately.
 func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir

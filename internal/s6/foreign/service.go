@@ -333,7 +333,8 @@ func (s *Service) TakeOver(link bool) {
 	if s.LoggerPlace != nil {
 		s.LoggerPlace.reopen(false, agent)
 		s.scanner.Watch(s.LoggerPlace.Path)
-		s.LoggerPlace.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // if the supervisor does not know the logger, it is registered again
+		// If the supervisor does not know the logger, register it again.
+		s.LoggerPlace.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 

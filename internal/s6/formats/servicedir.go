@@ -18,7 +18,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files that hold a setting, or are themselves a setting.
+// Files that contain a setting, or whose existence is a setting.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"

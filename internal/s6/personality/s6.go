@@ -51,7 +51,7 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
-	// This sets the name of the whole process, not only of the thread that writes (proc(5)).
+	// The write sets the name of the whole process, not only of the thread that writes (proc(5)).
 	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
 		host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
 	}

@@ -135,7 +135,7 @@ func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 		if given || !hasFewFiles(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "", l.self) // with the identity with which dir was opened
+		err = clearOut(dir, "", l.self) // clearOut uses the identity with which dir was opened
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)

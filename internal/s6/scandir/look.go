@@ -222,7 +222,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // before SlotMade: a client that sees the service must also find the slot
+	s.publish() // publish before SlotMade: a client that sees the service must also find the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()

@@ -29,7 +29,8 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed}) // replaces a definition that Enqueue has queued
+		// Replace the definition that Enqueue may have queued.
+		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {

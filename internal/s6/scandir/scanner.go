@@ -44,7 +44,7 @@ type Host interface {
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved returns the reason why no service may have this name. It returns "" if a service may.
+	// Reserved returns the reason why no service may have this name. It returns "" if a service may have it.
 	Reserved(name string) string
 	// CheckCapacity returns an error with the reason if no further service can be supervised.
 	CheckCapacity() error

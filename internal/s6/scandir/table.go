@@ -64,8 +64,8 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service has this name, that is, one that another program's directory defines. It does not
-// block.
+// Foreign reports whether a foreign service has this name, that is, a service that another program's directory defines. It
+// does not block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Left
