@@ -223,7 +223,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.add(now, e)
 	case NeedMet:
-		// The most recently used services get the first turns.
+		// The most recently used services get the first chance to start.
 		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.needMet(now, s, e.Need)
@@ -421,8 +421,8 @@ func (m *Machine) needMet(now time.Time, s *service, need string) {
 	}
 }
 
-// startOrWait starts a service that has no live process. If a need is unmet, memory is short or no turn is free, it puts the
-// service into the state waiting.
+// startOrWait starts a service that has no live process. If a need is unmet, memory is short or too many services are
+// starting, it puts the service into the state waiting.
 func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 	if m.phase != running {
 		m.setState(now, s, Down, time.Time{}, ReasonShutdown)

@@ -48,7 +48,7 @@ type Order struct {
 	Needs            []Need
 	RestartOn        []string  // names of services; this service restarts when one of them starts again, or when a task succeeds
 	IsConfiguredTask bool      `reexec:"OneShot"` // the service is a task (of hinit.yaml), so its end is expected
-	Turns            bool      // its starts need a turn, which limits simultaneous starts, see [Machine.Parallel]
+	Turns            bool      // the number of simultaneous starts of such services is limited, see [Machine.Parallel]
 	LastUsed         time.Time `reexec:"Used"` // when the service was last used; for the first start, recently used services come first in the queue
 	EachStart        bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
 }

@@ -20,7 +20,7 @@ type service struct {
 	removing      bool
 	once          bool  // the pending start is for one run only
 	respawn       bool  // the pending start is an automatic restart
-	queuePosition int64 `reexec:"place"` // position in the queue for turns, lowest first; 0 when not in the queue
+	queuePosition int64 `reexec:"place"` // position in the queue of services that wait to start, lowest first; 0 when not queued
 
 	run
 

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Turns limit how many services start at the same time. A start mainly needs the processor, so too many at once would delay all
-// of them.
+// A turn is the permission to start. The number of turns limits how many services start at the same time. A start mainly
+// needs the processor, so too many at once would delay all of them.
 
 const (
-	// turnTime is the maximum time for which a service keeps its turn without becoming ready.
+	// turnTime is the maximum time for which a service that is not ready counts as starting (keeps its turn).
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime when many turns in a row have timed out. The services then seem not to report readiness. With
-	// turns of 10 s, the last of 500 services would start after 40 minutes.
+	// shortTurn replaces turnTime when many services in a row have not become ready in time. The services then seem not to
+	// report readiness. If each of 500 services counted as starting for 10 s, the last one would start after 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn is the prefix of the reason of a service that waits for its turn.
+	// ReasonTurn is the prefix of the reason of a service that waits because too many services are starting.
 	ReasonTurn = "waits for its turn"
 	// mostShownPositions is the maximum length of a queue in which each waiting service shows its position.
 	mostShownPositions = 256
 )
 
-// turns holds the services that are starting, and the queue of services that wait for a turn. A step replaces the slices
+// turns holds the services that are starting, and the queue of services that wait to start. A step replaces the slices
 // instead of modifying them, so that undo can restore the old ones.
 type turns struct {
 	starting      []*service `reexec:"-"`
@@ -31,12 +31,12 @@ type turns struct {
 	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
 
-// holdsTurn reports whether a service occupies a turn now.
+// holdsTurn reports whether a service counts against the limit on simultaneous starts now.
 func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
 
-// turnLimit returns the maximum time for which a service may keep its turn.
+// turnLimit returns the maximum time for which a service that is not ready counts as starting.
 func (m *Machine) turnLimit() time.Duration {
 	if m.timedOutTurns >= 2*m.Parallel {
 		return shortTurn
@@ -44,8 +44,8 @@ func (m *Machine) turnLimit() time.Duration {
 	return turnTime
 }
 
-// enqueue puts a service into the queue if no turn is free, and reports whether the service has to wait. Automatic restarts
-// don't need a turn.
+// enqueue puts a service into the queue if too many services are starting, and reports whether the service has to wait.
+// Automatic restarts don't wait.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
@@ -75,8 +75,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	return true
 }
 
-// freeTurns returns the number of free turns. First it ends the turns that are over, because the service is ready, has ended or
-// took too long.
+// freeTurns returns how many more services may start now. First it removes the services from the list of starting services
+// that are ready, have ended or took too long.
 func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
@@ -100,7 +100,7 @@ func (m *Machine) dequeue(s *service) {
 	}
 }
 
-// startQueued gives the free turns to the first services of the queue and starts them.
+// startQueued starts the first services of the queue, as many as may start now.
 func (m *Machine) startQueued(now time.Time) {
 	if len(m.queue) == 0 || m.phase != running {
 		return

@@ -206,7 +206,7 @@ func formatPIDs(pids []int) string {
 	return b.String()
 }
 
-// forgetRun drops a lingering run after its last process has ended.
+// forgetRun drops a run whose main process ended earlier. It is called after the last process of the run has ended.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

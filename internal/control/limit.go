@@ -68,9 +68,9 @@ type connCounts struct {
 	closing sync.Mutex            // held during a close
 }
 
-// close closes connections one at a time, to save threads. It does not take a turn of internal/blocking. Package net makes a
-// close wait for a reader of the connection, and that reader may itself be waiting for a turn. The close can't block for another
-// reason, because Drain has already taken the data that the peer sent.
+// close closes connections one at a time, to save threads. It does not wait for a turn of internal/blocking: package net
+// makes a close wait for a reader of the connection, and that reader may itself wait for a turn. The close can't block for
+// another reason, because Drain has already taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
@@ -80,8 +80,8 @@ func (p *connCounts) close(c net.Conn) error {
 	return c.Close()
 }
 
-// conn is a connection with the credentials of its peer. Close frees the connection's place in the counts of its class. Reads and
-// writes take turns of internal/blocking, which limits the number of threads.
+// conn is a connection with the credentials of its peer. Close frees the connection's place in the counts of its class.
+// Package internal/blocking limits how many reads and writes run at the same time, to limit the number of threads.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -142,8 +142,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that does not block, within a turn of internal/blocking. Calls for root take turns of another share
-// than calls for other users.
+// call makes a system call that does not block, under the limits of internal/blocking. Calls for root and calls for other
+// users have separate limits.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -251,8 +251,8 @@ func newRooms() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer calls build when it is this request's turn. The answer occupies memory in the budget until its function sent is called.
-// A single answer may exceed the budget.
+// answer waits until no other answer of this class is being made, and then calls build. The answer occupies memory in the
+// budget until its function sent is called. A single answer may exceed the budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
@@ -305,8 +305,8 @@ func (m *answerBudget) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large, when its turn comes and the budget has room for it. build must not block, because the
-// other requests of the same class wait for it.
+// inTurn makes an answer that may be large. It waits until no other answer of the class is being made and the budget has
+// room. build must not block, because the other requests of the same class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -56,7 +56,7 @@ type reply struct {
 	status   int
 	header   http.Header // additional headers; the content type is JSON unless it is set here
 	body     []byte
-	deferred any // value that is encoded as the body when it is the request's turn, see answerLater
+	deferred any // value that is encoded as the body when the budget has room for it, see answerLater
 	stream   func(w http.ResponseWriter)
 	fault    *client.Error // the error in the body, if the reply is an error
 	sent     func()        // called when the body has been sent; may be nil

@@ -117,7 +117,7 @@ func lettersOf(flags, known string) error {
 // maxLetters is the maximum number of letters in a request.
 const maxLetters = 64
 
-// getSlotWait waits until a slot is in the requested state, and then answers.
+// getSlotWait waits until an s6 service directory (slot) is in the requested state, and then answers.
 func getSlotWait(s *Server, r *request) (reply, error) {
 	query := r.query
 	goal, err := parseUntil(query.Get("until"))
@@ -209,7 +209,8 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved returns the result of a wait whose slot was removed during the wait. Such a slot is reported as down.
+// slotRemoved returns the result of a wait whose s6 service directory (slot) was removed during the wait. Such a slot is
+// reported as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

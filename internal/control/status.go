@@ -27,7 +27,7 @@ import (
 // getStatus answers with the status of hinit and of all services except the CMD. If the request names services, the answer
 // contains only these, in the order of the request. The answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this is done before the request takes its turn
+	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this must precede the wait of inTurn
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {

@@ -106,15 +106,15 @@ func (m *Manager) BroughtUp() int {
 }
 
 const (
-	// slotTime is the maximum time that the boot log waits for the slots on a slow file system. Programs that read the log use
-	// the slots next.
+	// slotTime is the maximum time that the boot log waits for the s6 service directories (slots) on a slow file system.
+	// Programs that read the log use the slots next.
 	slotTime = 20 * time.Second
-	// cmdSlotTime is the maximum time that the CMD waits for all slots.
+	// cmdSlotTime is the maximum time that the CMD waits for all s6 service directories.
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine. It first waits until the queued slots exist, because programs that wait for
-// the log use the slots next.
+// writeBootLog writes the boot log in a goroutine. It first waits until the queued s6 service directories (slots) exist,
+// because programs that wait for the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.logged = logged

@@ -54,7 +54,7 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// bootProgress records how far the boot has come with the profiles. The registry's Turn guards it.
+// bootProgress records how far the boot has come with the profiles. The registry's mutex Turn guards it.
 type bootProgress struct {
 	reading chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
 	logged  chan struct{} // closed when the boot log is written; nil if it is not written

@@ -51,8 +51,8 @@ func (m *Manager) warnIfMissing(service, profile string) {
 	})
 }
 
-// SlotRemoved stops a service whose slot a client has removed. The intent for the profile stays on the volume, because the slot
-// is made again at the next start of the container.
+// SlotRemoved stops a service whose s6 service directory (slot) a client has removed. The operator's intent for the profile
+// stays on the volume, because the slot is made again at the next start of the container.
 func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)

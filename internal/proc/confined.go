@@ -21,7 +21,7 @@ type Confinement struct {
 	Filters    int // number of seccomp filters
 }
 
-// Confined returns the confinement of a process. It reads only /proc. PID 1 calls Confined in a turn of package
+// Confined returns the confinement of a process. It reads only /proc. PID 1 calls Confined under the limits of package
 // internal/blocking.
 func Confined(pid int) (c Confinement, err error) {
 	status := procstat.StatusOf(strconv.Itoa(pid))

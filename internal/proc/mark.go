@@ -57,7 +57,7 @@ func (m *marker) lower() uint64 {
 	return mark
 }
 
-// runByMark returns the run to which a process belongs according to its mark, or 0 if there is none.
+// runByMark returns the run to which a process belongs according to its mark (a resource limit), or 0 if there is none.
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
 		return t.runOfUser(pid, t.runOfMark(limit))
@@ -74,8 +74,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// runOfUser checks id, the run that the mark or the tag of a process states. It returns id if the user of the process makes this
-// trustworthy ([Mark.ProvesMembership]), and otherwise 0.
+// runOfUser checks id, the run that the mark or the tag of a process names. It returns id if the user of the process makes
+// this trustworthy ([Mark.ProvesMembership]), and otherwise 0.
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	// A run that an older hinit handed over may have no user.
 	if r := t.runs[id]; r != nil && r.user != nil {
@@ -108,15 +108,16 @@ func (t *Table) readLimit(pid int) (uint64, bool) {
 	return m.Limit, m.Limit != 0
 }
 
-// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs to some
-// run, but has lowered its limit, which therefore no longer identifies the run.
+// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs
+// to some run, but has lowered its limit, so the limit does not identify the run.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.readLimit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknownRun if the mark
-// can't be read or belongs to no run. A process that came into the container from outside has no mark.
+// runOfDead returns the run of a dead orphan by its mark (a resource limit). It returns 0 for an orphan without a mark, and
+// unknownRun if the mark can't be read or belongs to no run. A process that came into the container from outside has no
+// mark.
 func (t *Table) runOfDead(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {

@@ -286,8 +286,8 @@ const (
 	// killForkersTime limits the duration of killForkers. killForkersPause is the time that it waits for the next process to appear.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is the number of PIDs that it tries after the last process that it found. Other programs start processes too,
-	// so a run's PIDs have gaps.
+	// killForkersAhead is the number of PIDs that it tries after the last process that it found. Other programs also start
+	// processes, so a run's PIDs have gaps.
 	killForkersAhead = 16
 )
 

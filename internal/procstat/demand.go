@@ -11,8 +11,8 @@ type Demand struct {
 	Sockets  int // open sockets of this network namespace
 }
 
-// ReadDemand returns the current demand. It reads only /proc, so it does not wait for a disk. PID 1 calls it in a turn of
-// package internal/blocking.
+// ReadDemand returns the current demand. It reads only /proc, so it does not wait for a disk. PID 1 calls it under the
+// limits of package internal/blocking.
 func ReadDemand() (d Demand) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	network, _ := os.ReadFile("/proc/net/sockstat")

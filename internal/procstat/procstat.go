@@ -39,7 +39,7 @@ func (s Stat) Dead() bool {
 var errFormat = errors.New("it has not the fields of a process")
 
 // Read reads one process. If it does not exist, the error wraps [fs.ErrNotExist]. Read uses only /proc, so it does not wait
-// for a disk. PID 1 calls Read in a turn of package internal/blocking.
+// for a disk. PID 1 calls Read under the limits of package internal/blocking.
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 type Status string
 
 // StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc. PID 1 calls
-// StatusOf in a turn of package internal/blocking.
+// StatusOf under the limits of package internal/blocking.
 func StatusOf(process string) Status {
 	text, _ := os.ReadFile("/proc/" + process + "/status")
 	return Status(text)

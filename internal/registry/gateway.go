@@ -15,11 +15,12 @@ import (
 type Gateway struct {
 	Profile   profiles.Profile
 	Start     bool      // whether to start it
-	Down      bool      // whether its slot gets a down file, which keeps it down when the container starts
+	Down      bool      // whether its s6 service directory (slot) gets a down file, which keeps it down when the container starts
 	Used      time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // answer returns only when the slot exists
 
-	// Slotted is true if a client has made the slot. Exports are the variables that the slot's run script exports.
+	// Slotted is true if a client has made the s6 service directory (slot). Exports are the variables that the slot's run
+	// script exports.
 	Slotted bool
 	Exports map[string]string
 }
@@ -60,7 +61,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	}
 }
 
-// gateway registers the gateway of a profile, including the variables that its slot exports.
+// gateway registers the gateway of a profile, including the variables that its s6 service directory (slot) exports.
 func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
@@ -78,7 +79,8 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	}
 }
 
-// Redefine updates the definition of a profile's gateway from the configuration and its slot, for its next start.
+// Redefine updates the definition of a profile's gateway for its next start. The definition comes from the configuration
+// and from the gateway's s6 service directory.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	p, err := r.o.Store.Profile(profile)
 	if err != nil {
@@ -125,7 +127,8 @@ func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool)
 // MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
 func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
-// Restore makes the slot of a service again after a client has removed it. It does nothing if the slot exists.
+// Restore makes the s6 service directory (slot) of a service again after a client has removed it. It does nothing if the
+// slot exists.
 func (r *Registry) Restore(ctx context.Context, service string) {
 	if r.currentFollower() == nil || r.HasSlot(service) {
 		return
@@ -159,8 +162,8 @@ func (r *Registry) AddPresent(profile string) {
 	r.present[profile] = true
 }
 
-// Exists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client can
-// make a slot for any name.
+// Exists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client
+// can make an s6 service directory for any name.
 func (r *Registry) Exists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,7 +191,7 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// Reset drops all profiles, because another init serves them now. It keeps the slots.
+// Reset drops all profiles, because another init serves them now. It keeps the s6 service directories.
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +202,7 @@ func (r *Registry) Reset() {
 // Handover is the state of a Registry that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Present map[string]bool // profiles that exist
-	Marked  map[string]bool // whether a profile's slot has a down file, by profile; no entry if unknown
+	Marked  map[string]bool // whether a profile's s6 service directory has a down file, by profile; no entry if unknown
 	Beside  map[string]bool // profiles whose own gateway an operator allows although another gateway serves them
 }
 

@@ -34,7 +34,7 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 }
 
 // PrepareCgroups prepares the container's control group for child groups, if a service of the configuration needs its own
-// group. The caller holds Turn.
+// group. The caller holds the mutex Turn.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)

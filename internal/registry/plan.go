@@ -29,7 +29,7 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	}
 	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
 	for _, s := range old.Services {
-		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that its user doesn't exist any more
+		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that the service's user does not exist
 			p.before[s.Name] = u
 		}
 	}

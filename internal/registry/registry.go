@@ -59,10 +59,10 @@ type Options struct {
 type Registry struct {
 	Loop
 
-	// Turn is held by operations that change all services: the boot, a reload, a change of the topology.
+	// Turn is a mutex for operations that change all services: the boot, a reload, a change of the topology.
 	Turn sync.Mutex
 
-	// Times starts the tasks that have a schedule. It may be used only while Turn is held.
+	// Times starts the tasks that have a schedule. The caller must hold the mutex Turn.
 	Times *timetable.Table
 
 	o   Options

@@ -10,7 +10,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Services registers all services of hinit.yaml and their slots.
+// Services registers all services of hinit.yaml, and makes their s6 service directories.
 func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	r.PrepareCgroups(cfg)
 	var problems []error
@@ -81,7 +81,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
 }
 
-// publishSlot makes the slot of a service of hinit.yaml, and updates the down file if the slot exists.
+// publishSlot makes the s6 service directory of a service of hinit.yaml, and updates its down file if the directory exists.
 func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
 	if f := r.currentFollower(); f != nil {

@@ -14,11 +14,11 @@ type Follower interface {
 	// complete. Both keep an existing slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
-	// SetDown creates or removes the down file of a slot.
+	// SetDown creates or removes the down file of an s6 service directory.
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
-	// Withdraw removes a slot.
+	// Withdraw removes an s6 service directory.
 	Withdraw(ctx context.Context, name string) error
 }
 
@@ -39,14 +39,14 @@ type Slot struct {
 	LogArchives int
 }
 
-// slot is the Registry's record of a service's slot.
+// slot is the Registry's record of a service's s6 service directory (slot).
 type slot struct {
 	made    bool              // the slot exists, or will soon
 	exports map[string]string // variables that its run script exports, if a client made it; never changed
 }
 
-// Follow makes f maintain the slots from now on. exports lists the existing slots, each with the variables that its run script
-// exports.
+// Follow makes f maintain the s6 service directories (slots) from now on. exports lists the existing slots, each with the
+// variables that its run script exports.
 func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,21 +62,22 @@ func (r *Registry) currentFollower() Follower {
 	return r.follower
 }
 
-// slot returns the record of a service's slot.
+// slot returns the record of a service's s6 service directory.
 func (r *Registry) slot(service string) slot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has a slot, or will have one soon. Without a follower, services have no slots.
+// HasSlot reports whether a service has an s6 service directory (slot), or will have one soon. Without a follower, services
+// have no slots.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
-// Exports returns the variables that the run script of a service's slot exports, or nil if it exports none. The map must not be
-// changed.
+// Exports returns the variables that the run script in a service's s6 service directory exports, or nil if it exports none.
+// The map must not be changed.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the follower create a slot. If now is true, it waits until the slot is complete.
+// makeSlot makes the follower create an s6 service directory (slot). If now is true, it waits until the slot is complete.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentFollower()
 	if f == nil {
@@ -92,14 +93,14 @@ func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	}
 }
 
-// SlotGone records that a client has removed the slot of a service.
+// SlotGone records that a client has removed the s6 service directory (slot) of a service.
 func (r *Registry) SlotGone(service string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.slots, service)
 }
 
-// Withdraw removes the slot of a service.
+// Withdraw removes the s6 service directory (slot) of a service.
 func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	r.SlotGone(service)
 	if f := r.currentFollower(); f != nil {
@@ -108,9 +109,9 @@ func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	return nil
 }
 
-// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. If
-// the file is known to be right, SetDown does nothing, unless always is true. Set always if a client may be removing the
-// slot, because the client removes the down file first.
+// SetDown sets whether the s6 service directory of a gateway has a down file, which keeps the gateway down when the
+// container starts. If the file is known to be right, SetDown does nothing, unless always is true. Set always if a client
+// may be removing the directory, because the client removes the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]
@@ -122,7 +123,7 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	}
 }
 
-// gatewaySlot returns the slot of a profile's gateway.
+// gatewaySlot describes the s6 service directory (slot) of a profile's gateway.
 func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	cfg := r.o.Config()
 	u := r.o.Units.Gateway(cfg, p, nil)
@@ -133,7 +134,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	}
 }
 
-// serviceSlot returns the slot of a service of hinit.yaml.
+// serviceSlot describes the s6 service directory (slot) of a service of hinit.yaml.
 func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	out := Slot{
 		Name: s.Name, Down: !s.WantedUp(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),

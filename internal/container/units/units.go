@@ -52,7 +52,7 @@ type Maker struct {
 
 	env               atomic.Pointer[[]string] // the container's environment
 	home              atomic.Pointer[string]
-	ownGatewayAllowed sync.Map                          // profiles that the multiplexer serves and that have their own gateway too, see AllowOwnGateway
+	ownGatewayAllowed sync.Map                          // profiles with their own gateway although the default gateway serves them, see AllowOwnGateway
 	topology          atomic.Pointer[profiles.Topology] // nil until SetTopology
 	groups            atomic.Pointer[cgroupState]       // nil until a service needs a group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// stopPatience is the time that a stop waits to be recorded on the volume; after that it is carried out without a record. A
-	// start always waits for its record, because starting a process in a directory that hangs would block the supervisor.
-	// stopPatience is also the time that an order waits for its turn before a newer one replaces it.
+	// stopPatience is the time that a stop waits to be recorded on the volume. After that time it is carried out without a
+	// record. A start always waits for its record, because starting a process in a directory that hangs would block the
+	// supervisor. An order that has waited in the queue for this time may be replaced by a newer order.
 	stopPatience = time.Second
-	// maxWaiting is the maximum number of orders of a profile that wait for their turn.
+	// maxWaiting is the maximum number of orders of a profile that wait in its queue.
 	maxWaiting = 16
 )
 
