@@ -28,7 +28,7 @@ type (
 	// run any longer, for example after it lost the lock of the data volume.
 	Evict struct {
 		Names  []string
-		Cause  Cause // cause to record for their exits; "" for CauseOperator
+		Cause  Cause // cause to record for the exits of these services; "" for CauseOperator
 		Reason string
 	}
 	// Start sets the desired state to up and starts a service at once, without a restart delay. Earlier failures are forgotten.
@@ -47,7 +47,7 @@ type (
 	// unless it is running or about to start.
 	Scheduled struct {
 		Name string
-		Next time.Time // zero if the task has no schedule any more
+		Next time.Time // zero if the task has no schedule
 		Now  bool
 	}
 	// Pause sends SIGSTOP to the main process, or with Group to its process group. The status shows the service as paused

@@ -206,7 +206,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 		m.countFailure(now, s) // so that the next restart has a delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
-	if exit.Cause == CauseOperator { // an operator ended it with a signal, so the service did not fail
+	if exit.Cause == CauseOperator { // an operator ended the service with a signal, so the service did not fail
 		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}

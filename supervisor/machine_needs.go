@@ -168,8 +168,8 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// waitForNeeds puts a service into the state waiting if a need is unmet, or if it must wait for memory or disk space. It
-// reports whether the service has to wait.
+// waitForNeeds puts a service into the state waiting if a need is unmet, or if the service must wait for memory or disk
+// space. It reports whether the service has to wait.
 func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	need, reason := m.shortageFor(s)
 	names := []string{need}
@@ -193,8 +193,8 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startReleased starts the waiting services whose needs are now met. Step calls it after each event; it does nothing if no
-// service has changed.
+// startReleased starts the waiting services whose needs are now met. Step calls startReleased after each event. It does
+// nothing if no service has changed.
 func (m *Machine) startReleased(now time.Time) {
 	if m.dependentServices == 0 || m.phase != running {
 		return
@@ -256,8 +256,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts returns next. If next is an automatic restart, it counts the restart; beyond the limit Policy.MaxRestarts it
-// returns the state failed instead.
+// limitRestarts returns next. If next is an automatic restart, limitRestarts counts the restart. Beyond the limit
+// Policy.MaxRestarts it returns the state failed instead.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next

@@ -27,7 +27,7 @@ type service struct {
 	command stopCommand
 
 	started      bool
-	processSince time.Time `reexec:"turned"` // when its main process last started or ended
+	processSince time.Time `reexec:"turned"` // when the main process last started or ended
 	last         *Exit
 
 	tally
@@ -89,7 +89,7 @@ type killProgress struct {
 
 // stopCommand describes the stop command of a service while its processes are alive.
 type stopCommand struct {
-	run uint64    // its run number; 0 when neither the command nor a descendant of it is alive
+	run uint64    // run number of the stop command; 0 when neither the command nor a descendant of it is alive
 	end time.Time // when the command and its descendants will be killed
 }
 

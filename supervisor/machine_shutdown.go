@@ -57,7 +57,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 }
 
 // startDraining is called when only services with Policy.Drains are left. It gives them drainTime to read the rest of their
-// input, and announces that with the signal Policy.LastSignal.
+// input, and sends them the signal Policy.LastSignal.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {

@@ -31,7 +31,7 @@ type Service struct {
 	Kind            Kind
 	YieldsToProfile bool     // a profile of the same name takes precedence, see [Unit]
 	Log             string   // path of the current log file; "" if the service has none
-	Command         []string // command of the running process; if none is running, of the next start
+	Command         []string // command of the running process, or of the next start if no process is running
 	Drifted         bool     // the definition has changed since the running process was started
 	State           State
 	Want            Want

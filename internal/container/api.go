@@ -76,7 +76,7 @@ func (c *container) describe() client.Init {
 	return info
 }
 
-// leaders returns the PID of each service's main process, by service name. It is 0 for a service that is not running.
+// leaders returns the PID of each service's main process, by service name. The PID is 0 for a service that is not running.
 func (c *container) leaders() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {

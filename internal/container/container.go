@@ -163,7 +163,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 // s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation calls.
 type s6Host struct {
 	*initlog.Logger    // Say, Warn
-	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
+	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, CheckCapacity
 	*gateways.Manager  // Command, Refuse, SlotMade, SlotRemoved
 }
 

@@ -19,8 +19,8 @@ type effect struct {
 	past  string
 	want  supervisor.Want
 	fresh bool // the effect is reached only when a new run is up
-	// timeout is the default time that a client waits for the effect. A service that ignores TERM is killed after 30 seconds by
-	// default, so a client that waits for its end needs a longer timeout.
+	// timeout is the default time that a client waits for the effect. A service that ignores SIGTERM is killed after 30
+	// seconds by default, so a client that waits for its end needs a longer timeout.
 	timeout time.Duration
 }
 
@@ -33,9 +33,9 @@ var effects = map[client.Verb]effect{
 // longestWait is the maximum timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command returns the handler for a verb. The handler carries out the verb, and waits for its effect unless the client asks it
-// not to wait. If once is set, it starts a task and waits until the task's run has ended. If a run of the task is already in
-// progress, it waits for that run.
+// command returns the handler for a verb. The handler carries out the verb, and waits for its effect unless the client asks
+// it not to wait. If once is set, the handler starts a task and waits until the task's run has ended. If a run of the task
+// is already in progress, the handler waits for that run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {

@@ -42,8 +42,7 @@ type Backend struct {
 	Config func() []client.ConfigEntry
 	// Init returns the facts about hinit itself. The server sets Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
-	// Settle returns the start delay of a service that can't report readiness: once it has been up for this time, its start has
-	// succeeded.
+	// Settle returns how long a service that can't report readiness must be up until its start has succeeded.
 	Settle func() time.Duration
 
 	Boot

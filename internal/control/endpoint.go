@@ -104,7 +104,7 @@ func (e *Endpoint) takeOrders(dir string) {
 	})
 }
 
-// Dir returns the directory of the socket. It is "" if the socket isn't open or is abstract.
+// Dir returns the directory of the socket. The result is "" if the socket isn't open or is abstract.
 func (e *Endpoint) Dir() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -155,7 +155,7 @@ func (s *Server) judge(v *supervisor.Service) show.Verdict {
 // longestPause is the maximum time for which checks may be paused.
 const longestPause = 24 * time.Hour
 
-// postChecks pauses the checks of a service, or runs them now.
+// postChecks pauses the checks of a service, or runs the checks now.
 func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) {
 	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())

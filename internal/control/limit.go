@@ -68,7 +68,7 @@ type connCounts struct {
 	closing sync.Mutex            // held during a close
 }
 
-// close closes connections one at a time, to save threads. It does not wait for a turn of internal/blocking: package net
+// close closes connections one at a time, to save threads. It does not wait for a turn of internal/blocking. Package net
 // makes a close wait for a reader of the connection, and that reader may itself wait for a turn. The close can't block for
 // another reason, because Drain has already taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {

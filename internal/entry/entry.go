@@ -93,8 +93,7 @@ func isToolsCommand(name string, argv bare.Words) bool {
 // which begins with that number, or "" if enough PIDs are free.
 //
 // If there is a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
-// container can have taken a PID, and such a process ends by itself within a minute. After 2 s, await is satisfied with fewer
-// threads.
+// container can have taken a PID, and such a process ends by itself within a minute. After 2 s, await accepts fewer threads.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {

@@ -114,8 +114,8 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.inputsOf(profile))
 }
 
-// followState reads a profile's state file, and updates the gateway's readiness and the operator's intent. It runs only as a job,
-// and reads the file itself, so that an old content is never used after a newer one.
+// followState reads a profile's state file, and updates the gateway's readiness and the operator's intent. It runs only as
+// a job, and reads the file itself, so that it never uses an old content after a newer one.
 func (m *Manager) followState(profile string) {
 	m.noteHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file

@@ -98,8 +98,8 @@ func (m *Manager) wanted(profile string) bool {
 	return g != nil && g.wanted
 }
 
-// AllowOwnGateway allows the gateway of a profile to run although the multiplexer serves the profile. This lasts until the gateway is
-// stopped.
+// AllowOwnGateway allows the gateway of a profile to run although the multiplexer (the default profile's gateway) serves
+// the profile. This lasts until the profile's own gateway is stopped.
 func (m *Manager) AllowOwnGateway(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
@@ -262,8 +262,9 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed reads from the state file of the default profile's running gateway the profiles that it serves. If it serves more
-// profiles than expected, the configuration has changed while it was starting, and noteServed reads the topology again.
+// noteServed reads from the state file of the default profile's running gateway the profiles that it serves. If it serves
+// more profiles than expected, the configuration has changed while the gateway was starting, and noteServed reads the
+// topology again.
 func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()

@@ -93,8 +93,8 @@ type Mark struct {
 	User  uint32
 }
 
-// ProvesMembership reports whether the mark and the tag of this process can be trusted as a sign that it belongs to a run of
-// user. Processes of root and of that user can be trusted. A process of another user could have lowered its limit, or set the
+// ProvesMembership reports whether the mark and the tag of this process prove that it belongs to a run of user. They are
+// proof for processes of root and of that user. A process of another user could have lowered its limit, or set the
 // variable, to imitate the run.
 func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
 

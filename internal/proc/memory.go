@@ -103,7 +103,7 @@ func parseMemory(text []byte) uint64 {
 type ContainerMemory struct {
 	Used    uint64  // without the file pages that the kernel can drop
 	Limit   uint64  // 0 for no limit
-	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel has no such number
+	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
 }
 
 // noLimit is the lowest number that stands for "no limit" in a cgroup of version 1.

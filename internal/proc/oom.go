@@ -22,9 +22,9 @@ func newOOMScore() oomScore {
 }
 
 // raiseFor raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
-// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseFor after the
-// start: if this process raised its own value before the fork, the kernel could kill it instead. Raising a value needs no
-// privilege.
+// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseFor after
+// the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
+// needs no privilege.
 func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -66,8 +66,8 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 }
 
 // OOMKills returns a function that returns the number of processes of this container that the kernel has killed for lack of
-// memory. OOMKills returns nil if the kernel has no such count (cgroups(7)). The function never waits for a disk. It keeps its
-// file open, because the supervisor reads the count at every exit.
+// memory. OOMKills returns nil if the kernel does not count these processes (cgroups(7)). The function never waits for a
+// disk. It keeps its file open, because the supervisor reads the count at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
@@ -85,8 +85,8 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// killedForMemory reports whether the kernel has killed any process of a control group for lack of memory. The result is nil if
-// the kernel has no such count.
+// killedForMemory reports whether the kernel has killed any process of a control group for lack of memory. The result is
+// nil if the kernel does not count these processes.
 func killedForMemory(group string) *bool {
 	n, ok := oomKillsIn(group)
 	if !ok {

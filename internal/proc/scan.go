@@ -66,7 +66,7 @@ func (s *scanner) nameBuffer() []byte {
 }
 
 // readFile returns the beginning of a file below /proc, up to readSize bytes. It returns nil if the file can't be read. The
-// next call reuses the memory.
+// next call overwrites the returned bytes.
 func (s *scanner) readFile(name string) []byte {
 	if s.dir < 0 {
 		return nil
@@ -137,7 +137,7 @@ func (s *scanner) threadNames(dir string) []string {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.nameBuffer()) // a partial list is used
+	names, _ := procstat.Names(fd, s.nameBuffer()) // after an error, the partial list is used
 	return names
 }
 
@@ -146,7 +146,7 @@ func (s *scanner) threadNames(dir string) []string {
 const mostRead = 2 << 20
 
 // readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes. The next
-// call reuses the memory.
+// call overwrites the returned bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

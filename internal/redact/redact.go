@@ -57,8 +57,8 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook with its secrets hidden. Everybody who has the whole address can call the webhook. So
-// the path and the query are as secret as the user name before the host.
+// Address returns the address of a webhook with its secrets hidden. Anyone who has the whole address can call the webhook.
+// So the path and the query are as secret as the user name before the host.
 func Address(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {

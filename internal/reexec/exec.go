@@ -200,7 +200,7 @@ func Take() (out *Taken, err error) {
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // another program has set the variable, for example an init outside of this one
+		return nil, ErrNone // another program has set the variable, for example an outer init
 	}
 	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")

@@ -55,7 +55,7 @@ type Host interface {
 type Past struct {
 	Format int
 	Number int
-	Exe    string      // path of the container's program
+	Exe    string      // path of hinit's program file
 	Comm   string      // name of the process
 	Cause  string      // why the program is replaced, for people
 	Faults []time.Time // times of faults within the last minute that caused a re-execution
@@ -66,7 +66,7 @@ type Past struct {
 type Generation struct {
 	Number  int
 	Version string // version of this program
-	Exe     string // path of the container's program
+	Exe     string // path of hinit's program file
 	ID      string // identity of that file at the start of this generation, see [FileID]
 	host    Host
 	signals []syscall.Signal

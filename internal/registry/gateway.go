@@ -14,7 +14,7 @@ import (
 // Gateway holds the parameters for registering the gateway of a profile.
 type Gateway struct {
 	Profile   profiles.Profile
-	Start     bool      // whether to start it
+	Start     bool      // whether to start the gateway
 	Down      bool      // whether its s6 service directory (slot) gets a down file, which keeps it down when the container starts
 	Used      time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // answer returns only when the slot exists
@@ -100,11 +100,11 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology sets the topology (which gateway serves which profiles) that was found on the volume. Gateways get it at their
-// next start.
+// ReadTopology sets the topology (which gateway serves which profiles) that was found on the volume. Gateways get the
+// topology at their next start.
 func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
-// SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
+// SetTopology sets the topology that an operator has chosen. Every gateway gets the topology at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.Turn.Lock()
 	defer r.Turn.Unlock()

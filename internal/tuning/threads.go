@@ -18,9 +18,9 @@ const (
 	// mostComputing is the maximum number of goroutines of PID 1 that compute at the same time, even on a machine with more
 	// processors. Each of them needs a thread, and so memory.
 	mostComputing = 4
-	// reservedThreads is the number of threads for goroutines that may block in the kernel without a turn of package blocking.
-	// These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One more
-	// accepts connections, and two wait for notifications.
+	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package
+	// blocking. These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles.
+	// One more accepts connections, and two wait for notifications.
 	reservedThreads = 8
 	// runtimeThreads is the number of threads that the Go runtime needs for itself. These include its monitor, the thread that
 	// waits for signals, the thread that makes others, and the current thread.
@@ -40,9 +40,9 @@ var allowedProcessors = runtime.NumCPU()
 // Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns limits for the start of gateways. first is the number that may start at the same time. spare is the
-// number of additional ones that may start as soon as one of them is ready. setting is start.parallel of the configuration: a
-// number, or "auto" for values that depend on the processors.
+// ParallelStarts returns limits for the start of gateways. first is the number that may start at the same time. spare is
+// the number of additional gateways that may start as soon as a gateway of the first group is ready. setting is
+// start.parallel of the configuration: a number, or "auto" for values that depend on the processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0

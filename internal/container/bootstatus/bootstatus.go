@@ -115,7 +115,7 @@ func (s *Status) Add(steps ...client.BootStep) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a step at index at, because it began before steps that were added earlier.
+// Insert adds a step at index at, because the step began before steps that were added earlier.
 func (s *Status) Insert(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (s *Status) Expect(services []*supervisor.Service) {
 	s.expected = services
 }
 
-// ExpectSoon calls look in a goroutine, because look may wait for a disk, and adds the services that look returns to the expected
-// ones.
+// ExpectSoon calls look in a goroutine, because look may wait for a disk. It adds the services that look returns to the
+// expected services.
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()

@@ -48,8 +48,8 @@ type Options struct {
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
-	// MeasureProfiles runs the boot program to measure profiles. work is one of the Measure constants of package boot. It is set
-	// before the first service is registered.
+	// MeasureProfiles runs the boot program to measure profiles. work is one of the Measure constants of package boot. The
+	// field is set before the first service is registered.
 	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
 	o Options

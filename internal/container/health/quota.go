@@ -166,8 +166,8 @@ func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 // container that fills its memory at the boot has a record for the next one.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// Admit holds back gateways whose memory would not fit into the container's limit, judged by their memory as recorded before this
-// boot. Without a limit it does nothing. Call it after the gateways are registered and before they start. It waits for the boot
+// Admit holds back gateways whose memory, as recorded before this boot, would not fit into the container's limit. Without a
+// limit, Admit does nothing. Call it after the gateways are registered and before they start. It waits for the boot
 // program, and then calls [Health.RecordMemory].
 func (h *Health) Admit(ctx context.Context) {
 	if h.memory.container().Limit == 0 {

@@ -291,7 +291,7 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 	return serving
 }
 
-// fence kills all services that need the lock, because this init doesn't have it.
+// fence kills all services that need the lock, because this init does not hold the lock.
 func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.evict("the lock of the volume is lost")

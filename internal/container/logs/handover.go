@@ -23,7 +23,7 @@ func (l *Logs) HandOver() (old Handover, err error) {
 	return old, err
 }
 
-// TakeOver makes the new logs continue the old ones. services are the services that the supervisor knows.
+// TakeOver makes the new logs continue the old logs. services are the services that the supervisor knows.
 func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	if err := l.Set.TakeOver(old.Logs); err != nil {
 		return err

@@ -150,7 +150,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 	}
 	stdout, stderr, err = log.Pipes()
 	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the boot must not write to the container's standard output
-		_ = stdout.Close() // nothing was written through it
+		_ = stdout.Close() // no data was written to it
 		stdout = stderr
 	}
 	return stdout, stderr, err
@@ -216,7 +216,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 // mostMasked limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
 const mostMasked = 2 << 20
 
-// bounded returns the first of a service's secrets that fit into mostMasked. all reports whether all of them fit.
+// bounded returns as many of a service's secrets as fit into mostMasked. all reports whether all of them fit.
 func (l *Logs) bounded(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

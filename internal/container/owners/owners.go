@@ -89,8 +89,8 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes the agent's user the owner of a profile that another user has created. Before it returns, it changes the files that
-// a gateway needs; Run repairs the others soon after. It blocks on the disk.
+// Adopt makes the agent's user the owner of a profile that another user has created. Before it returns, it changes the
+// files that a gateway needs. Run repairs the other files soon after. Adopt blocks on the disk.
 func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return

@@ -51,7 +51,7 @@ type Stage struct {
 	RepairAll       atomic.Bool // the repair of owners must examine all files
 	FilledFromImage atomic.Bool // the data directory was empty, and was filled from the image
 
-	repairs func() error // Err method of the context of the last RepairOwners, nil before the first one
+	repairs func() error // Err method of the context of the last call of RepairOwners; nil before the first call
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an

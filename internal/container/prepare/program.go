@@ -192,8 +192,8 @@ func (r *preparation) report(report *boot.Report) error {
 	return nil
 }
 
-// runHook runs a hook of the boot as a task of the supervisor, because nothing else may start a process. It returns when all
-// processes of the hook have ended.
+// runHook runs a hook of the boot as a task of the supervisor, because only the supervisor may start processes. It returns
+// when all processes of the hook have ended.
 func (r *preparation) runHook(h boot.Hook) (int, error) {
 	ctx := r.ctx
 	if h.Timeout > 0 {
@@ -206,7 +206,7 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // not hinit's own, see SaveRules
+	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // hook 0 is hinit's own (SaveRules)
 		r.Warn("%s", doubt)
 	}
 	name := u.Name

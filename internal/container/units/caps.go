@@ -15,7 +15,7 @@ import (
 
 // cgroupState holds the container's control group after hinit has prepared it for child groups, or the reason why that failed.
 type cgroupState struct {
-	cgroups *proc.Cgroups // nil if that failed
+	cgroups *proc.Cgroups // nil if the preparation failed
 	why     error
 }
 

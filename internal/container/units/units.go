@@ -75,7 +75,7 @@ func (m *Maker) Env() []string { return *m.env.Load() }
 // SetEnv replaces the container's environment. The boot adds variables with it.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home returns the HOME of all programs that run as the agent, or "" if it is the configured one.
+// Home returns the HOME of all programs that run as the agent, or "" if the configured HOME applies.
 func (m *Maker) Home() string { return *m.home.Load() }
 
 // SetHome sets the HOME that Home returns. The boot calls it before it starts anything.
@@ -92,7 +92,7 @@ func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 type Handover struct {
 	Env   []string
 	Home  string
-	Asked *profiles.Topology // nil if an older program handed over; see SetTopology
+	Asked *profiles.Topology // nil from an older program; see SetTopology
 }
 
 // HandOver returns the state that the next program needs.
@@ -163,7 +163,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.StopCommand = cfg.Expand(own.Operation.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
 	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
-		// The board service must take the board's lock before a gateway can.
+		// The board service must take the board's lock before a gateway can take it.
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
@@ -384,8 +384,8 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	return spec
 }
 
-// ForeignSpec returns the user and the environment of a service whose directory hinit did not make. It runs as root if root is
-// set, and as the agent otherwise.
+// ForeignSpec returns the user and the environment of a service whose directory hinit did not make. The service runs as
+// root if root is set, and as the agent otherwise.
 func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}

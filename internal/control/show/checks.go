@@ -19,7 +19,8 @@ func writeList[T any](w *page, title string, items []T, line func(*T) string) {
 	}
 }
 
-// Isolation describes the isolation of a service and the parts that are in force. It is "" for a service without isolation.
+// Isolation describes the isolation of a service and the parts that are in force. The result is "" for a service without
+// isolation.
 func Isolation(s *client.Service) string {
 	switch i := s.Isolation; {
 	case i == nil:
@@ -33,7 +34,8 @@ func Isolation(s *client.Service) string {
 	}
 }
 
-// Limits describes the limits of a service that need a control group, and what enforces each. It is "" without such limits.
+// Limits describes the limits of a service that need a control group, and what enforces each. The result is "" if the
+// service has no such limits.
 func Limits(s *client.Service) string {
 	words := make([]string, len(s.Limits))
 	for i, l := range s.Limits {

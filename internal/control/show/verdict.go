@@ -39,7 +39,7 @@ const (
 type Verdict struct {
 	Grade    Grade
 	Word     string   // addition to the state, such as "deaf"; may be ""
-	Problems []string // kinds of its problems, the worst one first
+	Problems []string // kinds of the service's problems, the worst one first
 }
 
 // Troubled reports whether the service needs attention.
