@@ -20,8 +20,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, it
-// returns the default value otherwise.
+// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, the
+// result is the parameter otherwise, in seconds.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {

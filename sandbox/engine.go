@@ -62,8 +62,9 @@ type FullEngine interface {
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
-// Cluster is an engine whose containers run on other machines. The engine itself mounts the helper into each container, on the
-// volume whose name Gate returns. A file has the same inode number on every machine, but the device number may differ.
+// Cluster is an engine whose containers run on other machines. The engine itself mounts a volume with the helper into each
+// container. Gate returns the name of this volume. A file has the same inode number on every machine, but the device number
+// may differ.
 type Cluster interface {
 	FullEngine
 

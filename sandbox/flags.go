@@ -112,7 +112,7 @@ func parsePair(to *map[string]string) func(string) error {
 	}
 }
 
-// addMount returns a flag function that adds a mount. An invalid mount is added as well, so that [Spec.FindEscape] sees it.
+// addMount returns a flag function that adds a mount. An invalid mount is also added, so that [Spec.FindEscape] sees it.
 func (s *Spec) addMount(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)

@@ -169,8 +169,9 @@ func (p *plan) service(l *layered) {
 	p.needCommand(s, from{l.place, l.name})
 }
 
-// order imports the order in which services start. In pebble, a requirement also starts the required service; in hinit.yaml, the
-// key enabled does that. The service also waits for the required service, unless the file states the opposite order.
+// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml,
+// the key enabled of the required service has this effect. The service also waits for the required service, unless the file
+// states the opposite order.
 func (p *plan) order(l *layered) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {

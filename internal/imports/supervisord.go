@@ -288,8 +288,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces Python expressions such as %(name)s with values in vars. An environment variable, %(ENV_X)s, becomes a
-// reference for a shell, and then refers is true.
+// expandPython replaces Python expressions such as %(name)s with values in vars. An environment variable, %(ENV_X)s, becomes
+// a reference for a shell. In this case refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		part := python.FindStringSubmatch(m)

@@ -36,8 +36,8 @@ type unitCommand struct {
 	mayFail, fills bool // mayFail: a failure of the command is ignored; fills: systemd replaces variables in it
 }
 
-// commandsOf parses the commands in a setting such as ExecStart=. They are separated by ";". Prefixes such as "-" apply to all of
-// them.
+// commandsOf parses the commands in a setting such as ExecStart=. The commands are separated by ";". Prefixes such as "-"
+// apply to all commands of the setting.
 func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]

@@ -38,7 +38,7 @@ var workVerbs = []verb{
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines --reason. The returned function returns the reason: the value of the flag, or the words that follow the task.
+// reasons defines --reason. The returned function returns the value of this flag, or else the words that follow the task.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }

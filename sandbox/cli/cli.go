@@ -57,8 +57,8 @@ type invocation struct {
 	words   []string
 }
 
-// defineAll defines the flags of all verbs. A name with a dot defines the same flag with another description, for verbs that need
-// one.
+// defineAll defines the flags of all verbs. A name with a dot defines the same flag with another description, for verbs that
+// need this description.
 func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")

@@ -129,8 +129,8 @@ type Writer struct {
 // NewWriter returns a Writer that writes to w. Its buffer is meant for headers and short data; longer data bypasses it.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 4<<10)} }
 
-// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the complete
-// frame, and all later writes fail as well.
+// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the
+// complete frame, and all later writes also fail.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	if len(data) > maxSize(kind) {
 		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), maxSize(kind))

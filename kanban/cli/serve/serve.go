@@ -43,7 +43,8 @@ type Server struct {
 	said   [2]string
 }
 
-// word is one board's part of the text for Say.
+// word is the text about one board for [Server.Say]. trouble is true if a person must repair the fault that the text
+// describes.
 type word struct {
 	text    string
 	trouble bool
@@ -218,8 +219,8 @@ func watch(dir, base string) *Changes {
 	return c
 }
 
-// run sends a value to news after each event for the file base, and again after each settle pause. If poll is set, it also sends
-// one every pollEvery.
+// run sends a value to news after each event for the file base, and again after each settle pause. If poll is true, it also
+// sends a value every pollEvery.
 func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
 	var tick <-chan time.Time
 	if poll {

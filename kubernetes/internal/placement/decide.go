@@ -90,8 +90,8 @@ type (
 	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this was
 	// done.
 	GiveUp struct{ Profile, Owner string }
-	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why it was ignored,
-	// or "" if spec.recover was removed.
+	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why spec.recover
+	// was ignored, or "" if it was removed.
 	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
