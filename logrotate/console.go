@@ -18,7 +18,7 @@ const (
 	// maxSourceQueue is the maximum number of bytes that a single source may have queued. A source with more has to wait, because
 	// a longer queue would delay the lines of other services.
 	maxSourceQueue = 128 << 10
-	// minSourceQueue is the number of bytes that a source may have queued even when the console's queue is full, so that a quiet
+	// minSourceQueue is the number of bytes that a source may have queued even when the console's queue is full. So a quiet
 	// service never waits for others.
 	minSourceQueue = 4 << 10
 	// stalledShare is the maximum number of bytes that a single source may have queued while the reader has stalled. Additional

@@ -65,8 +65,8 @@ func (c *console) detectKind(fd uintptr) {
 	}
 }
 
-// page is the number of bytes that can be written to a pipe without blocking, once poll reports the pipe as writable (pipe(7)).
-// Writes to a terminal or socket use the same size.
+// page is the number of bytes that a write to a pipe can take without blocking, once poll reports the pipe as writable
+// (pipe(7)). Writes to a terminal or socket use the same size.
 const page = 4 << 10
 
 // pieceSize returns the number of bytes to write next. It keeps each write short: a blocking write returns only after it has

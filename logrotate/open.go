@@ -13,8 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file. It creates the file and its directories if they are missing, and tries again a few times if they are
-// removed at the same time.
+// open opens the file. It creates the file and its directories if they are missing. If they are removed at the same time,
+// open tries again a few times.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {

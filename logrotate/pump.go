@@ -282,8 +282,8 @@ func (s *stream) deliver(chunk []byte) {
 	l.set.opts.Wrote()
 }
 
-// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. If the
-// console has no room for some lines, they wait until all lines are in the file, and then go to the console.
+// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. Lines
+// for which the console has no room go to the console after all lines are in the file.
 func (l *Log) writeToSinks(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return

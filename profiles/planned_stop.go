@@ -35,9 +35,9 @@ type plannedStop struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned, so that it exits with code 0 and
-// records "stopped". For this, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker, so
-// the marker alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The
+// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned. The gateway then exits with code 0
+// and records "stopped". For this, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker,
+// so the marker alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The
 // marker is valid for 60 seconds, and the gateway removes it (contract, section 6.1). The marker isn't synced, because no
 // gateway survives a crash of the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {

@@ -32,8 +32,8 @@ const (
 	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
 )
 
-// blindPoll is the longest time between full scans while some directories without the marker have no inotify watch, or while the
-// last scan may have missed a change.
+// blindPoll is the longest time between full scans while changes may be missed. That is the case while some directories
+// without the marker have no inotify watch, or after a scan that may have missed a change.
 const blindPoll = time.Minute
 
 // scheduleNext sets the time of the next poll after a scan that started at began. err is the error of that scan. After a long
@@ -120,7 +120,7 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes for which no notification came. It compares the metadata of the important files with the last scan, and
+// poll finds changes for which no notification came. It compares the metadata of the important files with the last scan. It
 // scans the whole volume only if this comparison can't show every change.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
@@ -283,8 +283,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 }
 
 // scanNew scans the directory called name in profiles/ after a change. It returns false if only a full scan can handle the
-// name. A full scan is needed if the name belonged to another directory before, is a link, can't be a profile, does not
-// answer or can't be watched.
+// name. A full scan is needed if the name belonged to another directory before, or is a link. It is also needed if the
+// directory can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if NameProblem(name) != nil {
 		return false

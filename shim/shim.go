@@ -131,10 +131,10 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj), if it is
-// equal to the value of PID 1. Processes that docker exec starts have that value. Without the change, the kernel would kill the
-// gateways and the CMD before them. of1 and own are the paths of the files with the values of PID 1 and of this process. A
-// process may raise its own value without privileges.
+// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does
+// so only if the value equals the value of PID 1, as in processes that docker exec starts. Without the change, the kernel
+// would kill the gateways and the CMD before these processes. of1 and own are the paths of the files with the values of PID
+// 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)

@@ -33,9 +33,9 @@ type Identity struct {
 // mostIdentity is the maximum number of bytes of the boot program's output that settle reads.
 const mostIdentity = 1 << 20
 
-// SettleAgent determines the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
-// agent has to join the group of a device, SettleAgent makes the boot program change /etc/passwd and /etc/group. It may block on
-// /etc and /dev.
+// SettleAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
+// agent may have to join the group of a device. Then SettleAgent makes the boot program change /etc/passwd and /etc/group.
+// It may block on /etc and /dev.
 func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
 
 func settleAgent(cfg *config.Config, uid int) (Agent, error) {

@@ -45,8 +45,8 @@ func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(form
 // Warn reports a failure in the boot step.
 func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports that root does not perform action, because path is a symbolic link that it would have to follow (contract,
-// section 2.1, step 9).
+// Refuse reports that root does not perform action on path. The reason is that path is a symbolic link, which root would
+// have to follow (contract, section 2.1, step 9).
 func (t *Teller) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }

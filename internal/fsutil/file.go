@@ -57,14 +57,14 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 // contain its path. The caller closes the file.
 func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
 
-// OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
-// if it is missing. It fails with the same errors as [Dir.ReadFile]. The caller closes the file.
+// OpenUpdate opens the regular file rel for reading and writing. If the file is missing, it is created with the given
+// permission bits (less the umask). OpenUpdate fails with the same errors as [Dir.ReadFile]. The caller closes the file.
 func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("open", rel, unix.O_RDWR|unix.O_CREAT, mode)
 }
 
-// OpenAppend opens the regular file rel for appending, and creates it with the given permission bits (less the umask) if it is
-// missing. It fails with the same errors as [Dir.ReadFile]. The caller closes the file.
+// OpenAppend opens the regular file rel for appending. If the file is missing, it is created with the given permission bits
+// (less the umask). OpenAppend fails with the same errors as [Dir.ReadFile]. The caller closes the file.
 func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("append to", rel, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
 }

@@ -36,10 +36,10 @@ func isLocal(st unix.Statfs_t) bool {
 	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
-// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds the lock, Lock calls busy with the open
-// directory. It then waits for the lock, unless busy returns an error. The kernel releases the lock when the returned file is
-// closed or the process ends. The lock is on the directory itself and not on a file in it, because a user with write access to
-// the directory could replace such a file.
+// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds the lock, Lock calls busy with the
+// open directory. It then waits for the lock, unless busy returns an error. The kernel releases the lock when the returned
+// file is closed or the process ends. The lock is on the directory itself: a user with write access to the directory could
+// replace a lock file in it.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)

@@ -98,8 +98,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n as base in the directory parent. If the umask has changed the mode, it corrects the mode through
-// a descriptor, because not every identity can use a path in /proc.
+// createNode creates the node n as base in the directory parent. If the umask has changed the mode, createNode corrects it
+// through a descriptor. It uses no path in /proc, because not every identity can use such a path.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)

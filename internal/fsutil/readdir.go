@@ -44,9 +44,9 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel ("" or "." is d itself), with the type of the file, until found returns
-// false. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d is a Dir of
-// [Dir.WithIdentity].
+// EachName calls found for each name in the directory rel, until found returns false. rel "" or "." means d itself. kind is
+// the type of the file. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d
+// is a Dir of [Dir.WithIdentity].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)

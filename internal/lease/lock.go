@@ -123,8 +123,8 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	return end, nil
 }
 
-// lock releases the old locks in h, and takes the locks that the file system of the volume needs. It blocks. A permission error
-// doesn't mean that the file system has no locks, because an agent can cause the error with the mode of a directory. So lock
+// lock releases the old locks in h, and takes the locks that the file system of the volume needs. It blocks. A permission
+// error doesn't mean that the file system has no locks: an agent can cause the error with the mode of a directory. So lock
 // tries again until it gets the permission.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
 	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock

@@ -86,8 +86,8 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	return found, err
 }
 
-// Publish writes the environment variables vars of a [Report] to a directory from which the tools of s6 read them, one file for
-// each variable. It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
+// Publish writes the environment variables vars of a [Report] to a directory, one file for each variable. The tools of s6
+// read them there. It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

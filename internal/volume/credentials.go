@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// bootstrap writes the credentials and the desired state of the gateway that the environment specifies, as the agent's user
-// (contract, section 2.1, steps 16 and 17). It overwrites nothing.
+// bootstrap writes the credentials and the desired state of the gateway that the environment specifies. It writes as the
+// agent's user and overwrites nothing (contract, section 2.1, steps 16 and 17).
 func (p *bootSteps) bootstrap(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {

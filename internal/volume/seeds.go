@@ -56,8 +56,8 @@ func (p *bootSteps) seeds(ctx context.Context, s *boot.Step) error {
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the file that records how the agent was installed, if older images have left it in a home that they shared
-// with the host (step 11).
+// removeStamp removes the file that records how the agent was installed. Older images have left this file in homes that they
+// shared with the host (step 11).
 func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {

@@ -237,8 +237,8 @@ func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// splitInputs divides the inputs of a step into paths below the data directory home (made relative to it), names of environment
-// variables, and all other paths.
+// splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has
+// the names of environment variables, and image has all other paths.
 func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {

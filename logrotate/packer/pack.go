@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as long as
-	// the work took, so compressing takes at most a quarter of a core. A low thread priority would not do: it would also slow down
-	// the Go runtime.
+	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as
+	// long as the work took. So compressing takes at most a quarter of a core. A low thread priority would not do: it would
+	// also slow down the Go runtime.
 	packChunk = 64 << 10
 	packRest  = 3
 )

@@ -37,9 +37,9 @@ type Options struct {
 	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns it.
 	// Caught may be nil.
 	Caught func() error
-	// Read calls Missing at a place where lines are missing, because an archive can't be read, or files were removed before Read
-	// reached them. why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil, Read emits a
-	// line about each unreadable archive.
+	// Read calls Missing at a place where lines are missing. Either an archive can't be read, or files were removed before
+	// Read reached them. why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil,
+	// Read emits a line about each unreadable archive.
 	Missing func(why string) error
 	// MaxLine is the maximum length of a line; Read emits a longer line in pieces. 0 means a megabyte.
 	MaxLine int

@@ -27,8 +27,8 @@ var runtimeState = []string{
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
 }
 
-// Names of files and directories that hold secrets. A file also counts as secret if the last word of its name is one of
-// secretWords and its extension is one of secretKinds.
+// Names of files and directories that hold secrets. A file also counts as secret by its last word and its extension: the
+// word must be in secretWords, and the extension in secretKinds.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}

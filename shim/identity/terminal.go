@@ -10,10 +10,11 @@ import (
 // tiocstiSetting contains 0 if the kernel refuses TIOCSTI. It exists since Linux 6.2.
 const tiocstiSetting = "/proc/sys/dev/tty/legacy_tiocsti"
 
-// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process can insert
-// characters into the input of its controlling terminal, and a root shell on this terminal would run them as commands. The
-// process keeps its descriptors of the terminal, so the window size and Ctrl-C still work; only /dev/tty is gone. The leader of a
-// session keeps its terminal, because no shell reads the terminal after it. Call LeaveTerminal as root, before [Become].
+// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process can
+// insert characters into the input of its controlling terminal. A root shell on this terminal would run them as commands.
+// The process keeps its descriptors of the terminal, so the window size and Ctrl-C still work; only /dev/tty is gone. The
+// leader of a session keeps its terminal, because no shell reads the terminal after it. Call LeaveTerminal as root, before
+// [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil

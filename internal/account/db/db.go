@@ -22,8 +22,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken is wrapped by an error if an id already belongs to another user, or if a name or id already belongs to another
-// group.
+// ErrTaken is wrapped by an error if an id already belongs to another user. It is also wrapped if a name or id already
+// belongs to another group.
 var ErrTaken = errors.New("taken")
 
 // ErrNoEntry is wrapped by an error if there is no such user or group.

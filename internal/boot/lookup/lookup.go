@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Agent determines the agent's user for commands of hinit, without changing /etc. It blocks on /etc. For root it uses the ids
-// that the container's variables ask for, as the boot does, because a read-only /etc still has the image's ids.
+// Agent determines the agent's user for commands of hinit, without changing /etc. It blocks on /etc. For root it uses the
+// ids that the container's variables ask for, as the boot does: a read-only /etc still has the image's ids.
 func Agent(cfg *config.Config) (boot.Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {

@@ -33,7 +33,7 @@ const (
 // fields count results.
 type Walk struct {
 	To fsutil.Owner
-	// RefuseLinked refuses files that also have names (hard links) outside the tree, so that a file is never in the directories
+	// RefuseLinked refuses files that also have names (hard links) outside the tree. So a file is never in the directories
 	// of two users.
 	RefuseLinked bool
 	// Copied is the uid of a user, or 0. If RefuseLinked would refuse a file of this user, the walk replaces the file by a
@@ -252,8 +252,8 @@ func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t
 	return err
 }
 
-// copyData copies the first size bytes of a file and leaves its holes out, so that the copy needs no more space than the file. It
-// calls w.Between before each piece.
+// copyData copies the first size bytes of a file. It leaves the file's holes out, so that the copy needs no more space than
+// the file. It calls w.Between before each piece.
 func (w *Walk) copyData(to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		if w.Between != nil {

@@ -2,8 +2,8 @@ package formats
 
 import "time"
 
-// TallyFile is the file in a service directory in which s6 records deaths, that is, the ends of runs (contract of s6, section
-// 5).
+// TallyFile is the file in a service directory in which s6 records deaths (contract of s6, section 5). A death is the end of
+// a run.
 const TallyFile = "supervise/death_tally"
 
 const (
