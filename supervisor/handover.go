@@ -104,7 +104,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
 	}
-	l.dropped = true // publish then rebuilds all views
+	l.dropped = true // so that publish rebuilds all views
 	l.publish()
 }
 

@@ -193,7 +193,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // the loop has answered and then ended
+			case err := <-r.reply: // the loop has answered, and ended after that
 				return err
 			default:
 				return ErrStopping

@@ -129,8 +129,8 @@ import (
 const (
 	// leftoverGrace is the time between SIGTERM and SIGKILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in between.
-	// After killSoonCount repetitions the time doubles with each one, up to killAgain.
+	// killSoon is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in
+	// between. After killSoonCount repetitions, each further repetition doubles the time, up to killAgain.
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second

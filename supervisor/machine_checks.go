@@ -26,8 +26,8 @@ type readinessReport struct {
 	text  string `reexec:"said"`
 }
 
-// updateReadiness computes whether a running service is ready. The run itself must be ready, and so must the checks if
-// there are any.
+// updateReadiness computes whether a running service is ready. The run itself must be ready. If the service has readiness
+// checks, they must also have passed.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.own.text, s.probed.text}, func(t string) bool { return t == "" }), "; ")

@@ -78,7 +78,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	}
 }
 
-// startOnce starts a service for a single run; after it the service stays down.
+// startOnce starts a service for a single run. After the run the service stays down.
 func (m *Machine) startOnce(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
@@ -206,8 +206,8 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 	}
 }
 
-// awaitStopCommand handles a service whose main process is gone while the stop command or its descendants are alive. These
-// may run until the grace period of the stop is over. Then the machine kills them.
+// awaitStopCommand handles a service whose main process is gone while the stop command or its descendants are alive. The
+// stop command and its descendants may run until the grace period of the stop is over. Then the machine kills them.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {

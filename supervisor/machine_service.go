@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// service is the machine's state of one service.
+// service is the state of one service in the machine.
 type service struct {
 	name   string
 	policy *Policy  // replaced, never modified: undo keeps only a shallow copy of the service

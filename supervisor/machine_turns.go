@@ -49,7 +49,7 @@ func (m *Machine) turnLimit() time.Duration {
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
-		if s.unmet != nil { // its needs are met again
+		if s.unmet != nil { // the needs of the service are met again
 			s.unmet, s.reason = nil, ReasonTurn
 			m.changed(s)
 			m.showPlaces()
@@ -75,8 +75,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	return true
 }
 
-// freeTurns returns how many more services may start now. First it removes the services from the list of starting services
-// that are ready, have ended or took too long.
+// freeTurns returns how many more services may start now. First it removes from the list of starting services those that
+// are ready, have ended or took too long.
 func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {

@@ -23,8 +23,8 @@ type flood struct {
 	since time.Time
 }
 
-// countOrphans is called after each reap with the number of orphans that it found, and decides whether a flood begins or ends.
-// matters is false during a shutdown: then a flood ends immediately. changed reports whether f.on has changed.
+// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of orphans that the
+// reap found. matters is false during a shutdown: then a flood ends immediately. changed reports whether f.on has changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

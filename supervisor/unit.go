@@ -56,7 +56,7 @@ type unit struct {
 
 	finish uint64   `reexec:"-"` // run number of the finish command that was started last
 	view   *Service `reexec:"-"`
-	index  int      `reexec:"-"` // index of its view in the snapshot
+	index  int      `reexec:"-"` // index of the unit's view in the snapshot
 	dirty  bool     `reexec:"-"`
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry" // the first code that runs in the process
+	_ "hinit/internal/entry" // its code runs before the Go runtime starts
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
@@ -60,7 +60,7 @@ func execTools(argv []string) int {
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
 	switch {
 	case argv[0] == proc.LimitsName:
-		return 126 // as shells do for a command that can't be executed
+		return 126 // shells exit with this code for a command that can't be executed
 	case strings.HasPrefix(argv[0], "s6-"):
 		return 111 // as the tools of s6 do after a failed system call
 	}

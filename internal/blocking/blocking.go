@@ -30,10 +30,10 @@ const (
 	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
 	Foreign              // anything else that may hang: configuration, programs, service directories that hinit did not make
 	Peers                // sockets of processes that root doesn't trust, see function [Peer]
-	// Short is for calls that don't wait, but of which many may run at once: to sockets of root's clients, pipes of
-	// services, files in /proc. Even such a call may be slow, for instance when the kernel has stopped the container
-	// because the container has used up its processor time. The Go runtime then needs another thread. A call that takes
-	// turns of several shares must take this turn last.
+	// Short is for calls that normally don't wait: to sockets of root's clients, pipes of services, and files in /proc.
+	// Many goroutines may make such calls at the same time. Even such a call may be slow, for instance when the kernel has
+	// stopped the container because the container has used up its processor time. The Go runtime then needs another thread.
+	// A call that takes turns of several shares must take this turn last.
 	Short
 	shares
 )
@@ -58,7 +58,8 @@ func Few() {
 	taken = channels()
 }
 
-// Turns returns the number of turns of all shares together. Calls that wait need the same number of threads.
+// Turns returns the number of turns of all shares together. The process needs the same number of threads for calls that
+// wait.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -74,14 +75,14 @@ var ErrBusy = errors.New("earlier calls still wait for it")
 var ErrSlow = errors.New("it does not answer")
 
 // Do waits for a turn of the share s, calls f, and returns its error. The function f must not call Do for the same share,
-// directly or indirectly. If no other turn is free, it would wait for itself.
+// directly or indirectly. If no other turn were free, f would wait for itself.
 func Do(s Share, f func() error) error {
 	taken[s] <- struct{}{}
 	defer func() { <-taken[s] }()
 	return f()
 }
 
-// Run is Do for a function that can't fail.
+// Run works like Do, for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
 
 // Get is Do for a function with a result.

@@ -15,9 +15,10 @@ const (
 	passRights = 83
 )
 
-// Peer is Do for a call that receives from the socket of a process that root doesn't trust. Such a call normally doesn't
-// wait. But during the call the kernel closes file descriptors that the peer has passed. Closing a TCP socket can take as
-// long as the peer has set with SO_LINGER. Peer interrupts that wait with a signal. Peer calls f on a locked thread.
+// Peer works like Do, for a call that receives from the socket of a process that root doesn't trust. Such a call normally
+// doesn't wait. But during the call the kernel closes file descriptors that the peer has passed. Closing a TCP socket can
+// take as long as the peer has set with SO_LINGER. Peer interrupts that wait with a signal. Peer calls f on a locked
+// thread.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()

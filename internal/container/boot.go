@@ -84,8 +84,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 }
 
-// prepare makes the container ready for its first service: it prepares the data volume and runs the boot hooks. It returns false
-// if the container must end. b is nil if the boot is already over.
+// prepare makes the container ready for its first service: it prepares the data volume and runs the boot hooks. It returns
+// false if the container must end. b is nil after the boot.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
@@ -107,7 +107,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // it started before all other steps
+	b.c.boot.Insert(0, step) // this step started before all other steps
 }
 
 // publish writes the ids of the agent's user and the list of isolated profiles into the control directory, where the exec shim
@@ -203,7 +203,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.gateways.Reset() // discard what the gateway manager has recorded since the lock was lost
 	if !c.lease.Serve(serving) {
-		return // the lock is lost again; the goroutine that watches it will ask for it again
+		return // the lock is lost again; the goroutine that watches the lock will ask for it again
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)

@@ -78,7 +78,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		stage: new(prepare.Stage), // it is filled below, when the parts that it needs exist
+		stage: new(prepare.Stage), // filled below, when the parts that a Stage needs exist
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)

@@ -26,8 +26,8 @@ type Backend struct {
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan updates the services to match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
-	// Find is like Rescan, but only for one service that is not in the snapshot. name is the name of the service or of its
-	// profile.
+	// Find works like Rescan, but looks for only one service that is not in the snapshot. name is the name of the service
+	// or of its profile.
 	Find func(ctx context.Context, name string) error
 	// Reload rereads the configuration, applies it, and returns the changes.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)

@@ -149,7 +149,7 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave works like Detach, and also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
+// Leave works like Detach, but also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {

@@ -72,7 +72,7 @@ type connCounts struct {
 // makes a close wait for a reader of the connection, and that reader may itself wait for a turn. The close can't block for
 // another reason, because Drain has already taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
-	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has a raw connection
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
 	}
 	p.closing.Lock()
@@ -168,7 +168,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		who, err := peerOf(c)
 		var raw syscall.RawConn
 		if err == nil {
-			raw, err = c.(syscall.Conn).SyscallConn() // every socket has one
+			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
 		}
 		if err != nil {
 			_ = g.places.close(c) // a client without credentials
@@ -257,7 +257,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried first, so that a free turn is taken even after the time limit
+	case m.turn <- struct{}{}: // tried first, so that a request gets a free turn even after the time limit
 	default:
 		select {
 		case m.turn <- struct{}{}:

@@ -59,7 +59,7 @@ func listen(path string) (net.Listener, error) {
 	// The directory is open, so renaming it does no harm.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // it was only opened for the check
+		_ = dir.Close() // dir was opened only for the check
 		return nil, err
 	}
 	return l, nil
@@ -84,7 +84,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
 		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
-		_ = u.Close() // the first error is the one to report
+		_ = u.Close() // return the first error, not an error of Close
 		return nil, err
 	}
 	return l, nil
@@ -122,7 +122,7 @@ func safeDir(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // it was only opened for the check
+		_ = dir.Close() // the directory was opened only for the check
 		return nil, err
 	}
 	return dir, nil

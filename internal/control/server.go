@@ -97,7 +97,8 @@ func New(core Backend, o Options) *Server {
 	return s
 }
 
-// Serve answers the connections of l, which must come from [Listen]. It blocks until Close, and then returns nil. It closes l.
+// Serve answers the connections of l, which must come from [Listen]. It blocks until Close, and then returns nil. Serve
+// closes l.
 func (s *Server) Serve(l net.Listener) error {
 	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
 		_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener

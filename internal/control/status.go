@@ -25,7 +25,7 @@ import (
 )
 
 // getStatus answers with the status of hinit and of all services except the CMD. If the request names services, the answer
-// contains only these, in the order of the request. The answer is JSON or a table.
+// contains only the named services, in the order of the request. The answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this must precede the wait of inTurn
 	return s.inTurn(r, func() (reply, error) {
@@ -70,8 +70,8 @@ func table(st client.Status, look show.Layout) reply {
 // sweepTime is the time limit for the supervisor to search for processes whose end it was not notified of.
 const sweepTime = 100 * time.Millisecond
 
-// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. It adds
-// services that the boot has not registered yet; these are in added.
+// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. It
+// adds services that the boot has not registered yet; added contains these services.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
 	_ = s.core.Sweep(sweep) // a busy supervisor searches later

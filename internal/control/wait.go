@@ -25,7 +25,7 @@ type goal struct {
 	effect
 	once    bool
 	service *supervisor.Service // the service before the command
-	after   uint64              // a run must have a higher number than this
+	after   uint64              // the awaited run has a higher number than this
 	settle  time.Duration
 }
 
@@ -126,8 +126,8 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return false
 }
 
-// endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. If the service
-// is wanted down after such a run, it is a task.
+// endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. A service
+// that is wanted down after such a run is a task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
@@ -290,7 +290,7 @@ func endText(x *supervisor.Exit) string {
 // withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with these lines.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
-		return v // no process ran, so there are no lines
+		return v // no process ran, so there are no output lines
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is the maximum time that the boot waits for the profiles to be read. If the volume answers later, the gateways
-// are started then.
+// profilesBudget is the maximum time that the boot waits for the profiles to be read. If the volume answers later, the
+// gateways are started later.
 const profilesBudget = 15 * time.Second
 
 // BringUp registers the gateways of all profiles, starts the ones that are wanted, and begins to watch the volume. If that takes

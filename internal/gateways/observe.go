@@ -144,7 +144,7 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // the gateway may be restored then
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // by then the file may be restored
 	case outcome == profiles.Restored:
 		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}

@@ -242,7 +242,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 		return err
 	}
 	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
-		return nil // an operator has stopped it in the meantime
+		return nil // an operator has stopped the gateway in the meantime
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
 }

@@ -64,7 +64,7 @@ func (h *Hub) setSocket(service string, s *socket) {
 		if raw, err := old.File.SyscallConn(); err == nil {
 			_ = raw.Control(blocking.Drain) // fails if the socket is closed
 		}
-		_ = old.File.Close() // this ends the goroutine of the old socket
+		_ = old.File.Close() // ends the goroutine of the old socket
 	}
 }
 
@@ -105,7 +105,7 @@ func (h *Hub) startReader(service string, s *socket) {
 // Handover is the state of a hub that a re-execution hands over to the next program of PID 1.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets, which still hold all unread messages, or nil if there are none.
+// HandOver returns the sockets, which still hold all unread messages. It returns nil if there are no sockets.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,8 +16,8 @@ func For(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Wake wakes the goroutine that receives from asleep, a channel of capacity 1. If the goroutine is busy, its next receive returns
-// immediately. Several calls before that are one wake-up. Wake does not block.
+// Wake wakes the goroutine that receives from asleep, a channel of capacity 1. If the goroutine is busy, its next receive
+// returns immediately. Several calls before that receive count as one. Wake does not block.
 func Wake(asleep chan<- struct{}) {
 	select {
 	case asleep <- struct{}{}:

@@ -88,7 +88,7 @@ func (s *scanner) haltShells() {
 // there is no such process. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
 func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
-		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers waits on
+		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers continues to wait
 	}
 	now := time.Now()
 	for _, p := range s.stats {

@@ -57,7 +57,7 @@ func (m *marker) lower() uint64 {
 	return mark
 }
 
-// runByMark returns the run to which a process belongs according to its mark (a resource limit), or 0 if there is none.
+// runByMark returns the run to which a process belongs according to its mark (a resource limit), or 0 without a valid mark.
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
 		return t.runOfUser(pid, t.runOfMark(limit))
@@ -65,7 +65,7 @@ func (t *Table) runByMark(pid int) uint64 {
 	return 0
 }
 
-// runOfMark returns the run whose range contains limit, or 0 if there is none.
+// runOfMark returns the run whose range of marks contains limit. It returns 0 if limit is in no range.
 func (t *Table) runOfMark(limit uint64) uint64 {
 	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
@@ -98,10 +98,11 @@ type Mark struct {
 // variable, to imitate the run.
 func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
 
-// readLimit reads the limit of a process that serves as its mark. It also works for a dead process that is not reaped yet.
+// readLimit reads the resource limit that serves as the mark of a process. It also works for a dead process that is not
+// reaped yet.
 func (t *Table) readLimit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // works for the same user or with a capability: one system call; reading /proc takes three
+	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // one system call, for the same user or with a capability; reading /proc takes three
 		return limit.Max, true
 	}
 	m, _ := t.procfs.mark(pid)

@@ -14,9 +14,9 @@ import (
 	"hinit/internal/cpulist"
 )
 
-// Setup holds the properties, apart from resource limits, that a new process sets for itself before it executes the command.
-// The zero value sets nothing. The new process does this in the program LimitsName, which reads the environment files as the
-// command's user.
+// Setup holds the properties, apart from resource limits, that a new process sets for itself before it executes the
+// command. The zero value sets nothing. The new process sets them in the program LimitsName, which reads the environment
+// files as the command's user.
 type Setup struct {
 	Nice       int      // added to the nice value of hinit
 	IOClass    int      // class of ioprio_set(2); 0 keeps the class of hinit

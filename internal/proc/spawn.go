@@ -104,8 +104,8 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether another attempt is pointless unless something changes. This is so if a command or directory is
-// missing, a command is not executable, or a limit can't be set.
+// Permanent reports whether another attempt is pointless unless something changes. The result is true if a command or
+// directory is missing, a command is not executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
 	for _, reason := range []error{ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
@@ -115,8 +115,8 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether another attempt may succeed soon. This is so if the kernel lacked memory, process numbers or
-// descriptors, or if a process was writing the program file.
+// Passing reports whether another attempt may succeed soon. The result is true if the kernel lacked memory, process numbers
+// or descriptors, or if a process was writing the program file.
 func (e *SpawnError) Passing() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
@@ -151,7 +151,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
 		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // first, so that no other entry of that name can hide it
+			env = append(env, tag) // the tag is first, so that no other entry of that name can hide it
 		}
 		for _, kv := range spec.Env {
 			if !strings.HasPrefix(kv, TagVar+"=") { // drop tags that the caller has inherited

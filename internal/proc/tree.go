@@ -123,7 +123,8 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// maxExitedMarks is the maximum number of dead orphans whose marks one scan reads. The run of older orphans is then unknownRun.
+// maxExitedMarks is the maximum number of dead orphans whose marks one scan reads. The run of any further dead orphan is
+// unknownRun, unless its process group or session shows the run.
 const maxExitedMarks = 256
 
 // assignDead determines the run of a dead orphan. A process that forks and ends immediately may never be alive in a scan. But a
@@ -283,11 +284,12 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 }
 
 const (
-	// killForkersTime limits the duration of killForkers. killForkersPause is the time that it waits for the next process to appear.
+	// killForkersTime limits the duration of killForkers. killForkersPause is the time that killForkers waits for the next
+	// process to appear.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is the number of PIDs that it tries after the last process that it found. Other programs also start
-	// processes, so a run's PIDs have gaps.
+	// killForkersAhead is the number of PIDs that killForkers tries after the PID of the last process that it found. Other
+	// programs also start processes, so a run's PIDs have gaps.
 	killForkersAhead = 16
 )
 
@@ -328,7 +330,7 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	default:
 		return !errors.Is(err, unix.ESRCH), false // any other error: the PID may belong to a thread
 	}
-	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // both must agree, because another hinit uses the same marks
+	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // both functions must agree, because another hinit uses the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil

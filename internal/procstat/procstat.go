@@ -38,8 +38,8 @@ func (s Stat) Dead() bool {
 // errFormat means that the file does not have the expected format.
 var errFormat = errors.New("it has not the fields of a process")
 
-// Read reads one process. If it does not exist, the error wraps [fs.ErrNotExist]. Read uses only /proc, so it does not wait
-// for a disk. PID 1 calls Read under the limits of package internal/blocking.
+// Read reads one process. If the process does not exist, the error wraps [fs.ErrNotExist]. Read uses only /proc, so it does
+// not wait for a disk. PID 1 calls Read under the limits of package internal/blocking.
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {
@@ -169,6 +169,6 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 // StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail: every Linux that runs Go has this clock
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // this call can't fail: every Linux that runs Go has CLOCK_BOOTTIME
 	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
 }

@@ -18,7 +18,7 @@ func StatusOf(process string) Status {
 	return Status(text)
 }
 
-// Fields returns the words of the line name, or nil if there is no such line.
+// Fields returns the words of the line with the given name, such as "Uid", or nil if there is no such line.
 func (s Status) Fields(name string) []string {
 	for line := range strings.Lines(string(s)) {
 		if rest, is := strings.CutPrefix(line, name+":"); is {
@@ -28,7 +28,8 @@ func (s Status) Fields(name string) []string {
 	return nil
 }
 
-// Number returns the first number of the line name, in the given base. ok is false if there is no such line.
+// Number returns the first number of the line with the given name, in the given base. ok is false if the line or the number
+// is missing.
 func (s Status) Number(name string, base int) (n uint64, ok bool) {
 	n, err := strconv.ParseUint(append(s.Fields(name), "")[0], base, 64)
 	return n, err == nil

@@ -72,7 +72,7 @@ func RootsOf(st client.Status, root string) proc.ServiceRoots {
 func Marks(root string) func(pid int) (proc.Mark, bool) {
 	return func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
-		limits, _ := os.ReadFile(dir + "/limits") // without these files there is no mark
+		limits, _ := os.ReadFile(dir + "/limits") // if the files can't be read, ParseMark finds no mark
 		status, _ := os.ReadFile(dir + "/status")
 		return proc.ParseMark(limits, status)
 	}

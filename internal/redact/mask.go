@@ -25,7 +25,7 @@ const (
 // Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
 type Secrets struct {
 	kinds  [256]byte
-	values map[byte][]string // the values by their first byte, longest first
+	values map[byte][]string // the secret values by their first byte, longest first
 }
 
 // noSecrets is an empty set, with which only tokens of known shapes are hidden.
@@ -72,7 +72,7 @@ type tokenShape struct {
 	most   int               // largest number of bytes after the prefix; 0: no limit
 	// the token must contain a run of letters and digits of this length, with at least one of each; 0: no such rule
 	run  int
-	next string // the first byte after the prefix must be one of these; "": any
+	next string // the first byte after the prefix must be in this set; "" allows any byte
 }
 
 // shapes returns the known shapes by their first byte. They are the tokens of model providers, chat services, code hosts and

@@ -31,7 +31,7 @@ import (
 // *os.File for every occurrence of a number.
 type Codec struct {
 	now   time.Time
-	mono  int64 // CLOCK_MONOTONIC at now
+	mono  int64 // value of CLOCK_MONOTONIC at the time now
 	keep  []int
 	files map[int]*os.File
 }

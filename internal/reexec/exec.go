@@ -162,7 +162,7 @@ func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 // monotonic reads CLOCK_MONOTONIC in nanoseconds. This clock continues across execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail: every kernel has this clock
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // this call can't fail: every kernel has CLOCK_MONOTONIC
 	return now.Nano()
 }
 

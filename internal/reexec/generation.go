@@ -38,7 +38,7 @@ type Host interface {
 	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic of the
 	// supervisor. fault is true if a panic is the cause.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
-	// TakeLate removes and returns the signals that were delivered and not handled. PutBack queues such signals again.
+	// TakeLate removes and returns the signals that were delivered and not handled. PutBack queues the given signals again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
 	// LastEvents returns the last events of the supervisor's history as text, for the report of a fault.
@@ -51,7 +51,7 @@ type Host interface {
 	End(code int, reason string)
 }
 
-// Past tells the next generation about this generation and the earlier ones.
+// Past tells the next generation about this generation and earlier generations.
 type Past struct {
 	Format int
 	Number int

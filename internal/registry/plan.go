@@ -74,8 +74,8 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes what the plan changes for one service. v is the service's current state, or nil if it has none. op is "" if
-// nothing changes.
+// step describes what the plan changes for one service. v is the service's current state, or nil if the supervisor does not
+// have the service. op is "" if nothing changes.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]

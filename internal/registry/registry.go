@@ -135,7 +135,8 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved returns the reason why another program must not make a service directory with this name, or "" if it may.
+// Reserved returns the reason why another program must not make a service directory with this name. The result is "" if
+// another program may make it.
 func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
@@ -194,7 +195,7 @@ func (r *Registry) SetOrderedStart(on bool) { r.met.inOrder.Store(on) }
 // profile, a service waits for the boot, and a hook waits for nothing.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for this service
+	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs: the boot waits for it
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.Exists(u.Profile) || r.met.inOrder.Load()):

@@ -46,7 +46,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		}
 		home = p.Home
 		if cfg.IsolationOf(p.Name).Mode == config.IsolationUser && !byRoot {
-			delete(ask.Env, "HERMES_HOME") // hinit sets it
+			delete(ask.Env, "HERMES_HOME") // hinit sets this variable
 			if why := notOfTheBoard(ask); why != "" {
 				return refuse(client.KindBadRequest, "profile %q has a user of its own, and %s; only root may pass that", p.Name, why)
 			}

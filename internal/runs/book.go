@@ -130,7 +130,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
 		if o.Output != nil {
-			_ = o.Output.Close() // nothing was written to it
+			_ = o.Output.Close() // no data was written to the file
 		}
 		return b.awaitStart(ctx, e)
 	}
@@ -155,7 +155,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	b.mu.Lock()
 	e.started, e.err = true, err
 	if o.Output != nil {
-		_ = o.Output.Close() // the process has its own copy
+		_ = o.Output.Close() // the run's process has its own copy of the file
 		e.output = nil
 	}
 	over := false

@@ -40,7 +40,7 @@ func sendToSocket(fds []int) (to, from int, err error) {
 func inotifyInstances() (fds []int) {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
-		return nil // without /proc, they can't be found
+		return nil // without /proc, the descriptors can't be found
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1) // after an error, use the names read so far

@@ -147,7 +147,7 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 	s.End()
 }
 
-// SetProfiles sets the number of profiles that the boot brings up. The boot calls it with 0 when all of them are done.
+// SetProfiles sets the number of profiles that the boot brings up. The boot passes 0 when all profiles are done.
 func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
 // Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. up is

@@ -40,7 +40,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}, supervisor.WantUp)
-	_ = w.Close() // the process has its own copy
+	_ = w.Close() // the check's process has its own copy of the descriptor
 	if err != nil {
 		return 0, "", err
 	}
@@ -59,7 +59,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 
 // lastLine reads up to checkOutput bytes, and returns the last non-empty line.
 func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // at a deadline, the bytes read so far are used
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after a deadline, the bytes read so far are used
 	_ = r.Close()
 	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 	return strings.TrimSpace(string(lines[len(lines)-1]))

@@ -87,15 +87,15 @@ func New(o Options) *Health {
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:          h.runCheck,
 	})
-	meter := sync.OnceValue(proc.NewMeter) // created only if a limit needs it
+	meter := sync.OnceValue(proc.NewMeter) // the Meter is created only if a limit needs it
 	h.memory = &memoryWatch{loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
 	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())
 	return h
 }
 
-// Configure applies a configuration's settings for memory and deaf gateways. Its settings for a service's checks and socket apply
-// when that service is registered again.
+// Configure applies a configuration's settings for memory and deaf gateways. The settings for a service's checks and
+// notification socket take effect when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.limit(cfg)
 	h.configureDeafWatch(cfg)
@@ -233,8 +233,8 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile. It returns an error if a process of another run than the current one wrote the
-// file.
+// stateOfRun reads the state file of a profile. It returns an error if the file is not from a process of the service's
+// current run.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {

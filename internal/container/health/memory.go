@@ -38,7 +38,7 @@ type memoryWatch struct {
 	started      atomic.Bool
 }
 
-// limit applies the limits in cfg, and starts the watch if there are any.
+// limit applies the limits in cfg, and starts the watch if cfg has a limit.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.Set() || w.container().Limit > 0
@@ -160,8 +160,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether text differs from the last message with this key (the kind of message) in this run of the service. It
-// then remembers text.
+// firstTime reports whether text differs from the last message with this key about this run of the service. key is the kind
+// of message. firstTime then remembers text as the last message.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text

@@ -15,10 +15,10 @@ import (
 // Thresholds in percent of the container's memory limit, except for stallPercent. Processes stall while they wait for the kernel
 // to find memory (PSI).
 const (
-	tightAt       = 80   // from here on, starts are refused if processes stall or starts were already refused
-	refuseAt      = 90   // from here on, starts are refused in any case
-	stalledShedAt = 90   // from here on, a service is ended if processes stall
-	shedAt        = 95   // from here on, a service is ended in any case
+	tightAt       = 80   // at this percentage, starts are refused if processes stall or starts were already refused
+	refuseAt      = 90   // at this percentage, starts are refused in any case
+	stalledShedAt = 90   // at this percentage, a service is ended if processes stall
+	shedAt        = 95   // at this percentage, a service is ended in any case
 	stallPercent  = 10.0 // processes count as stalling if they wait for memory for this percentage of the time
 )
 
@@ -103,8 +103,8 @@ type activity struct {
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory. It then ends a service, or starts one that waits for memory. It reports whether
-// memory is tight, so that the caller measures more often.
+// shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a service
+// that waits for memory. pressed reports whether memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })

@@ -77,8 +77,8 @@ const (
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
-// TerminationLog keeps the termination message of a container up to date, so that it is right even after a SIGKILL. Its methods
-// may be called from any goroutine. If the file exists, it owns a goroutine from the first line on.
+// TerminationLog keeps the termination message of a container up to date, so that it is right even after a SIGKILL. Its
+// methods may be called from any goroutine. If the file exists, the TerminationLog owns a goroutine after the first line.
 type TerminationLog struct {
 	path string
 	wake chan struct{} // capacity 1; wakes the goroutine after a new line

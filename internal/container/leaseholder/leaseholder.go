@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// standbyVariable is an environment variable. If it is 0 and another init holds the lock, this init ends. Otherwise it waits for
-	// the lock.
+	// standbyVariable is an environment variable for an init that finds the lock held by another init. If the variable is
+	// 0, the init ends. Otherwise it waits for the lock.
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to regain the lock.
 	retryPause = time.Second
@@ -89,7 +89,7 @@ type state struct {
 	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // reason, for people; "" while another process holds the lock
-	holder func() lease.Holder // returns the other process that holds the lock; nil if none does
+	holder func() lease.Holder // returns the other process that holds the lock; nil if no process holds it
 }
 
 // Handover is the state of the lock at re-execution.

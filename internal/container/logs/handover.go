@@ -30,7 +30,7 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	}
 	l.Runs.TakeOver(old.Runs)
 	for _, s := range services {
-		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // runs and checks have no log here
+		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // package logs keeps no logs of runs and checks
 			l.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}

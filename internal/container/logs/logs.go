@@ -35,7 +35,7 @@ type Options struct {
 	Pack    gzipped.Packer                   // compresses archives
 	Wrote   func()                           // called after a service has written; it must not block
 	Say     func(format string, args ...any) // writes a line to the container log
-	Warn    func(format string, args ...any) // writes a warning once, and shows it in status
+	Warn    func(format string, args ...any) // writes a warning to hinit's log once, and shows the warning in status
 }
 
 // Logs holds the logs of all services. Its methods may be called from any goroutine.

@@ -183,7 +183,7 @@ func (r *preparation) report(report *boot.Report) error {
 		})
 	}
 	if hook := r.Units.SaveRules(r.cfg); hook != nil {
-		r.Phase(hook.Name, func() error { // if it fails, the gateways start a little later
+		r.Phase(hook.Name, func() error { // if the hook fails, the gateways start a little later
 			_, err := r.runHook(*hook)
 			r.Status.HooksEnd()
 			return err
@@ -217,10 +217,10 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	code, err := supervisor.AwaitTask(ctx, r.Registry, name)
 	if ctx.Err() != nil {
 		r.Registry.Post(supervisor.Stop{Name: name})
-		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all its processes have ended
+		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all processes of the hook have ended
 		return 0, context.Cause(ctx)
 	}
-	r.Logs.Drain(name) // so that its output comes before later lines
+	r.Logs.Drain(name) // so that the hook's output comes before later lines
 	return code, err
 }
 

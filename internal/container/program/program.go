@@ -69,7 +69,7 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: grace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
-	_, _ = stdin.Close(), stdout.Close() // the process has its own copies
+	_, _ = stdin.Close(), stdout.Close() // the program's process has its own copies
 	if err != nil {
 		p.close()
 		return nil, err

@@ -90,7 +90,8 @@ func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }
 
-// reportNew reports the new records. It returns the Seq of the last one, and whether there were any.
+// reportNew reports the new records. cursor is the Seq of the last reported record. some is false if there were no new
+// records.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -77,7 +77,8 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change replaces the schedules with the ones in cfg, after a reload. If Serve has not been called, Change does nothing.
+// Change replaces the schedules with the schedules in cfg, after a reload. If Serve has not been called, Change does
+// nothing.
 func (t *Table) Change(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:

@@ -19,9 +19,9 @@ type cgroupState struct {
 	why     error
 }
 
-// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own group.
-// It does so once, and returns an error only the first time. Units that are made afterwards use child groups. It must not be
-// called from two goroutines at the same time.
+// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own
+// group. It prepares the group only once, and only the call that does so can return an error. Units that are made
+// afterwards use child groups. PrepareCgroup must not be called from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {

@@ -97,8 +97,8 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
-// profileUser returns the user that a profile runs as. If the profile has its own user, that is the owner of its home. Otherwise
-// it is the agent's user, and refused gives the reason.
+// profileUser returns the user that a profile runs as: the owner of its home if the profile has its own user, and otherwise
+// the agent's user. refused is the reason why the profile does not have its own user.
 func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

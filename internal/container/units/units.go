@@ -72,7 +72,7 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 // Env returns the container's environment.
 func (m *Maker) Env() []string { return *m.env.Load() }
 
-// SetEnv replaces the container's environment. The boot adds variables with it.
+// SetEnv replaces the container's environment. The boot uses SetEnv to add variables.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
 // Home returns the HOME of all programs that run as the agent, or "" if the configured HOME applies.

@@ -25,7 +25,7 @@ type Examiner struct {
 
 	mu      sync.Mutex
 	ended   chan struct{}   // closed when the current examination ends; nil if none is running
-	found   client.Findings // findings of the last examination so far
+	found   client.Findings // findings so far of the last examination
 	current boot.Examining  // what is being examined now
 }
 

@@ -42,7 +42,7 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Name is like [Line] for a name in a table. It cuts the name to 40 columns.
+// Name works like [Line], for a name in a table. It cuts the name to 40 columns.
 func Name(name string) string { return shorten(Line(name), nameWidth) }
 
 func plainText(text string) bool {

@@ -10,8 +10,8 @@ import (
 // Grade says how well a service does its work.
 type Grade int
 
-// The grades. A service with the grade Trouble does not run and may not start again. An ailing service is up, but does not do its
-// work. The web page and hinit-top count both as "in trouble", see [Verdict.Troubled].
+// The grades of a Verdict. A service with the grade Trouble does not run and may not start again. An ailing service is up,
+// but does not do its work. The web page and hinit-top count both as "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
 	Off            // down, as ordered

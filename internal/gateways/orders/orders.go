@@ -167,7 +167,7 @@ func replace(o, newer *Order) {
 	close(o.done)
 }
 
-// next makes the next waiting order the current one. If there is none, it removes the queue and returns false.
+// next makes the next waiting order the current order. If no order waits, next removes the queue and returns false.
 func (s *Queues) next(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +211,8 @@ func (s *Queues) carryOut(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded marks the current order as recorded. It returns true if a newer order has replaced it; then the newer order is
-// carried out next.
+// setRecorded marks the current order as recorded. replaced is true if a newer order has replaced the current order; the
+// newer order is then carried out next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
