@@ -43,7 +43,7 @@ type Need struct {
 // limits.
 type Order struct {
 	RestartPolicy    RestartAfter  `reexec:"After"`
-	MaxRestarts      int           // limit of automatic restarts within RestartsWindow; 0 is no limit
+	MaxRestarts      int           // limit of automatic restarts within RestartsWindow; 0 means no limit
 	RestartsWindow   time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
 	Needs            []Need
 	RestartOn        []string  // names of services; this service restarts when one of them starts again, or when a task succeeds

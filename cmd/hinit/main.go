@@ -62,7 +62,7 @@ func execTools(argv []string) int {
 	case argv[0] == proc.LimitsName:
 		return 126 // shells exit with this code for a command that can't be executed
 	case strings.HasPrefix(argv[0], "s6-"):
-		return 111 // as the tools of s6 do after a failed system call
+		return 111 // the tools of s6 exit with this code after a failed system call
 	}
 	return 1
 }

@@ -85,7 +85,7 @@ func Do(s Share, f func() error) error {
 // Run works like Do, for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
 
-// Get is Do for a function with a result.
+// Get works like Do, for a function with a result.
 func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	err = Do(s, func() (err error) {
 		result, err = f()

@@ -162,9 +162,9 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 
 // s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation calls.
 type s6Host struct {
-	*initlog.Logger    // Say, Warn
-	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, CheckCapacity
-	*gateways.Manager  // Command, Refuse, SlotMade, SlotRemoved
+	*initlog.Logger    // provides Say and Warn
+	*registry.Registry // provides Register, Do, Snapshot, Identity, Reserved and CheckCapacity
+	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
 }
 
 // observe passes a record of the supervisor's history to the parts that follow services. The reporter calls it for each record.

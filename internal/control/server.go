@@ -21,9 +21,9 @@ import (
 
 const (
 	headerTime = 5 * time.Second        // from the start of the connection, or the first byte of a later request, to the end of the header
-	idleTime   = 30 * time.Second       // between requests
-	closeTime  = 500 * time.Millisecond // for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // for the answers of these requests to be sent
+	idleTime   = 30 * time.Second       // limit of the time between two requests
+	closeTime  = 500 * time.Millisecond // time for requests to end when the server is closed
+	flushTime  = 200 * time.Millisecond // time for the answers of these requests to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )

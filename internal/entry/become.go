@@ -65,7 +65,7 @@ func carryOut(word string) (errno int, known bool) {
 	first, rest := bare.Number(value)
 	switch word[:at] {
 	case "nice":
-		own := bare.Syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // 20 minus the nice value
+		own := bare.Syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // the system call returns 20 minus the nice value
 		errno = bare.Syscall3(syscall.SYS_SETPRIORITY, 0, 0, uintptr(max(-20, min(20-own+int(int32(first)), 19))))
 	case "io":
 		level, _ := bare.Number(rest)

@@ -39,7 +39,7 @@ type Manager struct {
 	changing  chan struct{} // capacity 1; holds a token while the topology is changed
 
 	mu       sync.Mutex
-	gateways map[string]*gateway // by profile
+	gateways map[string]*gateway // records of the profiles, by the profile's name
 	departed map[profiles.HomeID]removedProfile
 	late     lateProfiles
 	watcher  watcher

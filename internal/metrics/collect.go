@@ -46,10 +46,10 @@ type Collector struct {
 	Source  Source
 	Proc    func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
 	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
-	Most    int                          // largest number of services with metrics; 0 is MostServices
-	Timeout time.Duration                // time limit for hinit's answers; 0 is five seconds
-	Now     func() time.Time             // nil is time.Now
-	Context func() context.Context       // nil is context.Background
+	Most    int                          // largest number of services with metrics; 0 means MostServices
+	Timeout time.Duration                // time limit for hinit's answers; 0 means five seconds
+	Now     func() time.Time             // nil means time.Now
+	Context func() context.Context       // nil means context.Background
 }
 
 // Describe implements prometheus.Collector.

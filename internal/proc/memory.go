@@ -48,7 +48,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 			all[p.PID] = p
 		}
 	}
-	of := make(map[int][]int, len(mains)) // processes of each run, by main process
+	of := make(map[int][]int, len(mains)) // processes of each run, by the PID of the main process
 	for pid, main := range roots.Owners(all) {
 		of[main] = append(of[main], pid)
 	}

@@ -23,8 +23,8 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 }
 
 // Isolation returns how a gateway is isolated, and which parts of the isolation the kernel confirms. The result is nil if
-// the gateway is not isolated. Landlock is set up before the seccomp filter (internal/isolation/confine), so the filter
-// proves both.
+// the gateway is not isolated. Landlock is set up before the seccomp filter (internal/isolation/confine), so an active
+// filter proves that both are in force.
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {

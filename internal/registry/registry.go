@@ -69,8 +69,8 @@ type Registry struct {
 	met needs
 
 	mu       sync.Mutex
-	follower Follower        // nil for none
-	slots    map[string]slot // by name of the service
+	follower Follower        // nil until Follow is called
+	slots    map[string]slot // slots, by the name of the service
 	down     map[string]bool // whether a profile's slot has a down file; no entry if unknown
 	present  map[string]bool // profiles that are on the volume, as far as is known
 }

@@ -65,9 +65,9 @@ type Book struct {
 	instance string // random; makes the IDs of runs differ from IDs in other containers
 	next     uint64
 	seq      uint64
-	live     map[string]*entry // by ID
+	live     map[string]*entry // living runs, by ID
 	byTag    map[string]*entry
-	ended    []*entry // oldest first
+	ended    []*entry // ended runs, oldest first
 	changed  chan struct{}
 }
 

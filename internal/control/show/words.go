@@ -39,7 +39,7 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// Seconds is Duration for a number of seconds.
+// Seconds works like Duration, for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
 // By describes who gave an order, for instance "uid 0 (hinit, exec)".
@@ -139,7 +139,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is like [LastExit] at the time now. The text is not escaped.
+// LastExitAt works like [LastExit], at the time now. The text is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
