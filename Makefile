@@ -58,9 +58,9 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# The longest come first. Those of test/ drive the finished binaries, and mostly wait. The last call is for what only the build with faults has. What
 	@# go test has go vet look at, make lint does whole.
 	@go run ./test/summary -again 5 -- \
-	  "$(RACE) -vet=off -p 3 -timeout 15m ./logrotate ./sandbox $$(tools/raced | tr '\n' ' ')" \
-	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
-	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
+	  "$(RACE) -vet=off -p 3 -timeout 30m ./logrotate ./sandbox $$(tools/raced | tr '\n' ' ')" \
+	  "-vet=off -p 3 -timeout 45m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 9 minutes

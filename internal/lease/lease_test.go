@@ -23,7 +23,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // got is what came of an Acquire.
 type got struct {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what has to come. It costs nothing when all is well.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // order is a run of a test process, with a log.
 func order(t *testing.T, role string, params ...string) runs.Order {

@@ -15,7 +15,7 @@ import (
 )
 
 // Patience is how long a test waits for an event that must happen. A test that passes does not wait that long.
-const Patience = 40 * time.Second
+const Patience = 2 * time.Minute
 
 // Until polls cond and fails the test when it doesn't become true within [Patience].
 func Until(t testing.TB, what string, cond func() bool) {

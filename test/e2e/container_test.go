@@ -20,7 +20,7 @@ import (
 )
 
 // settle bounds what takes well under a second on an idle machine. It is long because tests share busy ones.
-const settle = 90 * time.Second
+const settle = 3 * time.Minute
 
 // A container is one of the test's own, removed with its volumes at the test's end.
 type container struct {

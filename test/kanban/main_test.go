@@ -76,7 +76,7 @@ func stage(argv []string) error {
 }
 
 // patience is how long a test waits for what has to come. It costs nothing when all is well.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
 type box struct {

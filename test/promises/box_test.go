@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a wait takes at most, on a machine that has other things to do.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // box is a container: a volume, and the init that works on it, one after the other.
 type box struct {

@@ -203,7 +203,7 @@ func newPlace(t *testing.T) *place {
 	}
 	p.env = []string{
 		"HERMES_HOME=" + p.home(), "HERMES_DOCKER_BINARY=" + p.docker(), "TERMINAL_DOCKER_IMAGE=" + image(), "HINIT_SANDBOX_SOCKET=" + filepath.Join(dir, "run", "sandbox.sock"),
-		`TERMINAL_DOCKER_EXTRA_ARGS=["--network=none"]`, "TERMINAL_CONTAINER_DISK=0", "TERMINAL_CONTAINER_MEMORY=512", "HINIT_SANDBOX_STATE=" + filepath.Join(dir, "state"), "HOME=" + p.home(), "TMPDIR=" + dir,
+		`TERMINAL_DOCKER_EXTRA_ARGS=["--network=none"]`, "TERMINAL_CONTAINER_DISK=0", "TERMINAL_CONTAINER_MEMORY=512", "EXAMPLE_AGENT_SLOW=6", "HINIT_SANDBOX_STATE=" + filepath.Join(dir, "state"), "HOME=" + p.home(), "TMPDIR=" + dir,
 		"PATH=" + built + ":" + os.Getenv("PATH"),
 	}
 	return p

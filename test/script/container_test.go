@@ -23,7 +23,7 @@ import (
 )
 
 // patience is how long a wait takes at most, on a machine that has other things to do.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // containerKey is where a scenario keeps its container.
 type containerKey struct{}

@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long an answer of a gateway, or a look of hinit, may take on a busy machine.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // write writes what a gateway is to take or to miss, and returns it.
 func (c *container) write(t *testing.T, who, resource string) (word string) {

@@ -231,7 +231,7 @@ func must(t *testing.T, err error) {
 }
 
 // patience is the deadline of all polls.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()

@@ -35,6 +35,7 @@ type Options struct {
 	Env      []string // docker_env, NAME=value
 	Forward  []string // docker_forward_env, names
 	Extra    []string // docker_extra_args
+	Slow     int      // multiplies the time limits of the docker command; 0 is 1
 }
 
 // Terminal is one container in which the agent runs commands.
@@ -78,7 +79,7 @@ func (t *Terminal) Container() string { return t.id }
 
 // docker runs the docker command with a time limit and an empty standard input.
 func (t *Terminal) docker(limit time.Duration, args ...string) Result {
-	r, _ := t.client(limit, "", args...)
+	r, _ := t.client(limit*time.Duration(max(1, t.opt.Slow)), "", args...)
 	return r
 }
 
@@ -229,7 +230,7 @@ func (t *Terminal) snapshot() error {
 		"pwd -P > " + cwd, t.print(),
 	}, "\n")
 	args := append(append([]string{"exec"}, t.initEnv()...), t.id, "bash", "-l", "-c", script)
-	r, timedOut := t.client(30*time.Second, "", args...)
+	r, timedOut := t.client(30*time.Second*time.Duration(max(1, t.opt.Slow)), "", args...)
 	if timedOut {
 		return errors.New("cannot take a snapshot: out of time")
 	}
@@ -402,5 +403,6 @@ func FromEnv(getenv func(string) string, home, profile string) (Options, error) 
 	if n, err := strconv.Atoi(getenv("TERMINAL_LIFETIME_SECONDS")); err == nil {
 		o.Lifetime = time.Duration(n) * time.Second
 	}
+	o.Slow, _ = strconv.Atoi(getenv("EXAMPLE_AGENT_SLOW")) // tests set it: a busy machine takes many times as long
 	return o, nil
 }
