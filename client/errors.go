@@ -12,7 +12,7 @@ const (
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
 	KindStopping    Kind = "stopping"    // the container is shutting down
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
-	KindFailed      Kind = "failed"      // hinit tried and failed
+	KindFailed      Kind = "failed"      // hinit tried to carry out the request and failed
 	KindPermanent   Kind = "permanent"   // the service failed permanently and will not reach the state by itself
 	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
 	KindReplaced    Kind = "replaced"    // hinit was re-executed during the request; an accepted command is still carried out
@@ -22,11 +22,11 @@ const (
 
 // Errors to test for with errors.Is. Each stands for one or two kinds.
 var (
-	ErrUnreachable = errors.New("hinit is not reachable")        // KindUnreachable and KindBusy
-	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
-	ErrUnknown     = errors.New("no such profile or service")    // KindUnknown
-	ErrBadRequest  = errors.New("hinit refuses a wrong request") // KindBadRequest
-	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
+	ErrUnreachable = errors.New("hinit is not reachable")        // matches KindUnreachable and KindBusy
+	ErrNotAllowed  = errors.New("not allowed")                   // matches KindNotAllowed
+	ErrUnknown     = errors.New("no such profile or service")    // matches KindUnknown
+	ErrBadRequest  = errors.New("hinit refuses a wrong request") // matches KindBadRequest
+	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // matches KindReplaced
 )
 
 // Error describes a failed request, for people (Message) and for programs (Kind). Message holds only the reason. The method Error

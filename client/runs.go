@@ -4,13 +4,13 @@ import "time"
 
 // RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a session of its own.
 type RunRequest struct {
-	Template string            `json:"template"`          // name of the command in hinit.yaml (runs) or built in
+	Template string            `json:"template"`          // name of the command, which is built in or in hinit.yaml (runs)
 	Tag      string            `json:"tag"`               // the client's name for the run; if a run has this tag already, nothing is started
 	Profile  string            `json:"profile"`           // value of {profile}; the run gets the profile's home as HERMES_HOME
 	Task     string            `json:"task,omitempty"`    // value of {task}
 	Options  []string          `json:"options,omitempty"` // words that replace the word {options} of the command
 	Env      map[string]string `json:"env,omitempty"`     // variables added to the container's environment
-	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's
+	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's working directory
 	Log      string            `json:"log,omitempty"`     // file to which the output of the run is appended; "" is none
 	// LimitMS limits the run's duration; 0 means no limit. GraceMS is the time between TERM and KILL; 0 means the time that
 	// hinit.yaml sets.
@@ -32,8 +32,8 @@ type Run struct {
 	Tag        string    `json:"tag"`
 	Template   string    `json:"template"`
 	Profile    string    `json:"profile"`
-	Service    string    `json:"service"` // name in `hinit events`
-	PID        int       `json:"pid"`     // 0 when the run could not be started
+	Service    string    `json:"service"` // name of the run in `hinit events`
+	PID        int       `json:"pid"`     // process id, 0 when the run could not be started
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
@@ -74,8 +74,8 @@ type Slot struct {
 	Notifies   bool      `json:"notifies"`    // the service reports its readiness
 	Permanent  bool      `json:"permanent"`   // the service will not start again by itself: its finish program said so, or it is parked or failed
 	Run        uint64    `json:"run"`         // number of the current or last run, 0 before the first
-	PID        int       `json:"pid"`         // 0 when the service is not up
-	PGID       int       `json:"pgid"`        // 0 when the service is not up
+	PID        int       `json:"pid"`         // process id, 0 when the service is not up
+	PGID       int       `json:"pgid"`        // process group id, 0 when the service is not up
 	ExitCode   int       `json:"exitcode"`    // exit code of the last run, -1 without a run or if a signal ended it
 	Signal     int       `json:"signal"`      // signal that ended the last run, 0 when none did
 	Since      time.Time `json:"since"`       // time of the last change between up and down

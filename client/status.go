@@ -95,8 +95,8 @@ type Init struct {
 
 // BootProfiles counts the profiles that the boot has processed.
 type BootProfiles struct {
-	Profiles int `json:"profiles"` // all profiles
-	Done     int `json:"done"`     // profiles whose gateways are known and, if they are wanted, started
+	Profiles int `json:"profiles"` // number of all profiles
+	Done     int `json:"done"`     // number of profiles whose gateways are known and, if wanted, started
 }
 
 // Lease says which hinit supervises the profiles of the data volume.
@@ -139,7 +139,7 @@ type Repair struct {
 // Cmd describes the container's CMD.
 type Cmd struct {
 	Argv  []string  `json:"argv"`
-	PID   int       `json:"pid"` // 0 when the CMD does not run
+	PID   int       `json:"pid"` // process id, 0 when the CMD does not run
 	Since time.Time `json:"since"`
 	// a signal has stopped its process (Ctrl-Z); SIGCONT continues it
 	Stopped bool `json:"stopped"`
@@ -149,7 +149,7 @@ type Cmd struct {
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // position among the hooks, from 1
-	Of      int     `json:"of"`     // number of all hooks; some may have nothing to do
+	Of      int     `json:"of"`     // number of all hooks, including hooks that have nothing to do
 	Seconds float64 `json:"seconds"`
 }
 
@@ -157,7 +157,7 @@ type BootHook struct {
 type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error"`   // "" when the step succeeded
+	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
 	Skipped bool    `json:"skipped"` // the step did not run, because its inputs have not changed
 	Beside  bool    `json:"beside"`  // the step ran at the same time as the step listed before it
 }
@@ -174,7 +174,7 @@ const (
 
 // Service is the state of one service.
 type Service struct {
-	Name                string     `json:"name"`                  // gateway-coder, dashboard
+	Name                string     `json:"name"`                  // name of the service, such as gateway-coder
 	Profile             string     `json:"profile"`               // "" when the service belongs to no profile
 	Group               string     `json:"group,omitempty"`       // group in the configuration; @GROUP in commands
 	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
@@ -232,15 +232,15 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 // Limit is a resource limit of a service, with the mechanism that enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
-	Value string `json:"value"` // as in the configuration
+	Value string `json:"value"` // value of the limit, as in the configuration
 	By    string `json:"by"`    // cgroup, supervision, nice, nproc, next-start or nothing
 }
 
 // The values of [Limit].By.
 const (
 	LimitedByGroup   = "cgroup"      // the kernel, in a control group of the service's own
-	LimitedByHinit   = "supervision" // hinit measures every 5 s; it warns at memory.high, restarts at memory.max, and takes processors away
-	LimitedByNice    = "nice"        // a nice value
+	LimitedByHinit   = "supervision" // hinit, every 5 s: warns at memory.high, restarts at memory.max, takes processors away
+	LimitedByNice    = "nice"        // a nice value in place of the weight
 	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
 	LimitedLater     = "next-start"  // from the next start on: the process was started without the limit
 	LimitedByNothing = "nothing"     // the container can't have control groups
@@ -285,7 +285,7 @@ type Exit struct {
 	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
 	Error         string    `json:"error"`                  // why the run could not be started, "" if it was started
 	UptimeSeconds float64   `json:"uptime_seconds"`
-	PID           int       `json:"pid"` // 0 when the run never started
+	PID           int       `json:"pid"` // process id, 0 when the run never started
 }
 
 // StatusChange is one line of the stream that follows the status. The first line has all services. Each later line has only the

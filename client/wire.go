@@ -13,7 +13,7 @@ type Event struct {
 	Service string    `json:"service"`       // "" when the event is about the container
 	From    string    `json:"from"`          // state before the event, "" if no state has changed
 	To      string    `json:"to"`            // state after the event, "" if no state has changed
-	Reason  string    `json:"reason"`        // why, for people
+	Reason  string    `json:"reason"`        // reason of the event, for people
 	PID     int       `json:"pid"`           // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null unless the event is the end of a run
 	By      *By       `json:"by,omitzero"`   // client whose order the event carries out; absent if hinit decided by itself
@@ -46,7 +46,7 @@ type LostEvents struct {
 // Command is the body of start, stop and restart. Every key is optional.
 type Command struct {
 	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state is reached; true when absent
-	TimeoutMS int64 `json:"timeout_ms,omitempty"` // how long to wait; 0 is the default of the verb
+	TimeoutMS int64 `json:"timeout_ms,omitempty"` // time to wait; 0 is the default of the command
 	Force     bool  `json:"force,omitempty"`      // start a profile's own gateway although the gateway of the default profile serves the profile
 }
 
@@ -65,7 +65,7 @@ var Topologies = []string{"per-profile", "multiplexed", "auto"}
 
 // Topology is the body of a request that changes the topology: how many gateways serve the profiles. Every key is optional.
 type Topology struct {
-	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" changes nothing and asks for the current topology
+	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" only asks for the current topology
 	DryRun bool   `json:"dry_run,omitempty"` // describe the effects, and change nothing
 }
 
@@ -112,7 +112,7 @@ type ExamineReply struct {
 type ReloadStep struct {
 	Op      string `json:"op"`      // "+" the service is new or starts, "~" it is changed, "-" it stops or is gone
 	Service string `json:"service"` // name of the service
-	What    string `json:"what"`    // for people: "changed, restart to apply"
+	What    string `json:"what"`    // effect for people, such as "changed, restart to apply"
 }
 
 // The values of the parameter "probe" of a request for the health. They correspond to the probes of a pod in Kubernetes.
@@ -147,8 +147,8 @@ type ReexecReply struct {
 
 // Notice is an event that a client posts (POST /v1/notices).
 type Notice struct {
-	Key  string `json:"key"`            // 1 to 64 letters, digits and ./_-
-	Data string `json:"data,omitempty"` // at most 1024 bytes
+	Key  string `json:"key"`            // key of the notice: 1 to 64 letters, digits and ./_-
+	Data string `json:"data,omitempty"` // data of the notice, at most 1024 bytes
 }
 
 // TableFormat describes the appearance of the status table. The zero value suits a file.
@@ -161,7 +161,7 @@ type TableFormat struct {
 // Wait says how long a command waits for its effect. With the zero value it does not wait.
 type Wait struct {
 	Wait    bool
-	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
+	Timeout time.Duration // time limit in whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
 	Force   bool          // start a profile's own gateway although another gateway serves the profile
 }
 
@@ -172,7 +172,7 @@ type Verb string
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
 	Last   int    // maximum number of past events; 0 means no limit, a negative number means none
-	Follow bool   // go on with new events
+	Follow bool   // continue with new events
 }
 
 // The orders that a client can give to a service.

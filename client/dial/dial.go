@@ -89,7 +89,7 @@ func (c *Client) Reach() error {
 		return err
 	}
 	if before := c.opened.Swap(&opened{conn, time.Now()}); before != nil {
-		_ = before.Close() // nothing was sent
+		_ = before.Close() // an error is harmless, because nothing was sent
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 		if time.Since(o.at) < openedTime {
 			return o.Conn, nil
 		}
-		_ = o.Close() // nothing was sent
+		_ = o.Close() // an error is harmless, because nothing was sent
 	}
 	if known := c.Socket(); known != "" {
 		conn, err := c.open(ctx, known)
@@ -134,7 +134,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
-			_ = conn.Close() // nothing was sent
+			_ = conn.Close() // an error is harmless, because nothing was sent
 		}
 	}
 	switch {

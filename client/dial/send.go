@@ -35,7 +35,7 @@ const (
 type apiCall struct {
 	doing        string // the action, in the words that follow "cannot" in an error
 	method, path string
-	body         any           // nil for none
+	body         any           // body of the request; nil for none
 	repeats      bool          // the request may be repeated
 	limit        time.Duration // time limit for the whole answer
 	mayBeBusy    bool          // do not repeat the request if hinit is busy: that is already an answer
@@ -79,7 +79,7 @@ type reply struct {
 	io.Reader
 	header        http.Header
 	clearDeadline func() // removes the time limit, so that only the end of the caller's context ends the body
-	close         func() // must be called
+	close         func() // ends the connection; must be called
 }
 
 // stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream

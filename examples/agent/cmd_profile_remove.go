@@ -16,7 +16,7 @@ import (
 
 // How a gateway is stopped before its profile is deleted or renamed (contract, section 4).
 const (
-	stopGrace = 10 * time.Second // from TERM to KILL
+	stopGrace = 10 * time.Second // time from TERM to KILL
 	stopPoll  = 20 * time.Millisecond
 )
 

@@ -40,7 +40,7 @@ type command struct {
 	name    string
 	summary string
 	usage   string
-	noHome  bool // also works if no home can be found
+	noHome  bool // the command also works if no home can be found
 	run     func(*call) int
 }
 

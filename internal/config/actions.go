@@ -28,8 +28,8 @@ type Actions map[string][]Action
 
 // Action runs a command or sends a request after an event of a service.
 type Action struct {
-	Exec       []string      `key:"exec" is:"command"`      // nil for a webhook
-	Webhook    string        `key:"webhook" is:"webhook"`   // "" for a command
+	Exec       []string      `key:"exec" is:"command"`      // command to run; nil for a webhook
+	Webhook    string        `key:"webhook" is:"webhook"`   // URL to send a request to; "" for a command
 	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request, "" for none
 	Timeout    time.Duration `key:"timeout" is:"positive"`
 }

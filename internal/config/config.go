@@ -26,8 +26,8 @@ type Config struct {
 	Restart   Restart   `key:"restart."`
 	Stop      Stop      `key:"stop."`
 
-	Services map[string]Service // by name; all supervised processes except for the gateways
-	Runs     map[string]Run     // by name; commands that a client may run once
+	Services map[string]Service // all supervised processes except the gateways, by name
+	Runs     map[string]Run     // commands that a client may run once, by name
 	Image    Image
 
 	// Path is the file that was read, or "" if there was none.
@@ -137,14 +137,14 @@ type Shutdown struct {
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
-	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; the directory has one subdirectory for each profile
+	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute path of a directory with one subdirectory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
 
 	// ConsoleStall is the maximum time that services wait while the reader of the console has paused. After that, the console
 	// drops lines. With 0, services do not wait.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
-	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
+	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // maximum length of a line; a longer line is split
 	Mask      bool     `key:"mask"`                                  // hide secrets in the console output
 	LogLimits `key:""` // default limits of each log
 
@@ -224,7 +224,7 @@ const Unlimited uint64 = math.MaxUint64
 type Boot struct {
 	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // a failed step ends the boot
 	Steps  string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // [StepsHinit] or [StepsImage]
-	Hooks  []Hook `key:"hooks"`                                         // in the order in which the hooks run, before any service
+	Hooks  []Hook `key:"hooks"`                                         // hooks in the order in which they run; they run before any service
 }
 
 // The values of [Boot].Steps: the program whose steps prepare the data directory at boot.
@@ -248,7 +248,7 @@ type Hook struct {
 
 // Control configures the control socket.
 type Control struct {
-	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path
+	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path of the control socket
 	Others string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
 }
 

@@ -27,7 +27,7 @@ type Check struct {
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
-	Dial    DialCheck  `key:"" fill:"profile"` // for the types tcp and unix
+	Dial    DialCheck  `key:"" fill:"profile"` // settings of the check types tcp and unix
 	Command []string   `key:"exec.command" is:"command" fill:"profile"`
 	File    FileCheck  `key:"file." fill:"profile"`
 	Log     LogCheck   `key:"log."`
@@ -69,7 +69,7 @@ type HTTPCheck struct {
 	Port     string            `key:"port" is:"port" fill:"."`
 	Host     string            `key:"host" is:"address"`
 	Path     string            `key:"path" fill:"."`
-	Status   string            `key:"status" is:"status"`  // codes and ranges of codes: "200-399,404"
+	Status   string            `key:"status" is:"status"`  // accepted codes and ranges of codes, such as "200-399,404"
 	Contains string            `key:"contains"`            // a text that the body must have; "" for none
 	Matches  string            `key:"matches" is:"regexp"` // a regular expression that the body must match; "" for none
 	Headers  map[string]string `key:"headers" is:"headers" fill:"."`
@@ -92,7 +92,7 @@ type FileCheck struct {
 type LogCheck struct {
 	Contains string        `key:"contains"` // must match the same line as Matches, if both are set
 	Matches  string        `key:"matches" is:"regexp"`
-	Never    bool          `key:"never"`                // no matching line may occur
+	Never    bool          `key:"never"`                // true: no matching line may occur
 	Within   time.Duration `key:"within" is:"positive"` // maximum time between two matching lines; 0: one line in a run is enough
 }
 

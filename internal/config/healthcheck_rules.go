@@ -101,7 +101,7 @@ func checkHost(s string) string {
 }
 
 func checkURL(s string) string {
-	// in place of each placeholder, check a text that is valid as a port and in a path
+	// check a text in which "1" replaces each placeholder, because "1" is valid as a port and in a path
 	u, err := url.Parse(regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1"))
 	switch {
 	case err != nil:

@@ -15,7 +15,7 @@ const ImageDir = "/usr/share/hinit/image"
 // image of July 2026.
 type Image struct {
 	Version     string   // version of the agent, "" if the image is unknown
-	Stamp       string   // differs for each build of the image
+	Stamp       string   // value that differs for each build of the image
 	Subcommands []string // subcommands of the agent: a CMD that begins with one runs the agent, even if a program has the same name
 
 	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has

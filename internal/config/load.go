@@ -74,7 +74,7 @@ type loader struct {
 	env      func(string) (string, bool)
 	problems problems
 	doubt    *trust.Doubt // says which user besides root can change the file; nil if no user can
-	plain    bool         // for hinit run, see [Options]
+	plain    bool         // true for hinit run, see [Options].Plain
 }
 
 // lookup returns the value of an environment variable. An empty value counts as unset.

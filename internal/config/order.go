@@ -58,7 +58,7 @@ type Task struct {
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // maximum random delay added to each time
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // maximum random delay after each time of the schedule
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
@@ -72,10 +72,10 @@ func (s *Service) WantedUp() bool {
 
 // Profile holds the settings of one profile, including the settings that it inherits. The values of Env are templates.
 type Profile struct {
-	Env       map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
+	Env       map[string]string `key:"env" fill:"profile"`                                              // variables added to [Agent].Env
 	On        Actions           `key:"on"`                                                              // replaces Config.On for the gateway of the profile
 	Checks    []Check           `key:"checks"`                                                          // the profile's own checks, see [Config.ChecksOf]
-	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
+	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action, for this profile's gateway
 	Needs     []Need            `key:"needs"`
 	RestartOn []string          `key:"restart_on" is:"names"`
 	Setup     `key:"" fill:"profile" inherits:"agent."`

@@ -56,7 +56,7 @@ func Keys[T any]() []Key {
 	if made, ok := keysByRoot.Load(root); ok {
 		return made.([]Key)
 	}
-	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // as in logs.profiles.NAME
+	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // logs.profiles.NAME inherits from logs
 	keys := appendKeys(nil, root, &Key{Inherits: inherits})
 	keysByRoot.Store(root, keys)
 	return keys

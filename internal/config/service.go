@@ -222,7 +222,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor for the newline that reports readiness; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // maximum time between two keep-alives; 0: no limit
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the report; 0: no limit
 	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two keep-alive messages; 0: no limit
 }
 

@@ -16,7 +16,7 @@ import (
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // octal; "": the umask of hinit
+	Umask      string                   `key:"umask,root" is:"umask?"`      // octal mask; "": the umask of hinit
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name ("nofile")
 	Memory     Memory                   `key:"memory."`

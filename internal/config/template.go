@@ -10,8 +10,8 @@ import (
 
 // The placeholders of templates. The struct tag "fill" says which of them a key may use.
 const (
-	agentPlaceholder       = "agent"        // agent.binary
-	homePlaceholder        = "home"         // home
+	agentPlaceholder       = "agent"        // value of the key agent.binary
+	homePlaceholder        = "home"         // value of the key home
 	profilePlaceholder     = "profile"      // name of the profile
 	profileHomePlaceholder = "profile_home" // home directory of the profile
 	toPlaceholder          = "to"           // new name, in a rename

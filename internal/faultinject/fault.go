@@ -25,13 +25,13 @@ const (
 	Fork     Call = "fork"     // starts a process; NAME is its program
 	Pipe     Call = "pipe"     // makes the pipes for the output of a service
 	Open     Call = "open"     // opens or creates a file, or opens a directory
-	Chmod    Call = "chmod"    //
-	Write    Call = "write"    //
-	Sync     Call = "sync"     //
-	Rename   Call = "rename"   // NAME is the old name
-	Remove   Call = "remove"   //
-	Mkdir    Call = "mkdir"    //
-	Truncate Call = "truncate" //
+	Chmod    Call = "chmod"    // changes the mode of a file
+	Write    Call = "write"    // writes to a file
+	Sync     Call = "sync"     // syncs a file or a directory
+	Rename   Call = "rename"   // renames a file; NAME is the old name
+	Remove   Call = "remove"   // removes a file or a directory
+	Mkdir    Call = "mkdir"    // makes a directory
+	Truncate Call = "truncate" // truncates a file
 	Watch    Call = "watch"    // creates an inotify instance (NAME is "") or watches the directory NAME
 	Lock     Call = "lock"     // locks a directory
 )

@@ -23,7 +23,7 @@ type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
-	raw                    syscall.RawConn // nil for datagrams
+	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 	size                   int             // size of the batches in unread, in bytes
 	lost                   bool            // the receiver may not get the batches in unread, so Send repeats them

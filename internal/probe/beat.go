@@ -24,7 +24,7 @@ const (
 type Beat struct {
 	Run      uint64
 	Ready    bool
-	Failed   bool          // WATCHDOG=trigger
+	Failed   bool          // the run has sent WATCHDOG=trigger
 	At       time.Time     // when the run last showed that it is alive (a message of sd_notify)
 	Every    time.Duration // watchdog interval of the run; 0 for none
 	Until    time.Time     // end of the time that the service has asked for to finish its start; zero if it has not asked
@@ -34,7 +34,7 @@ type Beat struct {
 // beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. The methods
 // may be called from any goroutine.
 type beats struct {
-	mu sync.Mutex // held only for short, never while a goroutine waits for anything
+	mu sync.Mutex // held only briefly, never while a goroutine waits for anything
 	Beat
 
 	paused bool

@@ -56,7 +56,7 @@ type DeafWatch struct {
 	waiting atomic.Int32 // number of calls that wait for the disk at this moment
 	found   atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // held only for short, never during a round
+	mu     sync.Mutex // held only briefly, never during a round
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool

@@ -24,7 +24,7 @@ type Progress struct {
 	Verdict Verdict
 	Since   time.Time // when the verdict last changed
 	InARow  int       `reexec:"Row"` // number of consecutive results that equal the last one
-	Good    bool      // the last result
+	Good    bool      // whether the last result was good
 	Answer  string    // text of the last result
 	Asked   time.Time // when the last result came; zero before the first
 	Due     time.Time // when the check must run next

@@ -146,7 +146,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		if err == nil && searches > mostSearches && len(body) < 2*searched { // a body that comes byte by byte is not searched again for each byte
+		if err == nil && searches > mostSearches && len(body) < 2*searched { // a body that comes byte by byte is searched less often
 			continue
 		}
 		searched, searches = len(body), searches+1

@@ -53,7 +53,7 @@ type Target struct {
 	// AgentDecides is true if the service runs as the user who can write the profile's .env. Only then may its checks use variables
 	// from this file.
 	AgentDecides bool
-	Actor        *fsutil.Actor // identity of the service's user for file operations, which take turns of the data volume
+	Actor        *fsutil.Actor // identity of the service's user for file operations, which wait for turns of the data volume
 	Spec         proc.Spec     // how the supervisor starts the service
 }
 
@@ -94,7 +94,7 @@ type target struct {
 	ended      time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
 	began      time.Time // start of the current run; after a re-execution, the time when the new program first saw the run
 	live       bool      // the run is up and not paused
-	checkers   []checker // one for each check, made anew for each run; nil until then
+	checkers   []checker // one for each check, new for each run; nil before they are made
 	making     bool
 	busy       []bool
 	version    int // changes when the results of checks that are still running have become invalid
@@ -415,7 +415,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a prober passes on when PID 1 executes itself again.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]Beat // only services whose checks need messages
+	Beats    map[string]Beat // by service name; only services whose checks need messages
 }
 
 // HandOver returns the state of all checks.

@@ -157,7 +157,7 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 type logCheck struct {
 	found *logMatch
 	want  config.LogCheck
-	since atomic.Int64 // in nanoseconds since 1970; earlier lines don't count
+	since atomic.Int64 // time before which lines don't count, in nanoseconds since 1970
 	began time.Time
 	seen  bool // a matching line has come, perhaps before a re-execution
 }

@@ -57,7 +57,7 @@ func IsolateProcess() {
 	}
 	syscall.Umask(0o022)
 	_ = os.Chmod("/proc/self/exe", 0o755)                            // tests execute this program as other users
-	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // the flag needs Linux 5.11
 }
 
 // InMemory returns a directory in memory for short-lived files, with -short only. Thousands of files on a disk take seconds of

@@ -139,7 +139,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // without an answer of hinit, the page works too
+	st, _ := s.hub.current(r.Context()) // the page also works without an answer of hinit
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.there {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -192,7 +192,7 @@ type programOutput struct {
 // answer is the last result of a command.
 type answer struct {
 	at    time.Time // time of the last run; zero if the command has never run
-	text  []byte    // JSON; nil if there is none
+	text  []byte    // output of the command, in JSON; nil if there is none
 	there bool      // the container has boards or sandboxes
 	fault string    // error of the last run, after which text is outdated; "" if the run succeeded
 }

@@ -25,7 +25,7 @@ const (
 	usualLines  = 200
 	mostLines   = 2000
 	searchTime  = 4 * time.Second
-	linkContext = 10 * time.Minute // the shown log begins this long before the line in the link
+	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
 )
 
 // errEnough stops the reading of a log when there are enough lines.

@@ -23,7 +23,7 @@ const (
 // meter measures the usage of services when a client reads the page, and at least once in each period of the graphs. It measures
 // at most once per measureEvery, and stores the last hour.
 type meter struct {
-	proc func(client.Init) string // returns the path of the /proc that shows the processes; nil: they are not visible
+	proc func(client.Init) string // returns the path of the /proc that shows the processes; nil: the processes are not visible
 
 	mu    sync.Mutex
 	at    time.Time
@@ -123,7 +123,7 @@ type usedView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path
 	Processes           int
-	Hundredths          int // hundredths of a processor, for sorting
+	Hundredths          int // hundredths of a processor, for sorting by processor time
 	Megabytes           int
 }
 
@@ -154,13 +154,13 @@ func megabytes(bytes uint64) string {
 const (
 	points     = 24 // number of values in a row's graph
 	pointEvery = time.Hour / points
-	heights    = 9 // height of a graph, without 0
+	heights    = 9 // number of steps in the height of a graph, without 0
 	leastCPU   = 0.05
 )
 
 // usageHistory is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
 type usageHistory struct {
-	cpu, memory []float32 // processors, bytes
+	cpu, memory []float32 // used processors, and bytes of memory
 	run         float64   // processor time of the unfinished period
 	most        uint64    // maximum memory in that period
 	lines       [2]string // the values as graphs

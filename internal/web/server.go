@@ -37,7 +37,7 @@ type Hinit interface {
 type Options struct {
 	Hinit    Hinit
 	Metrics  http.Handler                             // handler of /metrics; nil for none
-	Token    string                                   // lets a client read and control; "": all may read, no TCP client may control
+	Token    string                                   // token for reading and control; "": all may read, no TCP client may control
 	Proc     func(client.Init) string                 // path of the /proc that shows the services' processes, or ""; nil: none
 	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files; required
 	Programs Programs
@@ -329,7 +329,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := owner // for a Unix socket
+		key := owner // key of a connection over a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}

@@ -34,9 +34,9 @@ type servicePage struct {
 
 // ordersView holds the buttons with which a client controls a service or a group.
 type ordersView struct {
-	Kind, Name string // service or group
+	Kind, Name string // kind of the target (service or group), and its name
 	Label      string
-	Read       string // reason why there are no buttons; "" if there are
+	Read       string // reason why there are no buttons; "" if there are buttons
 	Done, Undo string // the last command, and the verb that undoes it
 }
 

@@ -60,8 +60,8 @@ type pastView struct {
 // timelinePage is the content of the timeline page.
 type timelinePage struct {
 	Past    pastView
-	Bars    []bar // services with an outage
-	Quiet   []bar // services without an outage
+	Bars    []bar // bars of services with an outage
+	Quiet   []bar // bars of services without an outage
 	Outages []outage
 	Events  []client.Event
 	Fault   string

@@ -261,7 +261,7 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 // of the home makes the copy. The child confines itself to both directories, because an agent can replace the database by a link.
 func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
-		runtime.LockOSThread() // because of spec.Bound; the thread ends with this goroutine
+		runtime.LockOSThread() // spec.Bound ties the child to this thread, which ends with this goroutine
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
 			Files: []*os.File{nil, nil, nil, to}, Bound: true,

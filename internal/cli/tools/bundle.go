@@ -29,7 +29,7 @@ const (
 	bundleTime  = 15 * time.Second // time limit for the whole bundle; unfinished parts stay incomplete
 	bundleParts = 8                // parts that are collected at the same time
 	bundleSize  = 4 << 20          // size limit of one part in bytes
-	bundleLines = 500              // lines of each log
+	bundleLines = 500              // number of lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
@@ -339,7 +339,7 @@ func readProcOne(file string) ([]byte, error) {
 }
 
 func cgroupOf(pid string) string {
-	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // "" without cgroups
+	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // empty if the kernel has no cgroups
 	return string(text)
 }
 

@@ -27,7 +27,7 @@ out services without checks.`,
 // checksOf holds the checks of one service, for --json.
 type checksOf struct {
 	Name   string         `json:"name"`   // name of the service
-	Checks []client.Check `json:"checks"` // as in the status
+	Checks []client.Check `json:"checks"` // checks of the service, as in the status
 }
 
 func checks(t *cli.Terminal, c *cli.Call) int {

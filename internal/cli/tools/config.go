@@ -77,7 +77,7 @@ const valueWidth = 48
 
 // configReport is the result of hinit config check, for --json.
 type configReport struct {
-	File     string          `json:"file"`     // "" without a file, when the defaults apply
+	File     string          `json:"file"`     // path of the file; "" if there is none and the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with this configuration
 	Problems []configProblem `json:"problems"` // mistakes that prevent hinit from starting
 	Warnings []string        `json:"warnings"` // remarks, and missing users and files; they do not prevent the start

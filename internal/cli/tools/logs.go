@@ -262,7 +262,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 // logLine is a line of a log, for --json.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // when the line was written; missing if the file does not say
-	Name    string    `json:"name"`          // the name that the user gave; with --all the service
+	Name    string    `json:"name"`          // name that the user gave; with --all the name of the service
 	Message string    `json:"message"`       // text of the line, without its time
 }
 

@@ -74,7 +74,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 		rows = append(rows, profileRow{Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior()})
 		listed[info.Profile.Name] = true
 	}
-	active, _ := m.store.Active() // List has warned of an error
+	active, _ := m.store.Active() // store.List has already warned of an error
 	gateways := make(map[string]client.Service)
 	for _, s := range st.Services {
 		if s.Kind != client.KindGateway {

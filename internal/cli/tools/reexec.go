@@ -30,7 +30,7 @@ one that does not work, or that others than root could write, is refused and not
 // reexecReport is the result of hinit reexec, for --json.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
-	Image   int    `json:"image"`   // number of the program: 1 for the one that the container was started with
+	Image   int    `json:"image"`   // number of the program, counted from 1 at the start of the container
 	Before  string `json:"before"`  // version that ran before
 	Binary  string `json:"binary"`  // path of the program that runs now
 	Same    bool   `json:"same"`    // the same file ran before, so nothing has changed

@@ -30,7 +30,7 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 
 // treeBranch has the processes of one service, hinit, or the container's CMD.
 type treeBranch struct {
-	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for all other processes
+	Name      string        `json:"name"`      // name of the service, "hinit", "cmd" for the container's CMD, or "" for all other processes
 	State     string        `json:"state"`     // state of the service, as in the status
 	Processes []treeProcess `json:"processes"` // processes of the branch, each after its parent
 }

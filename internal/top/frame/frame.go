@@ -18,15 +18,15 @@ type Role uint8
 // The roles.
 const (
 	Plain  Role = iota
-	Dim         // unimportant
+	Dim         // unimportant text
 	Title       // heading of the screen, of a table or of a pane
-	Good        // works
-	Doing       // starting or stopping
-	Bad         // needs attention
+	Good        // a service that works
+	Doing       // a service that is starting or stopping
+	Bad         // a service that needs attention
 	Key         // a key to press
-	Marked      // marked for an order
+	Marked      // a service that is marked for an order
 	Found       // match of a search
-	Figure      // drawn graph
+	Figure      // part of a graph
 	roles
 )
 

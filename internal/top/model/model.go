@@ -28,7 +28,7 @@ type Usage struct {
 type Process struct {
 	PID, Depth int
 	Memory     uint64
-	Command    string // unescaped
+	Command    string // command line, not escaped
 }
 
 // ProcessDetails holds the details that are read from a service's processes, for the detail pane.
@@ -117,7 +117,7 @@ type Model struct {
 	width, height int
 	now           time.Time
 	hosts         []host
-	services      []Service // of all hosts
+	services      []Service // services of all hosts
 	usage         map[ID]*usageHistory
 	table         table
 	pane          pane

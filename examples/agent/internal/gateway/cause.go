@@ -20,12 +20,12 @@ const (
 
 // A cause is the reason why a running gateway ends, with the consequences of that reason.
 type cause struct {
-	reason  string // for the log and the ledger
+	reason  string // text for the log and the ledger
 	code    int
 	state   string      // gateway_state that is left in the state file
 	restart bool        // the gateway asks its supervisor to start the gateway again
-	sig     unix.Signal // signal that a supervisor or a user sent, or 0
-	abrupt  bool        // end at once, without a drain, and leave all files as they are
+	sig     unix.Signal // signal that a supervisor or a user sent; 0 for none
+	abrupt  bool        // the gateway ends at once, without a drain, and leaves all files as they are
 	kill    unix.Signal // with abrupt: the process dies of this signal instead of exiting
 }
 

@@ -35,13 +35,13 @@ type Knobs struct {
 	CrashAfter    time.Duration
 	CrashCode     int
 	CrashTimes    int
-	ExitNow       int // NoExit: do not exit
+	ExitNow       int // exit code of an immediate exit; NoExit: none
 	DashboardCode int
 	SignalAfter   time.Duration
 	Signal        unix.Signal
 
 	IgnoreTerm  bool
-	Flood       int // lines a second; FloodMax: as many as possible
+	Flood       int // lines to print a second; FloodMax: as many as possible
 	FloodBytes  int
 	FloodLines  int
 	HalfLine    bool
@@ -51,7 +51,7 @@ type Knobs struct {
 	LeakChild string
 	LeakFor   time.Duration
 	Orphans   int
-	OOM       int // megabytes
+	OOM       int // memory to allocate, in megabytes
 	SpawnDiag bool
 }
 

@@ -136,14 +136,14 @@ func (w worker) work(t task) (code int, done bool, err error) {
 			return exitFailed, false, nil
 		case "rate-limit":
 			return exitRateLimit, false, nil
-		case "vanish": // ends without telling the board
+		case "vanish": // the worker ends without telling the board
 			return exitDone, false, nil
 		case "die":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "block":
 			return exitDone, false, w.tool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
-		case "leave": // leaves a daemon behind that ignores SIGTERM
+		case "leave": // the worker leaves a daemon behind that ignores SIGTERM
 			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
 				return 0, false, err
 			}
