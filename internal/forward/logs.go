@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"time"
@@ -82,7 +81,7 @@ func (r *reading) sendGap(ctx context.Context, why string) error {
 
 func (r *reading) sendLine(ctx context.Context, text []byte) error {
 	if r.Mask {
-		text = bytes.TrimSuffix(r.mask.Hide(append(bytes.Clone(text), '\n'), nil), []byte{'\n'})
+		text = r.mask.Hide(text, nil)
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)

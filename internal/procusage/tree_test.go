@@ -25,6 +25,14 @@ func TestCommandLinesWithoutSecrets(t *testing.T) {
 	}
 }
 
+// An agent gave a process the header of a key as its argument. Then hinit tree, top and bundle ended with a panic.
+func TestACommandLineWithTheHeaderOfAKeyIsShown(t *testing.T) {
+	const header = "-----BEGIN PRIVATE KEY-----"
+	if got := masked([]string{"server", header, header + "\n0123456789abcdef"}); got != "server "+header+" "+header+"\n***" {
+		t.Errorf("it is shown as %q", got)
+	}
+}
+
 // TestTheTreeOfAService: children below their parents, and what has left them at the end.
 func TestTheTreeOfAService(t *testing.T) {
 	all := Table{

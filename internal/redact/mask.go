@@ -138,8 +138,12 @@ type Masker struct {
 const keyLines = 200
 
 // Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
-// chunk itself, otherwise a copy. A nil set is an empty set.
+// chunk itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is an empty
+// set.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
+	if n := len(chunk); n > 0 && chunk[n-1] != '\n' {
+		return bytes.TrimSuffix(m.Hide(append(bytes.Clone(chunk), '\n'), set), []byte{'\n'})
+	}
 	if set == nil {
 		set = noSecrets()
 	}
@@ -204,7 +208,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 
 // Text returns text with [Masked] in place of each secret of a known shape.
 func Text(text string) string {
-	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
+	return string(new(Masker).Hide([]byte(text), nil))
 }
 
 // match returns the length of the longest value in the set with which text begins, or 0.

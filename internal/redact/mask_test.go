@@ -110,6 +110,21 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	}
 }
 
+// A text without a newline at its end, such as an argument of a command, made Hide panic at the header of a key.
+func TestAKeyInATextOfAnyLengthIsHidden(t *testing.T) {
+	line := letters(32, base62+"+/", 64)
+	key := "-----BEGIN PRIVATE KEY-----\n" + line + "\nshort==\n-----END PRIVATE KEY-----"
+	for n := range len(key) + 1 {
+		got := redact.Text(key[:n])
+		if strings.Contains(got, line[:20]) || n < 28 && got != key[:n] {
+			t.Errorf("%q became %q", key[:n], got)
+		}
+		if all := string(new(redact.Masker).Hide([]byte(key[:n]), nil)); all != got {
+			t.Errorf("%q became %q", key[:n], all)
+		}
+	}
+}
+
 func TestGivenValuesAreHidden(t *testing.T) {
 	values := []string{"hunter2hunter2", "hunter2hunter2-and-more", "short", "p@ss w0rd!"}
 	for text, want := range map[string]string{

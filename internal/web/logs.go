@@ -87,7 +87,7 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
 	}
-	line = bytes.TrimSuffix(s.mask.Hide(append(bytes.Clone(line), '\n'), nil), []byte{'\n'})
+	line = s.mask.Hide(line, nil)
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
 	if level < s.least || !bytes.Contains(bytes.ToLower(line), s.text) {
