@@ -110,7 +110,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 		return err.Error()
 	}
 	r.Header.Set("Accept", client.Text)
-	var out recorder
+	out := recorder{header: make(http.Header)}
 	s.serve(&out, r)
 	return strings.TrimSpace(out.String())
 }
@@ -126,11 +126,6 @@ type recorder struct {
 	header http.Header
 }
 
-func (w *recorder) Header() http.Header {
-	if w.header == nil {
-		w.header = make(http.Header)
-	}
-	return w.header
-}
+func (w *recorder) Header() http.Header { return w.header }
 
 func (w *recorder) WriteHeader(int) {}

@@ -48,3 +48,28 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)
 	}
 }
+
+// An agent started many processes with megabytes of arguments. hinit tree kept them all, and the kernel ended gateways for it.
+func TestALongCommandLineIsCut(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "read x", strings.Repeat("x", 100_000))
+	input, err := cmd.StdinPipe() // the shell waits for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer input.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	var got string
+	testkit.Until(t, "the kernel has laid the arguments out", func() bool { // Start returns a moment before
+		got = Command("/proc", cmd.Process.Pid)
+		return strings.HasPrefix(got, "/bin/sh -c")
+	})
+	if len(got) != MostText || !strings.HasSuffix(got, "xxx") {
+		t.Errorf("%d bytes are shown", len(got))
+	}
+}

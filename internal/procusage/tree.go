@@ -52,14 +52,15 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 
 // Command returns the command line of a process below root, without secrets. It hides passwords in URLs, tokens of known forms,
 // and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a kernel
-// thread, Command returns its name in brackets.
+// thread, Command returns its name in brackets. A long command line is cut, because an agent can start any number of them.
 func Command(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
 		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" if the process is gone
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
-	return masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	text := masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	return strings.Clone(text[:min(len(text), MostText)])
 }
 
 func masked(argv []string) string {
@@ -84,6 +85,9 @@ func masked(argv []string) string {
 	}
 	return strings.Join(words, " ")
 }
+
+// MostText is the maximum length of a command line or a variable that is shown, in bytes.
+const MostText = 4 << 10
 
 // mostHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
 // its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.

@@ -180,6 +180,9 @@ func userNames() func(uint32) string {
 	}
 }
 
+// deepest is the maximum depth that is shown by an indent, because an agent can make a chain of any length.
+const deepest = 100
+
 func (b treeBranch) print(t *cli.Terminal, width int) {
 	title := show.Name(b.Name)
 	switch {
@@ -197,7 +200,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	fmt.Fprintln(tw, "  PID\tUSER\tSTATE\tCPU\tMEMORY\tCOMMAND")
 	for _, p := range b.Processes {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
-			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", p.Depth), show.Line(p.Command))
+			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, deepest)), show.Line(p.Command))
 	}
 	_ = tw.Flush() // never fails, because the writer writes to memory
 	for line := range strings.Lines(text.String()) {

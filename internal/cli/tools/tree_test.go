@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"hinit/internal/cli"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/procusage"
@@ -55,5 +56,14 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 71/3 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1 50/1 51/2 60/0 80/0\n"
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", got.String(), want)
+	}
+}
+
+// A chain of 30,000 processes made hinit tree take a gigabyte for blanks.
+func TestALongChainOfProcessesIsIndentedOnlySoFar(t *testing.T) {
+	var out strings.Builder
+	treeBranch{Name: "a", Processes: []treeProcess{{PID: 2, Depth: 30_000, Command: "sleep"}}}.print(&cli.Terminal{Out: &out}, 0)
+	if got := out.String(); len(got) > 1000 || !strings.HasSuffix(got, "    sleep\n") {
+		t.Errorf("%d bytes: %q", len(got), got[max(0, len(got)-100):])
 	}
 }
