@@ -68,22 +68,24 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that are wanted up. unserved is the name of a profile that no gateway serves. idle is the
-// reason why the container is not ready: no wanted service is up, or one has not been started yet. idle considers only
-// gateways. In a container without gateways it considers services, and without services the CMD.
+// countWanted counts the services that are wanted up, and names the services in trouble. unserved is a sentence about a profile
+// that no gateway serves. idle is the reason why the container is not ready: no wanted service works, or one has not been started
+// yet. idle considers only gateways. In a container without gateways it considers services, and without services the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
 	for _, v := range snap.Services {
-		want := v.Want == supervisor.WantUp && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
-		alone := s.core.ServedBy(v) == client.ServedByNone
-		if alone && unserved == "" {
+		if !inStatus(v) && v.Kind != supervisor.KindCmd {
+			continue
+		}
+		if unserved == "" && s.core.ServedBy(v) == client.ServedByNone {
 			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
-		if alone || want && s.judge(v).Troubled() {
+		verdict := s.judge(v)
+		if verdict.Troubled() {
 			h.Troubled = append(h.Troubled, v.Name)
 		}
-		if !want {
+		if v.Want != supervisor.WantUp {
 			continue
 		}
 		h.Wanted++
@@ -99,11 +101,11 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 		}
 		switch {
 		case r < best || v.Done:
-		case v.State == supervisor.Up && v.Ready:
+		case verdict.Works:
 			wanted, up = wanted+1, up+1
 		default:
 			wanted++
-			down = cmp.Or(down, v.Name+": "+cmp.Or(s.problem(v, true), v.Reason))
+			down = cmp.Or(down, v.Name+": "+cmp.Or(s.problem(v, true), verdict.Word, v.Reason))
 		}
 	}
 	switch {

@@ -2,13 +2,18 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -82,6 +87,128 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 		_, err := postChecks(s.Server, &request{Request: r, who: peer{uid: tt.uid}}, client.ChecksRequest{PauseMS: 1000})
 		if refused := err != nil && strings.Contains(err.Error(), "may not pause"); refused == tt.allowed {
 			t.Errorf("uid %d, %s: %v", tt.uid, tt.service, err)
+		}
+	}
+}
+
+// shapedCore is a Backend whose services have all states, with and without everything that can speak against a service. The name
+// of a service says what it has.
+type shapedCore struct{ *fakeCore }
+
+const (
+	notReady = 1 << iota
+	notWanted
+	loops
+	isPaused
+	isDeaf
+	checkFails
+	hasNote
+	isUnserved
+	shapes
+)
+
+func bitsOf(name string) (bits int) {
+	_, _ = fmt.Sscanf(name[strings.LastIndexByte(name, '-')+1:], "%d", &bits)
+	return bits
+}
+
+func (shapedCore) Checks(name string) (out []client.Check) {
+	if bitsOf(name)&isDeaf != 0 {
+		out = append(out, client.Check{Name: "deaf", Type: "deaf", Failed: true})
+	}
+	if bitsOf(name)&checkFails != 0 {
+		out = append(out, client.Check{Name: "health", Type: "http", Failed: true})
+	}
+	return out
+}
+
+func (shapedCore) Note(v *supervisor.Service) string {
+	return map[bool]string{true: "a remark"}[bitsOf(v.Name)&hasNote != 0]
+}
+
+func (shapedCore) ServedBy(v *supervisor.Service) string {
+	return map[bool]string{true: client.ServedByNone}[bitsOf(v.Name)&isUnserved != 0]
+}
+
+func shaped() (all []*supervisor.Service) {
+	for _, state := range []supervisor.State{
+		supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Up, supervisor.Stopping, supervisor.Killing,
+		supervisor.Finishing, supervisor.Backoff, supervisor.Parked, supervisor.Failed,
+	} {
+		for bits := range shapes {
+			v := gateway(fmt.Sprintf("%s-%d", state, bits), state)
+			v.Ready, v.CrashLoop, v.Paused, v.LastExit = bits&notReady == 0, bits&loops != 0, bits&isPaused != 0, &supervisor.Exit{Code: 1}
+			if bits&notWanted != 0 {
+				unwanted(v)
+			}
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// A deaf or paused gateway was red in hinit status, and its pod was ready. hinit healthcheck named no service in trouble that
+// was not wanted up.
+func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
+	core := shapedCore{newFakeCore()}
+	core.info = client.Init{Plain: "/etc/hinit/hinit.yaml"}
+	s := serve(t, core, everyone)
+	healthcheck := func(flags ...string) (code int, out, errs string) {
+		var said, failed strings.Builder
+		terminal := &cli.Terminal{Out: &said, Err: &failed, Env: func(name string) (string, bool) {
+			return filepath.Dir(s.socket), name == "HINIT_RUNTIME_DIR"
+		}}
+		code = cli.HealthcheckVerb.Run(terminal, cli.NewCall(cli.HealthcheckVerb, flags))
+		return code, said.String(), failed.String()
+	}
+
+	// All at once, without a service that would make it unhealthy.
+	core.set(slices.DeleteFunc(shaped(), func(v *supervisor.Service) bool { return bitsOf(v.Name)&isUnserved != 0 })...)
+	st, err := s.client().Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	up, wanted := 0, 0
+	for i := range st.Services {
+		if v := &st.Services[i]; v.Want == client.WantUp {
+			wanted++
+			if v.State == client.StateUp {
+				up++
+			}
+		}
+	}
+	fmt.Fprintf(&want, "healthy, %d of %d wanted services are up\n", up, wanted)
+	troubled := 0
+	for _, v := range core.Snapshot().Services { // status sorts them
+		if v := st.Find(v.Name); show.Judge(v).Troubled() {
+			troubled++
+			fmt.Fprintln(&want, "in trouble:", v.Name)
+		}
+	}
+	if code, out, errs := healthcheck(); code != 0 || out != want.String() || troubled < 100 {
+		t.Errorf("exit code %d, %s\nit prints\n%s\nstatus has\n%s", code, errs, out, want.String())
+	}
+
+	// Each alone: a container is ready when its service is well by the word of status, or has a remark or a failing check only.
+	for _, v := range shaped() {
+		core.set(v)
+		st, err := s.client().Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdict := show.Judge(&st.Services[0])
+		ready := v.Want != supervisor.WantUp || v.State == supervisor.Up && bitsOf(v.Name)&isUnserved == 0 && slices.Contains([]string{"", "check fails", "ailing"}, verdict.Word)
+		for probe, want := range map[string]bool{"": bitsOf(v.Name)&isUnserved == 0, client.ProbeStartup: true, client.ProbeLive: true, client.ProbeReady: ready} {
+			h, err := s.client().Probe(t.Context(), probe)
+			if err != nil || h.OK != want || slices.Contains(h.Troubled, v.Name) != verdict.Troubled() {
+				t.Fatalf("%s %q: %+v, %v; status says %+v", v.Name, probe, h, err, verdict)
+			}
+		}
+		if v.Want == supervisor.WantUp && !ready && v.State == supervisor.Up && bitsOf(v.Name)&(hasNote|loops|isUnserved) == 0 {
+			if code, out, errs := healthcheck("--ready"); code == 0 || out != "" || !strings.HasSuffix(errs, v.Name+": "+verdict.Word+"\n") {
+				t.Fatalf("%s, which is %q: exit code %d, %s%s", v.Name, verdict.Word, code, out, errs)
+			}
 		}
 	}
 }

@@ -75,22 +75,20 @@ func StartTicks(pid int) (uint64, bool) {
 }
 
 // Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be
-// a descendant of this process. Normally every process of a container is a descendant, because the kernel makes orphans
-// children of PID 1. The exceptions are processes that were started from outside, for example by docker exec.
+// this process or a descendant of it. Normally every process of a container is, because the kernel makes orphans children of
+// PID 1. The exceptions are processes that were started from outside, for example by docker exec.
 func Origin(pid int) (name string, inside bool) {
-	if pid <= 0 {
-		return "", false // the process is in another PID namespace
-	}
-	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" for a process that is gone
+	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" for a process that is gone or in another PID namespace
 	name = strings.TrimSuffix(string(comm), "\n")
 	for range 64 { // after 64 ancestors the answer is unknown
+		if pid <= 1 || pid == os.Getpid() {
+			return name, pid == os.Getpid()
+		}
 		st, err := procstat.Read(pid)
-		if err != nil || st.Parent == os.Getpid() {
-			return name, true
+		if err != nil {
+			break
 		}
-		if pid = st.Parent; pid <= 1 {
-			return name, false
-		}
+		pid = st.Parent
 	}
 	return name, true
 }

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -62,10 +63,7 @@ func Setting(e *client.ConfigEntry) string {
 
 // Check describes the result of a check. The text is not escaped, and the answer of the check may contain any characters.
 func Check(c *client.Check) string {
-	text := map[string]string{client.CheckHeld: "is on hold"}[c.State]
-	if text == "" {
-		text = "is " + c.State
-	}
+	text := "is " + cmp.Or(map[string]string{client.CheckHeld: "on hold"}[c.State], c.State)
 	if !c.Since.IsZero() && c.State != client.CheckHeld {
 		text += " since " + Duration(max(time.Since(c.Since), 0))
 	}

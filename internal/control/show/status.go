@@ -59,14 +59,10 @@ func Status(st client.Status, look Layout) []byte {
 	if look.Named {
 		for i := range st.Services {
 			s := &st.Services[i]
-			if s.StatusText != "" {
-				w.writeLine(Line(s.Name + " says: " + s.StatusText))
-			}
-			if i := s.Isolation; i != nil {
-				w.writeLine(Line("isolation of " + s.Name + ": " + Isolation(s)))
-			}
-			if len(s.Limits) > 0 {
-				w.writeLine(Line("limits of " + s.Name + ": " + Limits(s)))
+			for _, fact := range [][2]string{{s.Name + " says", s.StatusText}, {"isolation of " + s.Name, Isolation(s)}, {"limits of " + s.Name, Limits(s)}} {
+				if fact[1] != "" {
+					w.writeLine(Line(fact[0] + ": " + fact[1]))
+				}
 			}
 			writeList(w, "checks of "+s.Name, s.Checks, func(c *client.Check) string { return c.Name + " " + Check(c) })
 			writeList(w, "settings of "+s.Name, s.Settings, Setting)

@@ -40,6 +40,7 @@ type Verdict struct {
 	Grade    Grade
 	Word     string   // addition to the state, such as "deaf"; may be ""
 	Problems []string // kinds of the service's problems, the worst one first
+	Works    bool     // the service is up and serves; a failing check or a remark alone does not keep it from that
 }
 
 // Troubled reports whether the service needs attention.
@@ -73,6 +74,7 @@ func Judge(s *client.Service) (v Verdict) {
 	is(ProblemNotReady, Changing, up && !s.Ready)
 	is(ProblemCheck, Ailing, fails(false))
 	is(ProblemOther, Ailing, up && s.Ready && s.Problem != "" && len(v.Problems) == 0)
+	v.Works = up && !slices.ContainsFunc(v.Problems, func(kind string) bool { return kind != ProblemCheck && kind != ProblemOther })
 	words := map[string]string{
 		ProblemCrashLoop: "crash-loop", ProblemDeaf: "deaf", ProblemPaused: "paused", ProblemNotReady: "not ready", ProblemCheck: "check fails", ProblemOther: "ailing",
 	}
