@@ -49,6 +49,10 @@ func connsFor(files uint64) int32 {
 // free for short requests.
 func mostWaits() int32 { return mostConns() / 4 * 3 }
 
+// reserve is the part of mostConns by which processes from outside of the container may exceed it, such as the probes of a pod.
+// Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
+const reserve = 8
+
 // leaveTime is the time that a refused connection stays half open. At most a quarter of mostConns may be half open at the same
 // time.
 const leaveTime = 100 * time.Millisecond
@@ -176,13 +180,21 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
 		n := &g.places.taken[g.policy.classOf(who)]
-		if n.Add(1) > mostConns() {
+		if over := n.Add(1) - mostConns(); over > 0 && (over > mostConns()/reserve || !fromOutside(c, who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
 		}
 		return &conn{Conn: c, raw: raw, peer: who, places: g.places, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
 	}
+}
+
+// fromOutside reports whether a client was started from outside of the container, for example by docker exec or as a probe of a
+// pod. No process of a service can become such a client, because the kernel makes its orphans children of PID 1.
+func fromOutside(c net.Conn, who peer) bool {
+	inside := true
+	blocking.Run(blocking.Short, func() { _, inside = proc.Origin(int(who.pid)) })
+	return !inside && who.pid > 0 && !proc.PeerGone(c)
 }
 
 // wait takes one of the places for requests that wait without a time limit. release frees the place.

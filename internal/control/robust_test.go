@@ -130,6 +130,61 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	}
 }
 
+// An agent opened all connections of its user, and its pod left its Service: the probe got "busy", because a pod runs hinit as
+// that user. A probe comes from outside, so it gets an answer.
+func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		testkit.SkipOrFail(t, "needs curl")
+	}
+	s := serve(t, goldenCore(), everyone, untiring)
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	for range 2 * maxConns {
+		c, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	s.rest(t)
+	ask := func(probe string) string {
+		return curl + " -sS --unix-socket " + s.socket + " http://hinit/v1/health?probe=" + probe
+	}
+	inside, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", ask("ready")).Output()
+	if err != nil || !strings.Contains(string(inside), `"kind":"busy"`) {
+		t.Errorf("a process of a service: %s, %v", inside, err)
+	}
+	for _, probe := range []string{client.ProbeStartup, client.ProbeReady, client.ProbeLive} {
+		// The grandchild waits for the end of its parent, which makes it no descendant of this process any more.
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exec 3<&0; { read line <&3; "+ask(probe)+"; } &")
+		wait, end, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = wait, write, write
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []*os.File{wait, write, end} {
+			_ = f.Close()
+		}
+		answer, _ := io.ReadAll(read)
+		_ = read.Close()
+		if !strings.Contains(string(answer), `"ok":true`) {
+			t.Errorf("%s: %s", probe, answer)
+		}
+	}
+}
+
 // rest waits until no refused connection is left.
 func (s *served) rest(t *testing.T) {
 	t.Helper()
