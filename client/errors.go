@@ -20,7 +20,7 @@ const (
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
 )
 
-// Errors to test for with errors.Is. Each stands for one or two kinds.
+// Errors to test for with errors.Is. Each error matches one or two kinds.
 var (
 	ErrUnreachable = errors.New("hinit is not reachable")        // matches KindUnreachable and KindBusy
 	ErrNotAllowed  = errors.New("not allowed")                   // matches KindNotAllowed
@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 // Unwrap returns the system's error that made the socket unreachable, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Is reports whether e has the kind that target stands for. target is one of the Err values of this package.
+// Is reports whether e has a kind that target matches. target is one of the Err values of this package.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrUnreachable:

@@ -185,7 +185,7 @@ func (c *Client) StartRun(ctx context.Context, r client.RunRequest) (client.Run,
 	return ask[client.Run](ctx, c, q)
 }
 
-// Runs returns the live runs and the last ended ones, oldest first.
+// Runs returns the live runs and the last ended runs, oldest first.
 func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 	out, err := ask[client.RunsReply](ctx, c, get("list the runs", "/v1/runs", nil))
 	return out.Runs, err
@@ -211,8 +211,8 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
 }
 
-// Say makes the status show a text beside the service until the service's process ends. Only the service's main process may call
-// it.
+// Say makes the status show a text as the problem of the service until the service's process ends. Only the service's main
+// process may call it.
 func (c *Client) Say(ctx context.Context, service, text string) error {
 	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.StatusTextRequest{Text: text})
 	q.repeats = true

@@ -245,7 +245,8 @@ func IsInit(cmdline []byte) bool {
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
 
-// sameRoot reports whether a process has the same root directory as this one. It is true if the kernel does not say.
+// sameRoot reports whether another process has the same root directory as this process. It returns true if the kernel gives no
+// answer.
 func sameRoot(pid int) bool {
 	own, err := os.Stat("/")
 	other, err2 := os.Stat(processRoot(pid) + "/")

@@ -194,7 +194,7 @@ func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context,
 	return question(ctx, cl)
 }
 
-// Status returns the status of the running init with all services, or only with the named ones.
+// Status returns the status of the running init, with the named services or, without names, with all services.
 func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
 	return Ask(t, limit, func(ctx context.Context, cl *dial.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }

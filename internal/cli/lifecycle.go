@@ -18,7 +18,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args describes its arguments beyond the ones that all three verbs have.
+// LifecycleVerb returns the verb start, stop or restart. args describes the arguments that not all three verbs have.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
@@ -150,7 +150,7 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// allServices returns the services that --all stands for. It waits until hinit has read all profiles. If the data volume does not
+// allServices returns the services that --all selects. It waits until hinit has read all profiles. If the data volume does not
 // answer, it waits for half of patience, and then returns the services that hinit knows.
 func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)

@@ -41,7 +41,8 @@ type Config struct {
 	plain   bool              // true for hinit run, a supervisor that hosts no agent
 }
 
-// Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
+// Agent configures the hosted agent: its user, its commands and its environment. The commands, Cwd and the values of Env are
+// templates for [Config.Expand].
 type Agent struct {
 	User   string `key:"user,root" is:"user"`   // user of every gateway and of the container's CMD: a name, uid or user:group
 	Binary string `key:"binary,root" is:"path"` // absolute path of the agent's program: {agent} in templates, and run by the exec shim
@@ -97,7 +98,7 @@ type Profiles struct {
 
 // Restart is the restart policy: what hinit does when a process ends without having been told to stop.
 type Restart struct {
-	// Policy is one of the Restart constants. It says after which exits hinit restarts the process.
+	// Policy is one of the Restart constants. It selects the exits after which hinit restarts the process.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`
 	// MaxRestarts is the maximum number of restarts within MaxRestartsWindow; 0: no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
@@ -116,13 +117,13 @@ type Restart struct {
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
 
-// Stop says how one service is stopped.
+// Stop configures the stop of a service: the first signal, and the time before SIGKILL.
 type Stop struct {
 	Signal syscall.Signal `key:"signal"`              // the first signal
 	Grace  time.Duration  `key:"grace" is:"positive"` // time before SIGKILL follows
 }
 
-// Start says how gateways start.
+// Start configures the start of the gateways.
 type Start struct {
 	Parallel string `key:"parallel" is:"auto"` // number of gateways that start at the same time, or ParallelAuto for the number of processors
 }
@@ -130,12 +131,12 @@ type Start struct {
 // ParallelAuto is the default of Start.Parallel.
 const ParallelAuto = "auto"
 
-// Shutdown says how the container is stopped.
+// Shutdown configures the stop of the container.
 type Shutdown struct {
 	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time limit of the whole shutdown, including the final SIGKILL
 }
 
-// Logs says where the output of gateways and services goes.
+// Logs configures the log files and the console output of gateways and services.
 type Logs struct {
 	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute path of a directory with one subdirectory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants

@@ -54,7 +54,7 @@ type Task struct {
 	Schedule Schedule `key:"schedule."`
 }
 
-// Schedule says at which times a task runs.
+// Schedule sets the times at which a task runs.
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's

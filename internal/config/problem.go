@@ -40,7 +40,7 @@ const (
 	mostMessage  = 2000 // maximum size of a message in bytes
 )
 
-// add records a problem. After mostProblems problems, it only counts further ones and drops their text.
+// add records a problem. After mostProblems problems, it counts further problems but drops their text.
 func (p *problems) add(one Problem) {
 	if len(p.list) >= mostProblems {
 		p.list = append(p.list, nil)

@@ -238,8 +238,8 @@ const (
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks returns the configured checks of a service. It adds the checks for the service's own messages (notify, watchdog), if
-// there are any.
+// AllChecks returns the configured checks of a service. It adds the checks for the service's own messages, if notify or watchdog
+// is configured.
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {

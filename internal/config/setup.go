@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup holds the settings that hinit applies to a process before the process executes its command. It also says how operators
-// address the service. The zero value sets nothing.
+// Setup holds the settings that hinit applies to a process before the process executes its command. It also holds the settings
+// for operators of the service. The zero value sets nothing.
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
 	Priority   Priority                 `key:",root"`
@@ -88,7 +88,7 @@ type Memory struct {
 	Max     Bytes `key:"max,root"`  // hard limit, above which the kernel kills one of the processes
 }
 
-// Set reports whether there is any limit.
+// Set reports whether m has any limit.
 func (m Memory) Set() bool { return m != Memory{} }
 
 // Supervised returns the limits that hinit itself enforces, for a service without its own control group.

@@ -69,8 +69,8 @@ func parses(data []byte) bool {
 }
 
 // mostValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
-// stands for, because each of them is decoded. With aliases, a file of a megabyte could otherwise stand for more values than fit
-// into memory.
+// refers to, because each of them is decoded. Without this limit, a file of a megabyte with aliases could decode to more values
+// than fit into memory.
 const mostValues = 100_000
 
 // longText is the number of bytes of a text that count as one additional value.

@@ -156,7 +156,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs asks hinit for the logs of its services, starts to read new logs, and forgets removed ones.
+// findLogs asks hinit for the logs of its services, starts to read new logs, and forgets removed logs.
 func (f *Forwarder) findLogs(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -26,7 +26,7 @@ type conn struct {
 // inShortTurn makes a system call that never waits, in a turn of blocking.Short.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-// parseAddresses parses an address like "127.0.0.1:80". The host localhost stands for its IPv4 and IPv6 addresses.
+// parseAddresses parses an address like "127.0.0.1:80". For the host localhost, it returns the IPv4 and IPv6 loopback addresses.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
 	host, port, ok := cutPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)

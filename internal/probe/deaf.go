@@ -40,7 +40,8 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// counts reports whether the rounds must go on because of this silence: it began in this round, or it may still become unusual.
+// counts reports whether the rounds must continue because of this silence. This is so if the silence began in this round, or if
+// it may still become unusual.
 func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose

@@ -364,9 +364,9 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decide decides about one gateway. If the gateway is deaf, decide adds it to found, writes a remark into the event history, and
-// restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last decision still
-// holds.
+// decide decides whether one gateway is deaf. If the gateway is deaf, decide adds it to found, writes a remark into the event
+// history, and restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last
+// decision still holds.
 func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck

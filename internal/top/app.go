@@ -203,7 +203,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// updateSources starts and stops the data sources that only some panes need. The model says which ones it needs now.
+// updateSources starts and stops the data sources that only some panes need. The model returns the sources that it needs now.
 func (a *app) updateSources() {
 	now := a.model.Wants()
 	was := a.wants

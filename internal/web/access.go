@@ -65,7 +65,7 @@ func bearer(r *http.Request) (given string, is bool) {
 }
 
 // hasToken reports whether a request has the token, or the cookie of a session that was begun with the token. It does not limit
-// attempts, so the right token is accepted after any number of wrong ones.
+// attempts, so it accepts the right token after any number of wrong tokens.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false

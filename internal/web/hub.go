@@ -78,7 +78,7 @@ type row struct {
 }
 
 func newHub(h Hinit, proc func(client.Init) string) *hub {
-	// Version numbers begin with the time, so they are higher than all numbers of an earlier process of the server.
+	// The first version number is made from the time, so it is higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
 	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }

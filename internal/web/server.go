@@ -260,7 +260,7 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// mostConns is the maximum number of connections of a listener. The listener closes additional ones.
+// mostConns is the maximum number of connections of a listener. The listener closes additional connections.
 const mostConns = 4096
 
 // sendBuffer limits the memory that the kernel uses for data that a client has not read.

@@ -275,7 +275,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// writeStates writes what the state file of each gateway says.
+// writeStates writes the content of each gateway's state file.
 func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)

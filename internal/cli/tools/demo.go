@@ -78,7 +78,7 @@ func screenProgram(t *cli.Terminal) string {
 	return program
 }
 
-// installed returns the path of a program that is installed beside this one under one of names.
+// installed returns the path of the first of names that is an executable program in this program's directory.
 func installed(names ...string) (path string, err error) {
 	for _, name := range names {
 		if path, err = cmdline.Beside(name); err == nil && unix.Access(path, unix.X_OK) == nil {

@@ -247,7 +247,8 @@ func (m *manager) warnOfSelection() {
 	}
 }
 
-// printMissing prints that there is no such profile. If err says why the profiles could not be read, it prints that instead.
+// printMissing prints that there is no such profile. If err is not nil, the profiles could not be read, and printMissing prints
+// err instead.
 func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)

@@ -182,7 +182,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 }
 
 // tableKeys and logKeys are the keys that the last line of the screen explains, most important first. A narrow screen shows only
-// the first ones.
+// the first keys.
 var (
 	tableKeys = [][2]string{
 		{"q", "quit"},

@@ -215,7 +215,7 @@ func (g *gateway) pollMarker() *cause {
 	return &cause{reason: "planned stop", code: exitPlanned, state: record.Stopped}
 }
 
-// updateState writes the state file. If that fails, the gateway goes on working.
+// updateState writes the state file. If that fails, the gateway continues to work.
 func (g *gateway) updateState(fields map[string]any) {
 	g.check(record.UpdateState(g.Home.Dir, fields))
 }

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// ErrNoHome is returned by Resolve if the environment names no home. Commands that don't need one may go on.
+// ErrNoHome is returned by Resolve if the environment names no home. Commands that need no home may continue.
 var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOME")
 
 // A Home has the directories in which a command works.
