@@ -97,7 +97,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// tokenAdvice is the end of the error message when the page has no token but profiles are isolated.
+// tokenAdvice is the end of the error message about isolated profiles and a page without a token.
 const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
