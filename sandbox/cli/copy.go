@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
 	"hinit/sandbox/archive"
 )
 
@@ -29,7 +30,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	to, toInside := strings.CutPrefix(words[1], ":")
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
-		fmt.Fprintln(errs, cmdline.Message("copy "+words[0], err))
+		fmt.Fprintln(errs, show.Line(cmdline.Message("copy "+words[0], err)))
 		return cmdline.Failed
 	}
 	switch {
