@@ -24,7 +24,7 @@ const (
 	noticeBurst = 50
 )
 
-// noticeLimit limits the rate of notices.
+// noticeLimit limits the rate of notices of one class of callers.
 type noticeLimit struct {
 	mu    sync.Mutex
 	spent time.Time // moves forward by one step with each accepted notice, at most up to the present
@@ -51,7 +51,7 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
 	case len(n.Data) > maxData:
 		return reply{}, refuse(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxData)
-	case !s.noticeLimit.allow(s.now()):
+	case !s.noticeLimit[s.policy.classOf(r.who)].allow(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
 	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: show.Line(n.Data)}

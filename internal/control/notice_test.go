@@ -1,10 +1,13 @@
 package control
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/control/show"
 )
 
@@ -33,5 +36,20 @@ func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
 	}
 	if got := show.Line("a\x1b[31m\n\"ü\""); got != `a\x1b[31m\n"ü"` {
 		t.Errorf("it is escaped as %q", got)
+	}
+}
+
+// An agent posted so many notices that none of root's was accepted.
+func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
+	s := New(coreOf(newFakeCore()), everyone)
+	s.now = func() time.Time { return time.Unix(1e9, 0) }
+	post := func(uid uint32) error {
+		_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil), who: peer{uid: uid}}, client.Notice{Key: "a"})
+		return err
+	}
+	for post(everyone.AgentUID) == nil {
+	}
+	if err := post(0); err != nil {
+		t.Error(err)
 	}
 }

@@ -57,7 +57,7 @@ type Server struct {
 	places      connCounts
 	rooms       [classes]*answerBudget // room for answers
 	cancel      context.CancelCauseFunc
-	noticeLimit noticeLimit
+	noticeLimit [classes]noticeLimit
 
 	mu       sync.Mutex
 	closing  *client.Error // error for new requests once the server is closed; nil before
