@@ -19,6 +19,7 @@ import (
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/version"
+	"hinit/internal/wholefile"
 )
 
 // SignatureHeader is the header of a signed request. Its value is the HMAC-SHA256 of the body, as "sha256=" and hex digits.
@@ -59,7 +60,7 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("User-Agent", "hinit-actions/"+version.Get().Version)
 	if file := j.Action.SecretFile; file != "" {
-		key, err := os.ReadFile(file)
+		key, err := wholefile.Read(file, 64<<10)
 		if err != nil {
 			return true, fmt.Errorf("cannot read the secret: %w", err)
 		}

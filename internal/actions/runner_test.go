@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/actions"
 	"hinit/internal/backoff"
@@ -222,6 +224,19 @@ func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
 		<-got
 	}
 	b.waiting(3)
+	b.stop()
+}
+
+// A pipe in place of a key held its webhook up for ever, and the end of the program.
+func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
+	a := hook("http://127.0.0.1:1")
+	a.SecretFile = filepath.Join(t.TempDir(), "key")
+	if err := unix.Mkfifo(a.SecretFile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, filepath.Join(t.TempDir(), "state"), a)
+	b.park(1, "web")
+	b.logged("cannot read the secret", 1)
 	b.stop()
 }
 

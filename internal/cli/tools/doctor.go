@@ -24,6 +24,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/procusage"
 	"hinit/internal/version"
+	"hinit/internal/wholefile"
 )
 
 var doctorVerb = cli.Verb{
@@ -75,7 +76,7 @@ func (x *doctorRun) companions(cfg *config.Config) {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
-		said, err := os.ReadFile(dial.SandboxSocket(x.Env) + ".root")
+		said, err := wholefile.Read(dial.SandboxSocket(x.Env)+".root", 4<<10)
 		if err != nil {
 			x.found.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
 			return

@@ -6,7 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/config"
+	"hinit/internal/testkit"
 )
 
 // ended is a child that has ended and is not reaped.
@@ -81,5 +86,27 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	x := &doctorRun{}
 	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.found) > 0 {
 		t.Errorf("before the boot has asked: %+v", x.found)
+	}
+}
+
+// A pipe in place of the file that the sandbox service writes held hinit doctor up for ever.
+func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
+	socket := t.TempDir() + "/sandbox.sock"
+	if err := unix.Mkfifo(socket+".root", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x := &doctorRun{Terminal: &cli.Terminal{Env: func(string) (string, bool) { return socket, true }}}
+	done := make(chan struct{})
+	go func() {
+		x.companions(&config.Config{Services: map[string]config.Service{config.SandboxName: {Enabled: true}}})
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(testkit.Patience):
+		t.Fatal("it still waits")
+	}
+	if len(x.found) != 1 || x.found[0].Result != client.ResultWarning {
+		t.Errorf("it finds %+v", x.found)
 	}
 }
