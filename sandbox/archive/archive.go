@@ -197,18 +197,16 @@ func openTarget(target string, holds bool) (*os.Root, error) {
 
 func eachEntry(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	archive := tar.NewReader(r)
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = do(h, archive)
-		}
-		if err != nil {
+	h, err := archive.Next()
+	for ; err == nil; h, err = archive.Next() {
+		if err := do(h, archive); err != nil {
 			return err
 		}
 	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // unpackEntry creates one entry. It replaces an existing file or link of the same name, and does not follow links.

@@ -29,6 +29,7 @@ const (
 	bundleTime  = 15 * time.Second // time limit for the whole bundle; unfinished parts stay incomplete
 	bundleParts = 8                // parts that are collected at the same time
 	bundleSize  = 4 << 20          // size limit of one part in bytes
+	bundleLogs  = 64 << 20         // maximum size of all logs in bytes; each log gets the same share
 	bundleLines = 500              // number of lines of each log
 )
 
@@ -68,6 +69,7 @@ type bundle struct {
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
+	most        int // maximum size in bytes; 0 means bundleSize
 	content     []byte
 }
 
@@ -146,7 +148,9 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		parts = append(parts, b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name))
+		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name)
+		p.most = min(bundleSize, bundleLogs/len(names))
+		parts = append(parts, p)
 	}
 	return parts
 }
@@ -178,7 +182,7 @@ func (b *bundle) collect(parts []part) []part {
 	limit := make(chan struct{}, bundleParts)
 	var all sync.WaitGroup
 	for i, p := range parts {
-		texts[i] = &capture{}
+		texts[i] = &capture{most: cmp.Or(p.most, bundleSize)}
 		all.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
@@ -199,6 +203,7 @@ func (b *bundle) collect(parts []part) []part {
 type capture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	most int // maximum size of text in bytes
 	done bool
 }
 
@@ -206,8 +211,8 @@ type capture struct {
 func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.done && c.text.Len() < bundleSize {
-		c.text.Write(p)
+	if !c.done {
+		c.text.Write(p[:min(len(p), c.most-c.text.Len())])
 	}
 	return len(p), nil
 }
@@ -312,10 +317,9 @@ func kernelFacts(w io.Writer) error {
 		if of, one := strings.CutPrefix(name, "/proc/1/"); one {
 			text, err = readProcOne(of)
 		}
-		if err != nil {
-			continue
+		if err == nil {
+			fmt.Fprintf(w, "\n== %s\n%s\n", name, strings.TrimRight(string(text), "\n"))
 		}
-		fmt.Fprintf(w, "\n== %s\n%s\n", name, strings.TrimRight(string(text), "\n"))
 	}
 	return nil
 }

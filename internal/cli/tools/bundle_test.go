@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
+	"hinit/internal/testkit"
 )
 
 // unpack reads a bundle with the standard library.
@@ -98,6 +101,36 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 		if got := string(files[i].content); got != want {
 			t.Errorf("%s holds %q, want %q", files[i].name, got, want)
 		}
+	}
+}
+
+// Many long logs of one agent took so much memory in a bundle that the kernel ended gateways, and kept no room for other logs.
+func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
+	home := t.TempDir()
+	text := fmt.Sprintf("home: %s\nagent: {user: \"%d:%d\"}\n", home, os.Getuid(), os.Getgid())
+	if err := os.WriteFile(home+"/hinit.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const profiles = 32
+	for i := range profiles {
+		if err := os.MkdirAll(fmt.Sprintf("%s/logs/gateways/p%d", home, i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	term := &cli.Terminal{Env: func(name string) (string, bool) {
+		value := map[string]string{"HINIT_RUNTIME_DIR": home, "HINIT_CONFIG": home + "/hinit.yaml"}[name]
+		return value, value != ""
+	}}
+	total := 0
+	for _, p := range (&bundle{Terminal: term, end: time.Now().Add(testkit.Patience)}).logParts(1) {
+		c := &capture{most: p.most}
+		for range 2 {
+			_, _ = c.Write(make([]byte, bundleSize))
+		}
+		total += len(c.finish(""))
+	}
+	if total > bundleLogs || total < bundleLogs-profiles {
+		t.Errorf("%d bytes of logs are kept", total)
 	}
 }
 

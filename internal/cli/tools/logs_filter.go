@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -47,9 +48,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		return nil
 	})
 	if collecting { // without following, opt.Caught is not called
-		if shown := show(); err == nil {
-			err = shown
-		}
+		err = cmp.Or(err, show())
 	}
 	return err
 }

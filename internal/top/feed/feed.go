@@ -102,11 +102,7 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 // repeat calls ask repeatedly until ctx ends, with a pause after each call. It passes each error to lost.
 func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
-		err := ask()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
+		if err := ask(); err != nil && ctx.Err() == nil {
 			lost(dial.Reason(err))
 		}
 		pause.For(ctx, retry)
