@@ -135,7 +135,15 @@ type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
+	inZone      *int // the number of profiles in its zone, shared by all hosts of the zone; not nil
 	schedulable bool // the host may get profiles
+}
+
+// add counts a profile with this memory as one of the host.
+func (l *hostLoad) add(memory int64) {
+	l.used += memory
+	l.profiles++
+	*l.inZone++
 }
 
 // Decide returns what the controller has to do about a pool now. The same input always gives the same plan.
@@ -145,12 +153,17 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	slices.SortFunc(r.profiles, func(a, b Profile) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name))
 	})
+	zones := map[string]*int{}
 	for _, h := range hosts {
-		l := &hostLoad{Host: h, schedulable: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
+		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
 		r.byName[h.Name] = l
 		if h.For != "" {
 			r.alone = append(r.alone, l)
 		} else {
+			if zones[h.Zone] == nil {
+				zones[h.Zone] = l.inZone
+			}
+			l.inZone = zones[h.Zone]
 			r.hosts = append(r.hosts, l)
 		}
 	}
@@ -176,8 +189,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 
 func (r *round) count(host string, memory int64) {
 	if l := r.byName[host]; l != nil {
-		l.used += memory
-		l.profiles++
+		l.add(memory)
 	}
 }
 
@@ -304,8 +316,7 @@ func (r *round) hold(p Profile, reason string) {
 }
 
 func (r *round) give(p Profile, l *hostLoad) {
-	l.used += p.Memory
-	l.profiles++
+	l.add(p.Memory)
 	r.do(Assign{p.Name, l.Name})
 }
 
@@ -313,32 +324,28 @@ func (r *round) give(p Profile, l *hostLoad) {
 // because gateways on the other hosts will soon be stopped. Among them it prefers the zone with the fewest profiles, and in this
 // zone the fullest host. The parameter not names a host to exclude.
 func (r *round) best(memory int64, not string) *hostLoad {
-	zones := map[string]int{}
-	for _, l := range r.hosts {
-		zones[l.Zone] += l.profiles
-	}
 	var best *hostLoad
 	for _, l := range r.hosts {
 		if !l.schedulable || l.Name == not || l.used+memory > r.pool.Room {
 			continue
 		}
-		if best == nil || r.better(l, best, zones) {
+		if best == nil || l.better(best) {
 			best = l
 		}
 	}
 	return best
 }
 
-// better reports whether a is a better host for a profile than b, see best. It treats two zones as equally full if they differ by
+// better reports whether l is a better host for a profile than b, see best. It treats two zones as equally full if they differ by
 // less than a tenth.
-func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
-	if a.Updated != b.Updated {
-		return a.Updated
+func (l *hostLoad) better(b *hostLoad) bool {
+	if l.Updated != b.Updated {
+		return l.Updated
 	}
-	if za, zb := zones[a.Zone], zones[b.Zone]; a.Zone != b.Zone && (za*10 < zb*9 || zb*10 < za*9) {
-		return za < zb
+	if here, there := *l.inZone, *b.inZone; l.inZone != b.inZone && (here*10 < there*9 || there*10 < here*9) {
+		return here < there
 	}
-	return a.used > b.used
+	return l.used > b.used
 }
 
 // follow checks a move in progress, and cancels it if the target can no longer take the profile.
@@ -382,16 +389,16 @@ func (r *round) move(p Profile) {
 		return
 	}
 	best := r.best(p.Memory, p.Owner)
-	if best == nil {
+	switch {
+	case best != nil:
+		r.begin(p, best, reason)
+	case !strings.HasSuffix(reason, "is spare"): // else it stays, and no other one is added for its profiles
 		r.unplacedMemory += p.Memory
-		return
 	}
-	r.begin(p, best, reason)
 }
 
 func (r *round) begin(p Profile, to *hostLoad, reason string) {
-	to.used += p.Memory
-	to.profiles++
+	to.add(p.Memory)
 	r.moves++
 	r.do(StartMove{p.Name, to.Name, reason})
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, to.Name))

@@ -224,6 +224,33 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	}
 }
 
+// TestASpareHostStaysIfAProfileOfItFitsNowhereElse has hosts with room for the memory of the last one together, and for its profile on
+// none. The host was drained, another one was added for that profile, and went ten minutes later, again and again.
+func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
+	pool, hosts := poolOf(3), hostsOf(3)
+	var profiles []Profile
+	for i, host := range []string{"pool-0", "pool-0", "pool-1", "pool-1", "pool-2"} {
+		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: host, Installed: true, Here: true, Memory: 240})
+	}
+	profiles[4].Memory = 530
+	for at := noon; at.Before(noon.Add(time.Hour)); at = at.Add(time.Minute) {
+		plan := Decide(pool, handled(profiles), hosts, at)
+		if plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
+			t.Fatalf("after %s: %+v", at.Sub(noon), plan)
+		}
+		pool.Replicas, pool.SpareSince, pool.Leaving = plan.Replicas, plan.SpareSince, plan.Leaving
+	}
+	pool.Leaving = "pool-2" // of a time when it fitted
+	if plan := Decide(pool, handled(profiles), hosts, noon); plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
+		t.Errorf("a host that was leaving: %+v", plan)
+	}
+	profiles[4].Memory = 400
+	pool.Leaving, pool.SpareSince = "", noon
+	if plan := Decide(pool, handled(profiles), hosts, noon.Add(time.Hour)); plan.Leaving != "pool-2" {
+		t.Errorf("a smaller one: %+v", plan)
+	}
+}
+
 // TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Both hosts went at once, and their profiles were lost.
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
@@ -281,4 +308,38 @@ func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 		t.Errorf("%d actions in %s", len(p.Actions), took)
 	}
 	t.Log(took)
+}
+
+// BenchmarkARound decides about the numbers of profiles that docs/explanation/fleet.md tells the costs of: all new, and all at rest.
+func BenchmarkARound(b *testing.B) {
+	for _, n := range []int{120, 10_000, 100_000} {
+		pool := poolOf(max(n/100, 1))
+		pool.Room = 100 * 300
+		hosts := hostsOf(pool.Replicas)
+		for i := range hosts {
+			hosts[i].Zone = fmt.Sprint("zone", i%3)
+		}
+		profiles := make([]Profile, n)
+		for i := range profiles {
+			profiles[i] = Profile{Name: fmt.Sprintf("p%06d", i), Memory: 300, Handled: true}
+		}
+		b.Run(fmt.Sprintf("new/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if actions := len(Decide(pool, profiles, hosts, noon).Actions); actions != n {
+					b.Fatalf("%d actions", actions)
+				}
+			}
+		})
+		rest := slices.Clone(profiles)
+		for i := range rest {
+			rest[i].Owner, rest[i].Installed = hosts[i/100%len(hosts)].Name, true
+		}
+		b.Run(fmt.Sprintf("rest/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if actions := Decide(pool, rest, hosts, noon).Actions; len(actions) != 0 {
+					b.Fatalf("%d actions, the first %v", len(actions), actions[0])
+				}
+			}
+		})
+	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Limits for removing a host. A host is removed after it has been spare for spareFor. It is spare if the profiles fill at most
-// the fraction spareRoom of the memory of the other hosts.
+// the fraction spareRoom of the memory of the other hosts. Each profile on it also has to find room on one of them.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75
@@ -118,7 +118,7 @@ func (r *round) spare() bool {
 	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
 		return false
 	}
-	if slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.hosts[last].Name }) {
+	if slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.hosts[last].Name }) || !r.fitElsewhere(r.hosts[last]) {
 		return false
 	}
 	r.SpareSince = r.pool.SpareSince
@@ -126,6 +126,29 @@ func (r *round) spare() bool {
 		r.SpareSince = r.now
 	}
 	return r.now.Sub(r.SpareSince) >= spareFor
+}
+
+// fitElsewhere reports whether each profile of a host finds room on another host, when one after the other moves.
+func (r *round) fitElsewhere(host *hostLoad) bool {
+	var rooms []int64
+	for _, l := range r.hosts {
+		if l.schedulable && l != host {
+			rooms = append(rooms, r.pool.Room-l.used)
+		}
+	}
+	slices.Sort(rooms)
+	for _, p := range r.profiles { // the largest first, within a priority
+		if p.Owner != host.Name || p.To != "" {
+			continue
+		}
+		i, _ := slices.BinarySearch(rooms, p.Memory)
+		if i == len(rooms) {
+			return false
+		}
+		rooms[i] -= p.Memory
+		slices.Sort(rooms)
+	}
+	return true
 }
 
 // leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
