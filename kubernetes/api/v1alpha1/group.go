@@ -19,6 +19,11 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 const (
 	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway.
 	Finalizer = Group + "/gateway"
+	// ExportFinalizer keeps an AgentProfile in the API that hinit-fleet export has deleted, until it runs outside of the fleet.
+	ExportFinalizer = Group + "/export"
+	// ImportAnnotation and ExportAnnotation say how far hinit-fleet import or export is with a profile, and which command works on it.
+	ImportAnnotation = Group + "/import"
+	ExportAnnotation = Group + "/export"
 	// PoolLabel is the label with the name of the pool, on every object that belongs to the pool.
 	PoolLabel = Group + "/pool"
 	// ProfileLabel is the label with the name of the profile, on the objects of a pod that runs only this profile.

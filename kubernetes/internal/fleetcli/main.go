@@ -59,8 +59,8 @@ func verbs() []verb {
 		{"move", "PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
 		{"drain", "[--undo] HOST", "have a host give all its profiles away", runDrain},
 		{"rollout", "POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
-		{"import", "POOL [NAME[=NEW]...] [--from COMMAND]", "make profiles of a hinit outside profiles of a pool, all without a NAME", runImport},
-		{"export", "PROFILE... [--to COMMAND]", "give profiles to a hinit outside", runExport},
+		{"import", "POOL [NAME[=NEW]...] [--from COMMAND] [--dry-run]", "make profiles of a hinit outside profiles of a pool, all without a NAME", runImport},
+		{"export", "PROFILE... [--to COMMAND] [--dry-run]", "give profiles to a hinit outside; --pool POOL gives all", runExport},
 		{"controller", "[--metrics HOST:PORT]", "decide for the pools of the cluster", runController},
 		{"host", "", "carry out, in this pod, what the profiles of the cluster say", runHost},
 	}

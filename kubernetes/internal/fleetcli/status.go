@@ -28,6 +28,8 @@ type fleet struct {
 	*call
 	api    client.Client
 	config *rest.Config
+
+	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces exec in tests
 }
 
 func (c *call) fleet() (*fleet, error) {
@@ -41,7 +43,7 @@ func (c *call) fleet() (*fleet, error) {
 		return nil, fmt.Errorf("cannot make a client of the API server: %w", err)
 	}
 	c.namespace = namespace
-	return &fleet{c, api, config}, nil
+	return &fleet{call: c, api: api, config: config}, nil
 }
 
 // profiles returns the named profiles, or all if no name is given, sorted by name.

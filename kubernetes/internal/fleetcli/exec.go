@@ -1,0 +1,30 @@
+package fleetcli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// exec runs a command in the agents' container of a host. in may be nil.
+func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error {
+	if f.execute != nil {
+		return f.execute(ctx, host, in, out, words...)
+	}
+	kube, err := kubernetes.NewForConfig(f.config)
+	if err != nil {
+		return fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	request := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(f.namespace).Name(host).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: "agents", Command: words, Stdin: in != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	remote, err := remotecommand.NewWebSocketExecutor(f.config, "GET", request.URL().String())
+	if err != nil {
+		return err
+	}
+	return remote.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: f.Err})
+}

@@ -1,0 +1,309 @@
+package fleetcli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"hinit/internal/cmdline"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// crashed is what a command ends with that is killed between two of its steps.
+type crashed struct{}
+
+// twoSides is the profile coder in a fleet and outside of it. Every start of a gateway adds a letter to the data that it has.
+type twoSides struct {
+	t               *testing.T
+	api             client.WithWatch
+	fleetUp, outUp  bool
+	fleetData, data string        // in the fleet, and outside
+	there           bool          // the outside hinit has the profile
+	newest          string        // the data of the last start
+	inner           client.Client // api without what is simulated
+	steps, failAt   int
+	fault           string // of the step failAt: crash or error, before or after the step
+	served          string
+	printed         bytes.Buffer
+}
+
+func newTwoSides(t *testing.T) *twoSides {
+	w := &twoSides{t: t, there: true, fault: "none"}
+	inner := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithStatusSubresource(&v1alpha1.AgentProfile{}).
+		WithObjects(&v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: "pool", Namespace: "default"}}).
+		Build()
+	w.inner = inner
+	w.api = interceptor.NewClient(inner, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			w.host(ctx, c)
+			return c.Get(ctx, key, o, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if len(opts) > 0 {
+				return c.Create(ctx, o, opts...) // a dry run
+			}
+			return w.step(func() error { return c.Create(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			return w.step(func() error { return c.Patch(ctx, o, patch, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return w.step(func() error { return c.Delete(ctx, o, opts...) })
+		},
+	})
+	return w
+}
+
+// step does one step of a command. The step failAt fails, or the command is killed.
+func (w *twoSides) step(do func() error) error {
+	w.steps++
+	done := func() error {
+		err := do()
+		w.starts() // a host is quick to start what it may, and slow to end it
+		return err
+	}
+	if w.steps != w.failAt {
+		return done()
+	}
+	err := errors.New("no route to host")
+	if strings.HasSuffix(w.fault, "after") {
+		err = errors.Join(err, done())
+	}
+	if strings.HasPrefix(w.fault, "crash") {
+		panic(crashed{})
+	}
+	return err
+}
+
+// host is what the controller and the host do: the gateway is as the object says, and so is the status.
+func (w *twoSides) host(ctx context.Context, c client.Client) {
+	for range 3 {
+		w.pass(ctx, c)
+	}
+}
+
+func (w *twoSides) pass(ctx context.Context, c client.Client) {
+	p := &v1alpha1.AgentProfile{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); err != nil {
+		w.fleetUp = false
+		return
+	}
+	old := p.DeepCopy()
+	switch {
+	case p.DeletionTimestamp != nil:
+		w.fleetUp = false
+		controllerutil.RemoveFinalizer(p, v1alpha1.Finalizer)
+	case !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer):
+		controllerutil.AddFinalizer(p, v1alpha1.Finalizer)
+	}
+	if len(p.Finalizers) != len(old.Finalizers) {
+		if err := c.Patch(ctx, p, client.MergeFrom(old)); err != nil {
+			w.t.Error(err)
+		}
+		return
+	}
+	if p.DeletionTimestamp != nil {
+		return
+	}
+	w.starts()
+	phase := v1alpha1.PhaseStopped
+	if w.fleetUp = p.Wanted(); w.fleetUp {
+		phase = v1alpha1.PhaseRunning
+	}
+	if p.Status.Phase != phase || p.Status.ObservedGeneration != p.Generation {
+		p.Status.ObservedGeneration = p.Generation
+		p.Status.Phase, p.Status.Host, p.Status.Ready = phase, "pool-0", w.fleetUp
+		if err := c.Status().Update(ctx, p); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// starts starts the gateway in the fleet if the object wants it.
+func (w *twoSides) starts() {
+	p := &v1alpha1.AgentProfile{}
+	if err := w.inner.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, p); err == nil && p.DeletionTimestamp == nil && p.Wanted() && !w.fleetUp {
+		w.began(&w.fleetUp, &w.fleetData, "f")
+	}
+}
+
+// began starts a gateway on one side.
+func (w *twoSides) began(up *bool, data *string, letter string) {
+	if *data != w.newest {
+		w.t.Errorf("step %d, %s: a gateway starts with data %q, and the newest is %q", w.failAt, w.fault, *data, w.newest)
+	}
+	*up = true
+	*data += letter
+	w.newest = *data
+	if w.fleetUp && w.outUp {
+		w.t.Errorf("step %d, %s: two gateways run", w.failAt, w.fault)
+	}
+}
+
+// outside stands in for the hinit outside.
+func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string) error {
+	switch strings.Join(words[:min(2, len(words))], " ") {
+	case "profile list":
+		want := map[bool]string{true: "up", false: "down"}[w.outUp]
+		all := []string{`{"name": "default", "want": "up"}`}
+		if w.there {
+			all = append(all, fmt.Sprintf(`{"name": "coder", "want": %q, "served_by": %q}`, want, w.served))
+		}
+		_, err := fmt.Fprintf(out, "[%s]", strings.Join(all, ","))
+		return err
+	case "stop coder":
+		return w.step(func() error { w.outUp = false; return nil })
+	case "start coder":
+		return w.step(func() error {
+			if !w.outUp {
+				w.began(&w.outUp, &w.data, "o")
+			}
+			return nil
+		})
+	case "profile export":
+		_, err := out.WriteString(w.data + ".")
+		return err
+	case "profile import":
+		text, err := io.ReadAll(in)
+		data, whole := strings.CutSuffix(string(text), ".")
+		if !whole {
+			return errors.New("the archive is not complete")
+		}
+		w.data, w.there = data, true
+		return err
+	}
+	return fmt.Errorf("unknown: %q", words)
+}
+
+// execute stands in for a command in a host's pod.
+func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
+	defer func() {
+		if closer, is := out.(*os.File); is && w.steps == w.failAt {
+			_ = closer.Close() // as the end of the process does
+		}
+	}()
+	return w.step(func() error {
+		if words[2] == "export" {
+			_, err := io.WriteString(out, w.fleetData+".")
+			return err
+		}
+		text, err := io.ReadAll(in)
+		w.fleetData = strings.TrimSuffix(string(text), ".")
+		return err
+	})
+}
+
+// run runs an import or export. It reports whether the command was killed.
+func (w *twoSides) run(way string, dry bool) (err error, killed bool) { //nolint:revive // the error is the result
+	defer func() {
+		if r := recover(); r != nil {
+			if _, is := r.(crashed); !is {
+				panic(r)
+			}
+			killed = true
+		}
+		w.host(context.Background(), w.inner) // what the fleet does next
+	}()
+	var errs bytes.Buffer
+	c := &call{Call: cmdline.NewCall(cmdline.Verb{Name: way}, nil, &w.printed, &errs), namespace: "default"}
+	c.Flags = flag.NewFlagSet(way, flag.ContinueOnError)
+	f := &fleet{call: c, api: w.api, execute: w.execute}
+	ctx := context.Background()
+	if way == "export" {
+		return (&exporter{f, w.outside, fmt.Sprint("by", w.steps), time.Minute}).exportAll(ctx, []string{"coder"}, dry), false
+	}
+	i := &importer{f, w.outside, "pool", fmt.Sprint("by", w.steps), time.Minute}
+	plans, err := i.plans(ctx, nil)
+	if err != nil {
+		return err, false
+	}
+	return i.importAll(ctx, &v1alpha1.AgentPool{}, plans, dry), false
+}
+
+// profileThere reports whether the fleet has an object of the profile.
+func (w *twoSides) profileThere() bool {
+	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
+}
+
+// TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere kills an import and an export before and after each of their steps, or has
+// the step fail, and types the command again. A killed import could not be repeated, and a failed one started the gateway outside while
+// the fleet still ran it.
+func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
+	handlers := utilruntime.PanicHandlers
+	utilruntime.PanicHandlers = nil // else each crash is logged
+	defer func() { utilruntime.PanicHandlers = handlers }()
+	points := 0
+	for _, way := range []string{"import", "export"} {
+		for _, fault := range []string{"crash before", "crash after", "error before", "error after"} {
+			for at, through := 1, false; !through; at++ {
+				w := newTwoSides(t)
+				if way == "import" {
+					w.began(&w.outUp, &w.data, "o")
+				} else {
+					w.there = false
+					if err := w.api.Create(context.Background(), &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool"}}); err != nil {
+						t.Fatal(err)
+					}
+					w.host(context.Background(), w.inner)
+				}
+				w.steps, w.failAt, w.fault = 0, at, fault
+				err, killed := w.run(way, false)
+				through = w.steps < at
+				points++
+				inFleet := way == "import"
+				for again := 0; err != nil || killed; again++ {
+					if !killed && w.fleetUp == w.outUp && !strings.Contains(err.Error(), "type the same command again") && !strings.Contains(err.Error(), "cannot change profile") {
+						t.Errorf("%s, %s step %d: after %v it runs in the fleet: %v, outside: %v", way, fault, at, err, w.fleetUp, w.outUp)
+					}
+					if again == 3 {
+						t.Fatalf("%s, %s step %d: the command fails again and again: %v", way, fault, at, err)
+					}
+					w.failAt = 0
+					err, killed = w.run(way, false)
+					if err != nil && way == "export" && w.outUp && !w.profileThere() {
+						break // it had left already
+					}
+				}
+				if w.fleetUp != inFleet || w.outUp == inFleet || w.profileThere() != inFleet {
+					t.Errorf("%s, %s step %d: at the end it runs in the fleet: %v, outside: %v, and has an object: %v", way, fault, at, w.fleetUp, w.outUp, w.profileThere())
+				}
+			}
+		}
+	}
+	if t.Logf("%d runs", points); points < 40 {
+		t.Error("the commands have had too few steps")
+	}
+}
+
+// TestADryRunSaysWhatAnImportDoesAndChangesNothing asks about a profile that can be imported, and about one that another gateway serves.
+func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
+	w := newTwoSides(t)
+	w.began(&w.outUp, &w.data, "o")
+	if err, _ := w.run("import", true); err != nil || !strings.Contains(w.printed.String(), "coder    coder         up      stop, copy, start in the fleet\n") {
+		t.Errorf("%v, and printed is\n%s", err, w.printed.String())
+	}
+	w.served = "default"
+	for _, dry := range []bool{true, false} {
+		if err, _ := w.run("import", dry); err == nil || !strings.Contains(err.Error(), "the gateway of default serves it") {
+			t.Errorf("a profile that another gateway serves is answered with %v", err)
+		}
+	}
+	if w.steps != 0 || !w.outUp || w.profileThere() {
+		t.Errorf("%d steps, and the profile is in the fleet: %v", w.steps, w.profileThere())
+	}
+}
