@@ -141,11 +141,8 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		all.Go(func() error { return server.Serve(l) })
-		if l.Addr().Network() == "unix" {
-			fmt.Fprintf(c.Out, "serving on unix:%s\n", l.Addr())
-			continue
-		}
-		fmt.Fprintf(c.Out, "serving on http://%s%s/\n", l.Addr(), s.Base)
+		where := map[bool]string{true: "unix:" + l.Addr().String(), false: "http://" + l.Addr().String() + s.Base + "/"}
+		fmt.Fprintln(c.Out, "serving on", where[l.Addr().Network() == "unix"])
 	}
 	all.Go(func() error {
 		s.Run(ctx)
@@ -170,8 +167,7 @@ func readToken(c *cmdline.Call, file string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		token = strings.TrimSpace(string(text))
-		if token == "" {
+		if token = strings.TrimSpace(string(text)); token == "" {
 			return "", fmt.Errorf("there is no token in %q", file)
 		}
 	}

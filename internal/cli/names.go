@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +42,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
 	}
 	c.Named = words[:at]
-	if state != "" || slices.ContainsFunc(words[:at], IsSelector) {
+	if state != "" || slices.ContainsFunc(words[:at], cmdline.IsSelector) {
 		chosen, err := t.SelectServices(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
@@ -141,14 +140,14 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
-		case itself, IsSelector(word) && Matches(word, &s):
+		case itself, cmdline.IsSelector(word) && cmdline.Matches(word, &s):
 			found = append(found, selection{s, uniqueName(&s, services), itself})
 		}
 	}
 	switch {
 	case len(found) > 0:
 		return found, nil
-	case IsSelector(word):
+	case cmdline.IsSelector(word):
 		return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
 	case !needsState:
 		return []selection{{client.Service{}, word, true}}, nil
@@ -188,22 +187,6 @@ func (t *Terminal) nearestName(message string) string {
 		names = append(names, uniqueName(&st.Services[i], nil))
 	}
 	return cmdline.DidYouMean(word, names)
-}
-
-// IsSelector reports whether an argument of a command can stand for several services: a pattern of path.Match, or @GROUP.
-func IsSelector(word string) bool {
-	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
-}
-
-// Matches reports whether the argument word selects a service: it is the service's name, profile or @GROUP, or a pattern that
-// matches its name or profile.
-func Matches(word string, s *client.Service) bool {
-	if group, is := strings.CutPrefix(word, "@"); is {
-		return group != "" && group == s.Group // "" is not a group
-	}
-	byName, _ := path.Match(word, s.Name) // an invalid pattern matches nothing
-	byProfile, _ := path.Match(word, s.Profile)
-	return byName || byProfile && s.Profile != ""
 }
 
 // InTrouble is the value of --state that selects all services that need attention, see [InState].

@@ -14,6 +14,8 @@ import (
 
 	"github.com/samber/lo"
 
+	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/pause"
 )
 
@@ -169,22 +171,23 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// names sends the names of all services to the command palette of the page, each with its state class and its group.
+// names sends the names of the services that the search q finds, each with its state class and its group. The filter and the
+// command palette of the page use them.
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
-	list := lo.Map(rows, func(x row, _ int) [3]string { return [3]string{x.view.Name, x.view.Class, x.view.Group} })
+	list := lo.FilterMap(rows, func(x row, _ int) ([3]string, bool) {
+		return [3]string{x.view.Name, x.view.Class, x.view.Group}, x.view.contains(r.FormValue("q"))
+	})
 	text, _ := json.Marshal(list) // never fails for strings
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
 
-// contains reports whether a row contains text, ignoring case. The text @GROUP matches the services of that group.
+// contains reports whether a search for text finds a row. A pattern or @GROUP finds the services that it selects on the command
+// line.
 func (v *rowView) contains(text string) bool {
-	if group, is := strings.CutPrefix(text, "@"); is {
-		return group == v.Group
-	}
-	return text == "" || strings.Contains(strings.ToLower(strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " ")), strings.ToLower(text))
+	return cmdline.Finds(text, strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " "), &client.Service{Name: v.Name, Profile: v.Profile, Group: v.Group})
 }
 
 const heartbeat = ": beat\n\n"

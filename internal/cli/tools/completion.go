@@ -175,7 +175,7 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 		if s.Profile == "" || typed != "" {
 			offer(s.Name, "")
 		}
-		if cli.Matches(typed, s) {
+		if cmdline.Matches(typed, s) {
 			matched = append(matched, s.Name)
 		}
 		groups[s.Group]++
@@ -187,7 +187,7 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		offer("@"+name, fmt.Sprintf("%d services", groups[name]))
 	}
-	if len(matched) > 0 && cli.IsSelector(typed) {
+	if len(matched) > 0 && cmdline.IsSelector(typed) {
 		offer(typed, strings.Join(matched, ", "))
 	}
 }

@@ -181,6 +181,24 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	}
 }
 
+// A pattern that hinit restart takes found nothing in top, and @pay showed the services of payments too.
+func TestTheFilterTakesThePatternsOfTheCommandLine(t *testing.T) {
+	services := few()
+	services[0].Group, services[2].Group = "pay", "payments"
+	for word, want := range map[string]string{
+		"gateway-[bc]": "c b", "?": "c a b", "@pay": "a", "@payments": "c", "@p": "", "@": "", "[": "", "!gateway-[ab]": "c", "!@pay": "c b", "gateway-* !*a": "c b",
+		"pay": "c a", "GATEWAY-A": "a",
+	} {
+		keys := []string{"/"}
+		for _, letter := range word {
+			keys = append(keys, map[bool]string{true: "space", false: string(letter)}[letter == ' '])
+		}
+		if got := names(scene(100, 20, services, append(keys, "enter")...)); got != want {
+			t.Errorf("%q finds %q, want %q", word, got, want)
+		}
+	}
+}
+
 func TestASignalIsAskedFor(t *testing.T) {
 	m := scene(100, 20, few())
 	if got := given(typeIn(m, "S", "H", "U", "P", "enter")); got != "[{signal gateway-c HUP}]" {

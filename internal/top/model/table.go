@@ -9,6 +9,7 @@ import (
 	"github.com/samber/lo"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
 )
@@ -102,7 +103,7 @@ func (m *Model) gradeOf(s Service) grade {
 // arrange rebuilds the rows of the table. It filters, sorts and groups the services. The cursor stays on its service.
 func (m *Model) arrange() {
 	t := &m.table
-	words := strings.Fields(strings.ToLower(t.filter))
+	words := strings.Fields(t.filter)
 	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.matchesFilter(s, words) })
 	slices.SortStableFunc(services, func(a, b Service) int {
 		n := m.compare(a, b)
@@ -154,8 +155,8 @@ func (m *Model) setCursor(index int) {
 	m.pane.reset()
 }
 
-// matchesFilter reports whether a service matches the filter. It must match all words, which are in lower case. A word that
-// begins with "!" excludes the services that match the text after the "!".
+// matchesFilter reports whether a service matches the filter. All words of the filter must find the service, see [cmdline.Finds].
+// A word that begins with "!" excludes the services that the text after the "!" finds.
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -164,10 +165,10 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 	if s.LastExit != nil {
 		cause = s.LastExit.Cause
 	}
-	text := strings.ToLower(strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, cause, show.Note(s.Service, m.now), "@" + s.Group, m.hosts[s.Host].name}, "\x00"))
+	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, cause, show.Note(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
 	for _, word := range words {
-		not, negated := strings.CutPrefix(word, "!")
-		if negated && not != "" && strings.Contains(text, not) || !negated && !strings.Contains(text, word) {
+		word, negated := strings.CutPrefix(word, "!")
+		if word != "" && cmdline.Finds(word, text, s.Service) == negated {
 			return false
 		}
 	}

@@ -209,8 +209,9 @@
     }
     return sections.get(key);
   };
+  let selected = null; // what a pattern or @GROUP in the filter selects, as the server says
   const filter = (row) => {
-    const text = q.value[0] === '@' ? row.dataset.g === q.value.slice(1) : row.textContent.toLowerCase().includes(q.value.toLowerCase());
+    const text = selected ? selected.has(row.dataset.name) : row.textContent.toLowerCase().includes(q.value.toLowerCase());
     const hit = text && (!state.value || row.classList.contains(state.value));
     if (row.hidden === hit) row.hidden = !hit;
   };
@@ -237,6 +238,19 @@
       if (s === state.value) c.setAttribute('aria-current', 'true'); else c.removeAttribute('aria-current');
     });
   };
+  const select = async () => {
+    const text = q.value;
+    let found = null;
+    try {
+      if (/^@|[*?[]/.test(text)) found = new Set((await (await fetch(base + '/names?q=' + encodeURIComponent(text))).json()).map((s) => s[0]));
+    } catch {
+      connected(false);
+      return;
+    }
+    if (q.value !== text) return;
+    selected = found;
+    tally();
+  };
   const address = () => {
     const now = new URLSearchParams();
     for (const f of [q, state, order, by]) if (f.value) now.set(f.name, f.value);
@@ -253,7 +267,7 @@
     const focus = focusIn(old, next);
     old.replaceWith(next);
     if (focus) focus();
-    return keyOf(old) !== keyOf(next);
+    return keyOf(old) !== keyOf(next) || old.dataset.g !== next.dataset.g;
   };
   // Puts the rows in order, below their headings.
   const arrange = () => {
@@ -295,7 +309,7 @@
     let full = !q.value && !state.value && !order.value && !by.value;
     const change = () => {
       if (!full) { full = true; open(0); } // the server has left rows out
-      tally();
+      select();
       address();
     };
     by.addEventListener('change', () => { for (const d of sections.values()) d.remove(); sections.clear(); change(); arrange(); tally(); });
@@ -323,7 +337,7 @@
       location.hash = encodeURIComponent(row.dataset.name);
     });
     q.form.querySelector('button').hidden = true; // it is for pages without scripts
-    tally();
+    select();
   }
 
   // The panel beside the list.
@@ -372,7 +386,7 @@
       if (d.order) names = d.order;
       if (moved || d.rows && order.value) arrange();
       if (d.head) byId('head').replaceChildren(parse(d.head));
-      if (d.rows || d.order) tally();
+      if (moved) select(); else if (d.rows) tally();
     } else if (d.rows && d.rows[rows.dataset.only]) {
       const row = parse('<table><tbody>' + d.rows[rows.dataset.only] + '</tbody></table>').querySelector('tr');
       const shown = byId('state-now');

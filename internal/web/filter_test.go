@@ -1,0 +1,66 @@
+package web
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"hinit/internal/cmdline"
+)
+
+// A pattern that hinit restart takes found nothing on the page.
+func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
+	services := payments()
+	for i := range services {
+		services[i].Profile = strings.TrimPrefix(services[i].Name, "gateway-")
+	}
+	f := newFake(services...)
+	s := serve(t, Options{Hinit: f, Token: token})
+	b := (*browser)(nil)
+	if !testing.Short() {
+		b = newBrowser(t)
+		b.size(1280, 800)
+		b.open(s.url + "/login")
+		b.call(nil, "Input.insertText", map[string]any{"text": token})
+		b.key("Enter", 13, 0)
+		b.until(`document.querySelectorAll('#rows tr[data-name]').length === 4`)
+	}
+	_, login := s.do("GET", "/login", nil)
+	s.do("POST", "/login", map[string][]string{"token": {token}, "secret": {secret(login)}})
+	for _, word := range []string{"p*", "pay-*", "*-out", "cod?r", "[ps]a*", "gateway-*", "@pay", "@payroll", "@", "[", "*"} {
+		var want []string
+		for i := range services {
+			if cmdline.Matches(word, &services[i]) {
+				want = append(want, services[i].Name)
+			}
+		}
+		_, page := s.do("GET", "/?by=none&q="+strings.NewReplacer("@", "%40", "[", "%5B", "?", "%3F").Replace(word), nil)
+		var got []string
+		for part := range strings.SplitSeq(page, `<tr data-name="`) {
+			if name, _, is := strings.Cut(part, `"`); is && !strings.HasPrefix(part, "<") {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%q finds %q without scripts, and %q on the command line", word, got, want)
+		}
+		if b != nil {
+			b.eval(fmt.Sprintf(`(() => { const q = document.getElementById('q'); q.value = %q; q.dispatchEvent(new Event('input')); })()`, word))
+			b.until(fmt.Sprintf(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === %q`, strings.Join(want, ",")))
+		}
+	}
+	if b == nil {
+		return
+	}
+	// A service that comes later is found too.
+	b.eval(`(() => { const q = document.getElementById('q'); q.value = 'pay-*'; q.dispatchEvent(new Event('input')); })()`)
+	f.set(func() {
+		late := coder()
+		late.Name = "pay-late"
+		f.services = append(f.services, late)
+	})
+	b.until(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === 'pay-in,pay-late,pay-out'`)
+}
