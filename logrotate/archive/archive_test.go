@@ -1,6 +1,8 @@
 package archive
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,5 +71,63 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 	}
 	if _, err := (Dir{Path: t.TempDir()}).Names(); err == nil {
 		t.Error("a directory is read as an unknown user")
+	}
+}
+
+// An agent created 65,536 files with the names of archives. Their removal at once held up the logs of all other services for seconds.
+func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
+	l := List{Dir: t.TempDir()}
+	begin := time.Unix(1e9, 0)
+	const planted = mostListed + 500
+	for n := range planted {
+		if err := os.WriteFile(filepath.Join(l.Dir, Name(begin.Add(time.Duration(n)*time.Second))), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() int {
+		names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.Names()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	if err := l.Read(); err != nil || len(l.names) != mostListed {
+		t.Fatalf("%d are listed, %v", len(l.names), err)
+	}
+	if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil || there() != planted-mostAtOnce {
+		t.Errorf("%d are left after one call, %v", there(), err)
+	}
+	for range 2 {
+		for len(l.names) > 3 {
+			if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := there(); n != 3 {
+		t.Errorf("%d are left at the end", n)
+	}
+}
+
+// An agent created files with the next names of archives. A rotation tried each of them, and held up the logs of all other services.
+func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
+	l := List{Dir: t.TempDir()}
+	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, Current)
+	for n := range mostAtOnce + 10 {
+		if err := os.WriteFile(filepath.Join(l.Dir, Name(now.Add(time.Duration(n)))), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(current, []byte("line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Add(current, now); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("the first call returns %v", err)
+	}
+	if err := l.Add(current, now); err != nil || len(l.names) != 1 {
+		t.Errorf("the next call returns %v and lists %q", err, l.names)
 	}
 }

@@ -29,6 +29,11 @@ type Limits struct {
 	Room     int64         // total size of all archives in bytes; negative: no limit
 }
 
+// An agent can create any number of files with the names of archives in its log directory, and other logs wait meanwhile. So
+// mostAtOnce is the maximum number of archives that a call of Prune removes, and of names that a call of Add tries. mostListed is
+// the maximum number of archives in a list. A log keeps at most 10,000 archives.
+const mostAtOnce, mostListed = 1000, 11_000
+
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions. If the directory
 // can't be read, the list is empty.
 func (l *List) Read() error {
@@ -38,38 +43,38 @@ func (l *List) Read() error {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
 		}
 	}
-	l.names, l.newest = TrimPacked(archivesIn(names)), time.Time{}
-	if len(l.names) > 0 {
-		l.newest, _ = Time(l.names[len(l.names)-1])
+	names = TrimPacked(archivesIn(names))
+	l.names, l.newest = slices.Clone(names[:min(len(names), mostListed)]), time.Time{}
+	if len(names) > 0 {
+		l.newest, _ = Time(names[len(names)-1])
 	}
 	return err
 }
 
 // Add renames the file at path, within its directory, to the name of a new archive. It never reuses the name of an earlier
-// archive.
+// archive. If the names that it tries are taken, it returns an error, and the next call tries other names.
 func (l *List) Add(path string, now time.Time) error {
-	for t := next(l.newest, now); ; t = next(t, now) {
-		name := Name(t)
-		to := filepath.Join(l.Dir, name)
-		err := fsutil.RenameNew(unix.AT_FDCWD, path, to)
-		if errors.Is(err, unix.EEXIST) {
-			continue
-		}
-		if err != nil {
-			return &os.LinkError{Op: "rename", Old: path, New: to, Err: err}
-		}
-		l.names, l.newest = append(l.names, name), t
-		return nil
+	name, err := "", error(unix.EEXIST)
+	for tries := 0; errors.Is(err, unix.EEXIST) && tries < mostAtOnce; tries++ {
+		l.newest = next(l.newest, now)
+		name = Name(l.newest)
+		err = fsutil.RenameNew(unix.AT_FDCWD, path, filepath.Join(l.Dir, name))
 	}
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: path, New: filepath.Join(l.Dir, name), Err: err}
+	}
+	l.names = append(l.names, name)
+	return nil
 }
 
-// Prune removes the oldest archives until the rest meets the limits.
+// Prune removes the oldest archives until the rest meets the limits. A call removes at most mostAtOnce archives, and the next
+// call removes more.
 func (l *List) Prune(limits Limits, now time.Time) error {
 	keep := limits.Archives
 	if limits.Room >= 0 {
 		keep = min(keep, l.affordable(limits.Room))
 	}
-	for len(l.names) > keep || l.Expired(limits.MaxAge, now) {
+	for n := 0; n < mostAtOnce && (len(l.names) > keep || l.Expired(limits.MaxAge, now)); n++ {
 		if err := l.RemoveOldest(); err != nil {
 			return err
 		}
