@@ -13,6 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/sandbox"
@@ -219,17 +221,15 @@ func codeOf(err error) int {
 // print prints v as JSON if --json was given. Otherwise it prints rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
-		return json.NewEncoder(i.call.Out).Encode(v)
+		text, err := json.Marshal(v)
+		if err == nil {
+			_, err = fmt.Fprintf(i.call.Out, "%s\n", cmdline.JSON(text))
+		}
+		return err
 	}
 	w := tabwriter.NewWriter(i.call.Out, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		for n, cell := range row {
-			if n > 0 {
-				fmt.Fprint(w, "\t")
-			}
-			fmt.Fprint(w, show.Line(cell))
-		}
-		fmt.Fprintln(w)
+		fmt.Fprintln(w, strings.Join(lo.Map(row, func(cell string, _ int) string { return show.Line(cell) }), "\t"))
 	}
 	return w.Flush()
 }

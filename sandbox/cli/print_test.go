@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"hinit/sandbox"
+)
+
+// The command of a job moved the cursor of root's terminal, by a control character that JSON allows, in hinit sandbox show --json.
+func TestNothingInASandboxMovesATerminal(t *testing.T) {
+	for _, json := range []bool{true, false} {
+		var out strings.Builder
+		i := &invocation{call: &Call{Streams: sandbox.Streams{Out: &out}}, options: options{json: json}}
+		if err := i.print(sandbox.Job{Command: "\u009b2J\u202e"}, [][]string{{"Job", "\u009b2J\u202e"}, {"a", "b"}}); err != nil {
+			t.Fatal(err)
+		}
+		if text := out.String(); strings.ContainsAny(text, "\u009b\u202e") || !strings.Contains(text, `\u009b2J\u202e`) || !strings.HasSuffix(text, "\n") {
+			t.Errorf("json %t: %q", json, text)
+		}
+	}
+}
