@@ -73,9 +73,7 @@ func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) 
 	return p, p.observeWorkers()
 }
 
-func (d *Dispatcher) procs() Processes {
-	return cmp.Or[Processes](d.Procs, kernel{})
-}
+func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, kernel{}) }
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 

@@ -321,13 +321,9 @@ func (p *pass) tip(task Task) {
 	}
 }
 
-func (c Config) rotateBytes() int64 {
-	return cmp.Or(max(c.RotateBytes, 0), DefaultRotateBytes)
-}
+func (c Config) rotateBytes() int64 { return cmp.Or(max(c.RotateBytes, 0), DefaultRotateBytes) }
 
-func (c Config) logBackups() int {
-	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
-}
+func (c Config) logBackups() int { return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0) }
 
 // rotate renames a log that is larger than size bytes, and keeps at most `backups` old logs. It also makes the directory of the
 // log.

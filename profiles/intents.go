@@ -64,9 +64,7 @@ type intent struct {
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
-func NewIntents(s *Store) *Intents {
-	return &Intents{store: s, orders: make(map[string]intent)}
-}
+func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[string]intent)} }
 
 // Record records an operator's order for a profile. want is [Running] or [Stopped]. Record also writes the order to the volume, so
 // that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The caller
@@ -258,9 +256,7 @@ func (in *Intents) recordMissing(profile string, missing time.Time) {
 }
 
 // matches reports whether the state st agrees with the order and the order is on the disk.
-func (i intent) matches(st State) bool {
-	return !i.pending && st.HasDesired && st.Desired == i.want
-}
+func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
 // writtenAt returns the time at which the state file was written. written is the file's modification time. writtenAt returns
 // written if that time is plausible, and now otherwise. A time in the future is not plausible. Neither is a time before the

@@ -29,19 +29,13 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	}
 	active, activeErr := s.Active()
 	if activeErr != nil {
-		warnings = append(warnings, Warning{
-			Path:    filepath.Join(s.root, ActiveFile),
-			Message: "cannot tell which profile is active: " + activeErr.Error(),
-		})
+		warnings = append(warnings, Warning{Path: filepath.Join(s.root, ActiveFile), Message: "cannot tell which profile is active: " + activeErr.Error()})
 	}
 	infos := make([]Info, len(found))
 	for i, p := range found {
 		st, err := s.ReadState(p.Name)
 		if err != nil {
-			warnings = append(warnings, Warning{
-				Profile: p.Name, Path: filepath.Join(p.Home, stateFile),
-				Message: stateError(p.Name, err).Error(),
-			})
+			warnings = append(warnings, Warning{Profile: p.Name, Path: filepath.Join(p.Home, stateFile), Message: stateError(p.Name, err).Error()})
 		}
 		infos[i] = Info{Profile: p, Active: p.Name == active, State: st}
 	}

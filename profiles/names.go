@@ -25,9 +25,7 @@ var (
 
 // Normalize returns s in lower case and without white space around it: " Default" becomes "default". It doesn't validate the
 // name. It does no I/O (contract, section 4).
-func Normalize(s string) string {
-	return strings.ToLower(strings.TrimSpace(s))
-}
+func Normalize(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
 // ValidServiceName checks by the rule of the service layer whether a profile with this name can have a gateway. A name has 1 to
 // 251 characters of a-z, 0-9, "_" and "-", and begins with a letter or a digit. The error wraps [ErrName] and says which rule is

@@ -44,11 +44,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
 	}
-	m := plannedStop{
-		TargetPID:  pid,
-		StopperPID: os.Getpid(),
-		WrittenAt:  s.now().UTC().Format("2006-01-02T15:04:05.000000-07:00"),
-	}
+	m := plannedStop{TargetPID: pid, StopperPID: os.Getpid(), WrittenAt: s.now().UTC().Format("2006-01-02T15:04:05.000000-07:00")}
 	if startTime != 0 {
 		m.TargetStartTime = &startTime
 	}

@@ -120,10 +120,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 	args := withoutWrappers(o.Args)
 	if len(args) > 0 && args[0] == "dashboard" {
-		return Plan{
-			Skipped: true,
-			Lines:   []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"},
-		}
+		return Plan{Skipped: true, Lines: []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"}}
 	}
 
 	p, volume := s.plan(o, args, getenv, now)
@@ -313,9 +310,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 }
 
 // mayHave reports whether an entry called name may exist in the home. It returns true for every name if the home can't be listed.
-func (n homeNames) mayHave(name string) bool {
-	return n.unknown || slices.Contains(n.found, name)
-}
+func (n homeNames) mayHave(name string) bool { return n.unknown || slices.Contains(n.found, name) }
 
 // staleFiles returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
 // writes. It returns only existing files, because on a read-only volume even the removal of a missing file fails.

@@ -316,9 +316,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + shortID(id)
-	options := container.ExecOptions{
-		AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User,
-	}
+	options := container.ExecOptions{AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User}
 	begin := ctx
 	defer setTimeLimit(&begin, answerTime)()
 	made, err := d.c.ContainerExecCreate(begin, id, options)

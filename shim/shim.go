@@ -82,9 +82,7 @@ func hermesImage() options {
 //
 // In the agent's own image, the lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, which runs as the user that the
 // agent would run as. HINIT_SHIM_NATIVE=0 turns that off.
-func Main(argv, env []string) int {
-	return run(argv, env, hermesImage())
-}
+func Main(argv, env []string) int { return run(argv, env, hermesImage()) }
 
 func run(argv, env []string, o options) int {
 	if err := o.readConfig(); err != nil {

@@ -212,10 +212,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 		defer end()
 		return nil, c.refusal(response)
 	}
-	return &reply{
-		Reader: response.Body, header: response.Header, close: end,
-		clearDeadline: func() { _ = conn.SetDeadline(time.Time{}) },
-	}, nil
+	return &reply{Reader: response.Body, header: response.Header, close: end, clearDeadline: func() { _ = conn.SetDeadline(time.Time{}) }}, nil
 }
 
 func (q apiCall) request(ctx context.Context) (*http.Request, error) {

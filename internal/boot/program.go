@@ -181,9 +181,7 @@ type Hook struct {
 func ConfiguredHooks(cfg *config.Config) []Hook {
 	hooks := make([]Hook, len(cfg.Boot.Hooks))
 	for i, h := range cfg.Boot.Hooks {
-		hooks[i] = Hook{
-			Name: hookName(h.Command), Command: h.Command, User: h.User, Timeout: h.Timeout, Required: h.Required, IfExists: h.IfExists,
-		}
+		hooks[i] = Hook{Name: hookName(h.Command), Command: h.Command, User: h.User, Timeout: h.Timeout, Required: h.Required, IfExists: h.IfExists}
 		if h.User == cfg.Agent.User {
 			hooks[i].Inputs = h.Inputs
 		}

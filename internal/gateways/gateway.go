@@ -83,9 +83,7 @@ type Handover struct {
 
 // HandOver returns the state for the program that PID 1 executes next.
 func (m *Manager) HandOver() Handover {
-	s := Handover{
-		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished(),
-	}
+	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()
 	s.Topology, s.TopologyRun = &now.Topology, now.noted
 	m.mu.Lock()

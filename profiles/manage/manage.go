@@ -56,9 +56,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 }
 
 func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
-	for _, dir := range [...]string{
-		"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home",
-	} {
+	for _, dir := range [...]string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
 		if err := d.Mkdir(filepath.Join(home, dir), 0o755); err != nil {
 			return err
 		}

@@ -62,9 +62,7 @@ func startServer(self string, argv []string) error {
 		return err
 	}
 	defer null.Close()
-	_, err = proc.StartChild(proc.Spec{
-		Path: self, Argv: append([]string{self}, argv...), Env: os.Environ(), Files: []*os.File{null, null, null},
-	})
+	_, err = proc.StartChild(proc.Spec{Path: self, Argv: append([]string{self}, argv...), Env: os.Environ(), Files: []*os.File{null, null, null}})
 	return err
 }
 

@@ -58,9 +58,7 @@ func endNotBegun(err error) mux.End {
 }
 
 func runEnd(r *run) mux.End {
-	return mux.End{
-		Code: r.exit.Code, Signal: r.exit.Signal, TimedOut: r.timedOut, Interrupted: r.interrupted, OOM: r.oom, Survivors: r.survivors,
-	}
+	return mux.End{Code: r.exit.Code, Signal: r.exit.Signal, TimedOut: r.timedOut, Interrupted: r.interrupted, OOM: r.oom, Survivors: r.survivors}
 }
 
 // streams holds the descriptors for a command's standard streams.

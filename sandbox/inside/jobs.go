@@ -84,9 +84,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	}
 	j.started++
 	b.run = r
-	b.Job = mux.Job{
-		ID: fmt.Sprintf("%d-%d", pid, j.started), Command: commandText(ch.request), PID: pid, Started: time.Now(), Running: true,
-	}
+	b.Job = mux.Job{ID: fmt.Sprintf("%d-%d", pid, j.started), Command: commandText(ch.request), PID: pid, Started: time.Now(), Running: true}
 	j.jobs = append(j.jobs, b)
 	guard.Go("reading from a background command", func() {
 		_, _ = own.WriteTo(b.out)

@@ -357,9 +357,7 @@ func environmentFacts(w io.Writer, hide []string) error {
 	for _, from := range []struct {
 		title string
 		vars  []string
-	}{
-		{"this command", os.Environ()}, {"process 1", strings.Split(strings.TrimRight(string(one), "\x00"), "\x00")},
-	} {
+	}{{"this command", os.Environ()}, {"process 1", strings.Split(strings.TrimRight(string(one), "\x00"), "\x00")}} {
 		fmt.Fprintf(w, "== %s\n", from.title)
 		slices.Sort(from.vars)
 		for _, pair := range from.vars {

@@ -70,9 +70,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	if len(entries) == 0 {
 		return
 	}
-	s := &scheduler{
-		Table: t, ctx: ctx, rows: make(map[string]*row), changes: make(chan map[string]config.Schedule), done: make(chan struct{}),
-	}
+	s := &scheduler{Table: t, ctx: ctx, rows: make(map[string]*row), changes: make(chan map[string]config.Schedule), done: make(chan struct{})}
 	t.server = s
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }

@@ -87,10 +87,7 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if dir, err = l.emptyDir(l.Scan, l.Agent); err != nil {
 		return nil, nil, err
 	}
-	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{
-		{Name: "control", Mode: fs.ModeNamedPipe | 0o600},
-		{Name: "lock", Mode: 0o600},
-	}, nil)
+	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{{Name: "control", Mode: fs.ModeNamedPipe | 0o600}, {Name: "lock", Mode: 0o600}}, nil)
 	if err == nil {
 		lock, err = l.takeLock()
 	}

@@ -64,9 +64,7 @@ func (s *Slot) Native() bool { return s.Kind == native }
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
 // ReloadSignal returns the signal that asks the service to reload its configuration.
-func (s *Slot) ReloadSignal() int {
-	return cmp.Or(s.reload, int(syscall.SIGHUP))
-}
+func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
 
 // NormallyUp reports whether the service starts with the container, that is, whether its slot has no down file. It blocks on the
 // file system of the scan directory.
