@@ -5,7 +5,7 @@ export GOFLAGS     := $(shell go env GOFLAGS 2>/dev/null) -trimpath
 ARCH    ?= $(shell go env GOARCH)
 BUILD   := GOOS=linux go build
 SMALL   := -ldflags='-s -w'
-ENTRY   := -ldflags='-s -w -E hinit_entry' # it begins in internal/entry
+ENTRY   := -ldflags='-s -w $(if $(filter amd64 arm64,$(ARCH)),-E hinit_entry)' # it begins in internal/entry, where that has assembly
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -30,7 +30,7 @@ build: need-go ## build the static binaries into dist/
 	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit ./cmd/hinit-tools
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-shim
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-kanban ./cmd/hinit-web ./cmd/hinit-top ./cmd/hinit-actions ./cmd/hinit-import ./cmd/hinit-profile
-	GOARCH=$(ARCH) $(BUILD) -ldflags='-s -w -E hinit_isolate' -o $(OUT)/ ./cmd/hinit-isolate
+	GOARCH=$(ARCH) $(BUILD) $(subst _entry,_isolate,$(ENTRY)) -o $(OUT)/ ./cmd/hinit-isolate
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-sandbox ./cmd/hinit-sandbox-helper
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
 

@@ -124,7 +124,7 @@ func (f *file) freeBytes() (int64, bool) {
 	if err := unix.Fstatfs(f.fd, &st); err != nil {
 		return 0, false
 	}
-	return int64(st.Bavail) * st.Bsize, true
+	return int64(st.Bavail) * int64(st.Bsize), true //nolint:unconvert // 32 bits wide on some machines
 }
 
 const stampLen = archive.StampLen

@@ -194,7 +194,7 @@ func (u *unpacking) admit() error {
 	if err := unix.Statfs(u.tempDir, &st); err != nil {
 		return err
 	}
-	need, free := u.head.Bytes+u.head.Files*st.Bsize, int64(st.Bavail)*st.Bsize
+	need, free := u.head.Bytes+u.head.Files*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize) //nolint:unconvert // 32 bits wide on some machines
 	if u.own {
 		need += max(need-u.From, 0)
 	}

@@ -89,7 +89,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
-		s.changed, s.room = 0, int64(st.Bavail)*st.Bsize-reserve
+		s.changed, s.room = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // 32 bits wide on some machines
 		if err := s.walk("."); err != nil {
 			return err
 		}

@@ -19,17 +19,18 @@ var refused = []uint32{
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_UNSHARE, unix.SYS_SETNS,
-	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
+	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
 	unix.SYS_SCHED_SETAFFINITY, // hinit limits the processors of a greedy profile; the profile must not undo that
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
-	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedOn lists additional refused system calls by architecture: modify_ldt(2) on amd64.
-var refusedOn = map[string][]uint32{"amd64": {154}}
+// refusedOn lists additional refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2), semop(2) and
+// semtimedop(2), which some architectures of package unix lack.
+var refusedOn = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm64": {294, 193, 192}}
 
 // refusedControls lists the requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
@@ -141,10 +142,7 @@ func keepMark() []bpf.Instruction {
 // condition in unless is true for its argument at offset argument in seccomp_data. The last instruction loads the number of the
 // call again.
 func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
-	return []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
-		load(argument), unless, fails(errno), load(dataNumber),
-	}
+	return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4}, load(argument), unless, fails(errno), load(dataNumber)}
 }
 
 // inFamily returns instructions that make the system call with the given number fail, unless its first argument is in families.
