@@ -16,6 +16,7 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/boot"
+	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
 )
@@ -35,15 +36,9 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 		return assigned
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Includes(name) })
-	users := uint32(t.UIDs.Size() - 1)
-	first := func(name string) uint32 { // offset of the first uid to try for a name
-		hash := fnv.New32a()
-		_, _ = hash.Write([]byte(name)) // never fails
-		return hash.Sum32() % users
-	}
 	rank := func(name string) int { // among homes with the same owner, the lowest rank keeps the uid
 		switch {
-		case homes[name] == t.UIDs.First+1+first(name):
+		case homes[name] == FirstUID(t.UIDs, name):
 			return 0
 		case name == last:
 			return 2
@@ -63,15 +58,23 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 		if _, has := assigned[name]; has {
 			continue
 		}
+		first, users := t.UIDs.First+1, uint32(t.UIDs.Size()-1)
+		own := FirstUID(t.UIDs, name) - first
 		for i := range users {
-			uid := t.UIDs.First + 1 + (first(name)+i)%users
-			if !taken[uid] && !reserved(uid) {
+			if uid := first + (own+i)%users; !taken[uid] && !reserved(uid) {
 				assigned[name], taken[uid] = uid, true
 				break
 			}
 		}
 	}
 	return assigned
+}
+
+// FirstUID returns the uid that a new profile of this name gets if it is free. uids must have two ids or more.
+func FirstUID(uids config.UIDs, name string) uint32 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(name)) // never fails
+	return uids.First + 1 + hash.Sum32()%uint32(uids.Size()-1)
 }
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the

@@ -61,6 +61,7 @@ type archiver struct {
 	startsGateway, printsOffset bool
 	head                        archive.Head // description of the archive, at the archive's beginning
 	sum                         string
+	finish                      func(failed error) error // ends the replacement of a home, see setAside; may be nil
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.
@@ -165,6 +166,9 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 		return err
 	}
 	user, cred, err := a.owner(name)
+	if err == nil && a.x.Clone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
+		err = fmt.Errorf("its home belongs to uid %d, the user of an isolated profile, and the agent's user could read the copy; set isolation: user for profile %s too", cred.UID, a.im.Name)
+	}
 	if err != nil {
 		return err
 	}
@@ -277,10 +281,9 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 // owner returns the user who owns the home of a profile: user is for file operations, and cred for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
-	tenants := a.agent.WithTenants(a.cfg).Tenants
 	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)
-		if err == nil && name != profiles.Default && tenants.HasUID(fsutil.UID(info)) {
+		if err == nil && name != profiles.Default && a.isTenant(fsutil.UID(info)) {
 			uid := fsutil.UID(info)
 			user, cred = fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}), &proc.Cred{UID: uid, GID: uid}
 		}
@@ -360,7 +363,7 @@ func (a *archiver) prepareImport(name string) {
 				_, err = a.stopGateway(name)
 			}
 			if err == nil && there {
-				err = a.returnHome(name)
+				a.finish, err = a.setAside(name)
 			}
 			return err
 		})
@@ -374,6 +377,9 @@ func (a *archiver) readArchive(in io.Reader) error {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
+	if a.finish != nil {
+		err = a.finish(err)
+	}
 	// PID 1 gives a new profile its own user, but not a profile that was replaced
 	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)

@@ -1,6 +1,8 @@
 package tools
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -119,22 +121,72 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// returnHome changes the owner of a profile's home from the profile's own user to the agent's user, so that the agent's user can
-// remove the home.
-func (m *manager) returnHome(name string) error {
-	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
-	if !options.Tenants.Includes(name) {
+// openHome opens the home of a profile as the user of the process, and returns the uid of the home's owner. If expected is not 0,
+// another owner is an error. If expected is 0, and the owner is a user of isolation.uids whom hinit would not choose for this name,
+// that is an error too. The agent's user can rename homes, so it may be the home of another profile.
+func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
+	if home, err = fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir, name), nil); err != nil {
+		return nil, 0, err
+	}
+	info, err := home.Lstat("")
+	if err != nil {
+		return nil, 0, err
+	}
+	switch owner = fsutil.UID(info); {
+	case expected != 0 && uint32(expected) != owner:
+		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", owner, expected)
+	case expected == 0 && m.isTenant(owner) && owner != volume.FirstUID(m.cfg.UIDRange(), name):
+		err = fmt.Errorf("its home belongs to uid %d, and this name would get another one: it may be the home of another profile, which the agent's "+
+			"user has renamed; if it is the right one, use: hinit profile delete %s --uid %d", owner, name, owner)
+	}
+	return home, owner, err
+}
+
+// isTenant reports whether a uid is in the range for users of profiles.
+func (m *manager) isTenant(uid uint32) bool { return m.agent.WithTenants(m.cfg).Tenants.HasUID(uid) }
+
+// emptyHome removes everything except the marker from an open home that belongs to a user of isolation.uids, as this user. Then it
+// gives the home to the agent's user, who can remove the home then, but has read no file in it. A home of another user stays as it
+// is. An interrupted command can be repeated, because the marker is left.
+func (m *manager) emptyHome(home *fsutil.Dir, owner uint32) error {
+	if !m.isTenant(owner) {
 		return nil
 	}
-	d, err := fsutil.OpenNoLink(filepath.Join(m.cfg.Home, "profiles"), nil)
-	if err != nil {
-		return err
+	to := fsutil.Owner{UID: owner, GID: owner, Keep: m.isTenant}
+	err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
+	entries, more, listErr := home.ReadSome("", fsutil.MostNames)
+	err = cmp.Or(err, listErr)
+	for _, e := range entries {
+		if e.Name() != m.store.Marker() {
+			err = cmp.Or(err, fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner}).Do(func() error { return home.RemoveAll(e.Name()) }))
+		}
 	}
-	defer d.Close()
-	info, err := d.Lstat(name)
-	if err != nil {
-		return err
+	if more && err == nil {
+		return m.emptyHome(home, owner)
 	}
-	was := fsutil.UID(info)
-	return volume.MoveHome(d, name, was, options.Owner().Taking(was), false, &owntree.Walk{})
+	if err == nil {
+		_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
+	}
+	return err
+}
+
+// setAside renames a home that an import replaces, if the home belongs to a user of isolation.uids. The import runs as the agent's
+// user, and this user can rename such a home, but not replace it. After an error of the import, finish renames the home back.
+// Otherwise finish removes the home.
+func (a *archiver) setAside(name string) (finish func(failed error) error, err error) {
+	home, owner, err := a.openHome(name, 0)
+	if err != nil || !a.isTenant(owner) {
+		return nil, err
+	}
+	old, at := boot.ProfilesDir+"/.replaced-"+name, boot.ProfilesDir+"/"+name
+	inVolume := func(change func(d *fsutil.Dir) error) error {
+		return a.store.WithHome(name, func(d *fsutil.Dir, _ string) error { return change(d) })
+	}
+	finish = func(failed error) error {
+		if failed != nil {
+			return errors.Join(failed, inVolume(func(d *fsutil.Dir) error { return d.Rename(old, at) }))
+		}
+		return cmp.Or(a.emptyHome(home, owner), inVolume(func(d *fsutil.Dir) error { return d.RemoveAll(old) }))
+	}
+	return finish, inVolume(func(d *fsutil.Dir) error { return d.Rename(at, old) })
 }

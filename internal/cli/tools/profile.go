@@ -29,7 +29,7 @@ var profileVerb = cli.Verb{
 	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show|export|import|clone [NAME...] [--yes] [--json]",
 	Summary: "make, remove, rename, move and list profiles",
 	Help: `create NAME      make the profile; its gateway is registered and down
-delete NAME      stop its gateway and remove its home; asks unless --yes
+delete NAME      stop its gateway and remove its home; asks unless --yes; with --uid N only if user N owns the home
 rename OLD NEW   stop its gateway, rename it, and start it again if it ran
 list             all profiles
 show NAME        one profile
@@ -54,6 +54,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 		return runArchiveVerb(t, c.Raw[0], c.Raw[1:])
 	}
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
+	uid := c.Flags.Int("uid", 0, "delete the profile only if its home belongs to this `UID`")
 	words, code, ok := c.Parse(t, 1, 3)
 	if !ok {
 		return code
@@ -74,7 +75,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	case "create":
 		return m.create(names[0])
 	case "delete":
-		return m.delete(names[0], *yes)
+		return m.delete(names[0], *yes, *uid)
 	case "rename":
 		return m.rename(names[0], names[1])
 	}
@@ -146,7 +147,7 @@ func (m *manager) create(name string) int {
 	return cmdline.Done
 }
 
-func (m *manager) delete(name string, yes bool) int {
+func (m *manager) delete(name string, yes bool, uid int) int {
 	if name == profiles.Default {
 		return m.Fail(cmdline.Failed, "cannot delete profile %q: it is the root of the volume", name)
 	}
@@ -154,6 +155,11 @@ func (m *manager) delete(name string, yes bool) int {
 	if !there {
 		return m.printMissing(name, err)
 	}
+	home, owner, err := m.openHome(name, uid)
+	if err != nil {
+		return m.Failed(m.doing, err)
+	}
+	defer home.Close()
 	if !yes {
 		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
 			return m.Fail(cmdline.WrongUsage, "cannot delete profile %q: %v", name, err)
@@ -169,8 +175,8 @@ func (m *manager) delete(name string, yes bool) int {
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	if err := m.returnHome(name); err != nil {
-		return m.Failed(fmt.Sprintf("delete profile %q", name), err)
+	if err := m.emptyHome(home, owner); err != nil {
+		return m.Failed(m.doing, err)
 	}
 	itself := func() error { return manage.Delete(m.store, name) }
 	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != cmdline.Done {
