@@ -1,0 +1,169 @@
+package fleetcli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"hinit/internal/cmdline"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+func runExport(ctx context.Context, c *call) error {
+	to := c.Flags.String("to", "", "the words before hinit that reach the other one: `COMMAND`, such as \"docker exec -i agents\"; none is this machine")
+	pool := c.Flags.String("pool", "", "export all profiles of a `POOL`")
+	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait for one step, as `D`")
+	dry := c.Flags.Bool("dry-run", false, "print what would be done, and change nothing")
+	f, names, err := c.begin(0, -1)
+	if err != nil {
+		return err
+	}
+	if (*pool == "") == (len(names) == 0) {
+		return codeError{cmdline.WrongUsage, errors.New("cannot export profiles: name some, or name a pool with --pool")}
+	}
+	if len(names) == 0 {
+		list, err := f.profiles(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range list {
+			if p.Spec.Pool == *pool {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return (&exporter{f, outside(*to), rand.Text(), *limit}).exportAll(ctx, names, *dry)
+}
+
+// exporter is one hinit-fleet export.
+type exporter struct {
+	*fleet
+	o     outsideHinit
+	by    string // identifies this command in notes
+	limit time.Duration
+}
+
+// exportAll exports profiles, or prints what would be done if dry is true. It changes nothing if one profile can't be exported.
+func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) error {
+	all, err := e.o.profiles(ctx)
+	if err != nil {
+		return err
+	}
+	var plans []planned
+	for _, name := range names {
+		p, err := e.profile(ctx, name)
+		if err != nil {
+			return err
+		}
+		one := planned{from: outsideProfile{Name: name, Want: "down"}, name: name, step: "copy"}
+		n := readNote(p, v1alpha1.ExportAnnotation)
+		up := p.Wanted() || n.up
+		if up {
+			one.from.Want, one.step = "up", "stop, copy, start outside"
+		}
+		for _, there := range all {
+			switch {
+			case there.Name != name:
+			case n.state != copied && there.Want == "up":
+				one.refused = "it runs outside: hinit stop " + name
+			case n.state != copied:
+				one.step += "; replaces the profile outside"
+			}
+		}
+		plans = append(plans, one)
+	}
+	if err := e.printPlans(plans, dry); err != nil || dry {
+		return err
+	}
+	for _, name := range names {
+		if err := e.exportProfile(ctx, name); err != nil {
+			return fmt.Errorf("cannot export profile %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// exportProfile stops a profile of the fleet, copies it to the outside hinit, and deletes its object in the cluster. If the copy
+// fails, the profile runs in the fleet again as before. After a crash, the next call goes on.
+func (e *exporter) exportProfile(ctx context.Context, name string) error {
+	n, no := note{}, false
+	err := e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
+		earlier := readNote(p, v1alpha1.ExportAnnotation)
+		n = note{cmp.Or(earlier.state, copying), p.Wanted() || earlier.up, name, e.by}
+		n.write(p, v1alpha1.ExportAnnotation)
+		p.Spec.Running = &no
+		return nil
+	})
+	var p *v1alpha1.AgentProfile
+	if err == nil {
+		p, err = e.copyOut(ctx, name, n)
+	}
+	if err != nil {
+		back := e.change(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
+			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
+				return nil // the copy is complete, or another command goes on
+			}
+			delete(p.Annotations, v1alpha1.ExportAnnotation)
+			p.Spec.Running = &n.up
+			return nil
+		})
+		return errors.Join(err, back)
+	}
+	// From here on the outside profile is the newer one. The finalizer keeps the note until its gateway was started.
+	if err := e.api.Delete(ctx, p); err != nil {
+		return fmt.Errorf("%w; type the same command again", err)
+	}
+	if err := e.wait(ctx, e.limit, name+" has left its host", func() (bool, string, error) {
+		p, err := e.profile(ctx, name)
+		return err == nil && !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer), "", err
+	}); err != nil {
+		return fmt.Errorf("%w; type the same command again", err)
+	}
+	if n.up {
+		if err := e.o(ctx, nil, nil, "start", name); err != nil {
+			return fmt.Errorf("%w; type the same command again", err)
+		}
+	}
+	fmt.Fprintf(e.Out, "%s has left the fleet; host %s retains its files\n", name, p.Status.Host)
+	return e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
+		controllerutil.RemoveFinalizer(p, v1alpha1.ExportFinalizer)
+		return nil
+	})
+}
+
+// copyOut copies a stopped profile to the outside hinit, unless n says that an earlier command has done so. It returns the object,
+// which then has the note of a complete copy and a finalizer.
+func (e *exporter) copyOut(ctx context.Context, name string, n note) (*v1alpha1.AgentProfile, error) {
+	if n.state != copied {
+		host, err := e.stopped(ctx, e.limit, name)
+		if err != nil {
+			return nil, err
+		}
+		before, err := e.profile(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if err := e.o.piped(ctx, false, func(archive *os.File) error {
+			return e.exec(ctx, host, nil, archive, "hinit", "profile", "export", "--secrets", name)
+		}, "profile", "import", "--replace", name); err != nil {
+			return nil, err
+		}
+		if err := e.advance(ctx, name, v1alpha1.ExportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+			if p.Generation != before.Generation || !equality.Semantic.DeepEqual(p.Status.LastExit, before.Status.LastExit) || p.Wanted() {
+				return errors.New("it was started or changed meanwhile")
+			}
+			controllerutil.AddFinalizer(p, v1alpha1.ExportFinalizer)
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return e.profile(ctx, name)
+}

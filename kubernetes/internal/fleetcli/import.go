@@ -1,0 +1,270 @@
+package fleetcli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/internal/cmdline"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// importer is one hinit-fleet import.
+type importer struct {
+	*fleet
+	o     outsideHinit
+	pool  string
+	by    string // identifies this command in notes
+	limit time.Duration
+}
+
+func runImport(ctx context.Context, c *call) error {
+	from := c.Flags.String("from", "", "the words before hinit that reach the other one: `COMMAND`, such as \"docker exec -i agents\"; none is this machine")
+	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait for one step, as `D`")
+	dry := c.Flags.Bool("dry-run", false, "print what would be done, and change nothing")
+	image := c.Flags.String("image", "", "make the pool with this `IMAGE` if there is none")
+	hosts := c.Flags.Int("hosts", 10, "the most hosts of a pool that is made: `N`")
+	volume := c.Flags.String("volume", "10Gi", "the size of a volume of a pool that is made, as `SIZE`")
+	f, words, err := c.begin(1, -1)
+	if err != nil {
+		return err
+	}
+	i := &importer{f, outside(*from), words[0], rand.Text(), *limit}
+	size, err := resource.ParseQuantity(*volume)
+	if err != nil {
+		return fmt.Errorf("cannot make pool %q: --volume is no size: %w", i.pool, err)
+	}
+	plans, err := i.plans(ctx, words[1:])
+	if err != nil {
+		return err
+	}
+	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: i.pool, Namespace: f.namespace}, Spec: v1alpha1.AgentPoolSpec{
+		Image: *image, Hosts: v1alpha1.HostRange{Min: 1, Max: int32(min(*hosts, 1<<20))}, Volume: v1alpha1.HostVolume{Size: size},
+	}}
+	return i.importAll(ctx, p, plans, *dry)
+}
+
+// plans says what an import does with the profiles outside: those in words, as NAME or NAME=NEW, or all but the root profile.
+func (i *importer) plans(ctx context.Context, words []string) (plans []planned, err error) {
+	all, err := i.o.profiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(words) == 0 {
+		for _, p := range all {
+			if p.Name != "default" {
+				words = append(words, p.Name)
+				continue
+			}
+			fmt.Fprintf(i.Err, "default stays: a fleet has no profile of that name; hinit-fleet import %s default=NAME takes it\n", i.pool)
+		}
+	}
+	for _, word := range words {
+		name, to, _ := strings.Cut(word, "=")
+		at := slices.IndexFunc(all, func(p outsideProfile) bool { return p.Name == name })
+		if at < 0 {
+			return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
+		}
+		one := planned{from: all[at], name: cmp.Or(to, name)}
+		if one.refused = servedByAnother(all[at], all); one.refused == "" {
+			one.step, one.refused = i.plan(ctx, one)
+		}
+		plans = append(plans, one)
+	}
+	return plans, nil
+}
+
+// servedByAnother says why a profile can't leave because of the gateway of the root profile, which may serve others.
+func servedByAnother(p outsideProfile, all []outsideProfile) string {
+	for _, one := range all {
+		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
+		case serves && one.Name == p.Name:
+			return "the gateway of default serves it: give it its own first; hinit topology tells more"
+		case serves && p.Name == "default":
+			return "its gateway serves " + one.Name + " too"
+		}
+	}
+	return ""
+}
+
+// plan says what an import does with one profile, or why it can't.
+func (i *importer) plan(ctx context.Context, one planned) (step, refused string) {
+	p := &v1alpha1.AgentProfile{}
+	err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: one.name}, p)
+	n := readNote(p, v1alpha1.ImportAnnotation)
+	switch {
+	case one.from.Want == "":
+		return "", "no hinit answers there, which could keep its gateway from starting: start its container"
+	case apierrors.IsNotFound(err):
+		if err := i.api.Create(ctx, i.object(one, note{}), client.DryRunAll); err != nil {
+			return "", err.Error()
+		}
+		step = "copy"
+	case err != nil:
+		return "", err.Error()
+	case n.from != one.from.Name || p.Spec.Pool != i.pool:
+		return "", fmt.Sprintf("the fleet has another profile of that name; hinit-fleet import %s %s=NEW gives it a new one", i.pool, one.from.Name)
+	case n.state == copied && one.from.Want == "up":
+		return "", "it was imported before, and was started outside since: hinit stop " + one.from.Name
+	case n.state == copied:
+		return "nothing: it was imported before", ""
+	default:
+		step = "go on to copy"
+	}
+	if one.from.Want == "up" {
+		return "stop, " + step + ", start in the fleet", ""
+	}
+	return step, ""
+}
+
+// importAll carries out plans, or prints them if dry is true. It makes the pool p if there is none and p has an image. It changes
+// nothing if one of the plans is refused.
+func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []planned, dry bool) error {
+	_, err := i.fleet.pool(ctx, i.pool)
+	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
+		if err = i.api.Create(ctx, p.DeepCopy(), client.DryRunAll); err == nil && dry {
+			fmt.Fprintf(i.Out, "pool %s would be made with %s and at most %d hosts\n", i.pool, p.Spec.Image, p.Spec.Hosts.Max)
+		}
+		if err != nil {
+			err = fmt.Errorf("cannot make pool %q: %w", i.pool, err)
+		}
+	} else {
+		p = nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := i.printPlans(plans, dry); err != nil || dry {
+		return err
+	}
+	if p != nil {
+		if err := i.api.Create(ctx, p); err != nil {
+			return fmt.Errorf("cannot make pool %q: %w", i.pool, err)
+		}
+	}
+	for _, one := range plans {
+		if err := i.importProfile(ctx, one); err != nil {
+			return fmt.Errorf("cannot import profile %q: %w", one.from.Name, err)
+		}
+	}
+	return nil
+}
+
+// object returns the AgentProfile of a profile that is imported: stopped, with a note. The data goes with it if the import fails.
+func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
+	no := false
+	p := &v1alpha1.AgentProfile{
+		ObjectMeta: metav1.ObjectMeta{Name: one.name, Namespace: i.namespace}, Spec: v1alpha1.AgentProfileSpec{Pool: i.pool, Running: &no, OnDelete: "Delete"},
+	}
+	n.write(p, v1alpha1.ImportAnnotation)
+	return p
+}
+
+// importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After
+// an error, the outside profile is started again if it ran before. After a crash, the next call goes on.
+func (i *importer) importProfile(ctx context.Context, one planned) error {
+	n := note{copying, one.from.Want == "up", one.from.Name, i.by}
+	p, err := i.profile(ctx, one.name)
+	if err == nil && p.DeletionTimestamp != nil {
+		p, err = i.gone(ctx, one.name)
+	}
+	switch coded, is := errors.AsType[codeError](err); {
+	case is && coded.code == cmdline.Unknown:
+		err = i.api.Create(ctx, i.object(one, n))
+	case err == nil && readNote(p, v1alpha1.ImportAnnotation).state == copied:
+		fmt.Fprintf(i.Out, "%s was imported before\n", one.name)
+		return nil
+	case err == nil:
+		err = i.change(ctx, one.name, func(p *v1alpha1.AgentProfile) error {
+			earlier := readNote(p, v1alpha1.ImportAnnotation)
+			if earlier.from != one.from.Name || earlier.state == copied {
+				return errTaken
+			}
+			n.up = n.up || earlier.up
+			n.write(p, v1alpha1.ImportAnnotation)
+			return nil
+		})
+	}
+	if err != nil {
+		return err
+	}
+	host, err := i.copyIn(ctx, one)
+	if err != nil {
+		return i.undoImport(ctx, one, n, err, false)
+	}
+	if err := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+		p.Spec.Running, p.Spec.OnDelete = &n.up, ""
+		return nil
+	}); err != nil {
+		return i.undoImport(ctx, one, n, err, true)
+	}
+	fmt.Fprintf(i.Out, "%s is on %s; outside of the fleet it is stopped, and keeps its files\n", one.name, host)
+	return nil
+}
+
+// gone waits until the object of an import that was undone is deleted. It returns what [fleet.profile] returns then.
+func (i *importer) gone(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
+	err2 := i.wait(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
+		p, err = i.profile(ctx, name)
+		return err != nil || p.DeletionTimestamp == nil, "", nil
+	})
+	return p, cmp.Or(err2, err)
+}
+
+// copyIn stops the outside profile and copies its data into the fleet. It returns the name of the host that has the data.
+func (i *importer) copyIn(ctx context.Context, one planned) (host string, err error) {
+	if host, err = i.stopped(ctx, i.limit, one.name); err != nil {
+		return "", err
+	}
+	if one.from.Want == "up" {
+		if err := i.o(ctx, nil, nil, "stop", one.from.Name); err != nil {
+			return "", err
+		}
+	}
+	if err := i.o.piped(ctx, true, func(archive *os.File) error {
+		return i.exec(ctx, host, archive, io.Discard, "hinit", "profile", "import", "--replace", one.name)
+	}, "profile", "export", "--secrets", one.from.Name); err != nil {
+		return "", err
+	}
+	all, err := i.o.profiles(ctx)
+	if err == nil && slices.ContainsFunc(all, func(p outsideProfile) bool { return p.Name == one.from.Name && p.Want != "down" }) {
+		err = errors.New("it was started outside meanwhile")
+	}
+	return host, err
+}
+
+// undoImport starts the outside profile again if it ran before, and deletes the object in the fleet. handed is whether the fleet may
+// already have begun to run the profile; then the object decides. undoImport returns nil if the import has succeeded.
+func (i *importer) undoImport(ctx context.Context, one planned, n note, err error, handed bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
+	defer cancel()
+	back := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, undone, func(*v1alpha1.AgentProfile) error { return nil })
+	gone, is := errors.AsType[codeError](back)
+	switch {
+	case errors.Is(back, errTaken):
+		if p, err2 := i.profile(ctx, one.name); err2 == nil && readNote(p, v1alpha1.ImportAnnotation) == (note{copied, n.up, n.from, n.by}) {
+			return nil
+		}
+		return errors.Join(err, back)
+	case back != nil && handed && (!is || gone.code != cmdline.Unknown):
+		return errors.Join(err, back, errors.New("the fleet may run the profile, so it stays stopped outside; type the same command again"))
+	}
+	if n.up {
+		if err2 := i.o(ctx, nil, nil, "start", one.from.Name); err2 != nil {
+			return errors.Join(err, err2)
+		}
+	}
+	return errors.Join(err, client.IgnoreNotFound(i.api.Delete(ctx, &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: one.name, Namespace: i.namespace}})))
+}
