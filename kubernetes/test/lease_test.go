@@ -11,13 +11,13 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOverByALease applies the components standby and lease: two restricted pods on two nodes, and a Lease that decides.
+// TestAStandbyTakesOverByALease applies the component standby: two restricted pods on two nodes, and a Lease that decides.
 func TestAStandbyTakesOverByALease(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
 	b.second()
 	b.volumes(1, corev1.ReadWriteMany)
-	b.must("apply", "-k", b.kustomization("standby,lease"))
+	b.must("apply", "-k", b.kustomization("standby"))
 	var serves, waits string
 	pair := func() string {
 		serves, waits = "", ""

@@ -12,13 +12,13 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOver applies the component standby: two pods on two nodes with one volume. It ends the one that serves in three ways.
+// TestAStandbyTakesOver applies the component standby-without-lease: two pods on two nodes with one volume. It ends the one that serves in three ways.
 func TestAStandbyTakesOver(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
 	b.second()
 	b.volumes(1, corev1.ReadWriteMany)
-	b.must("apply", "-k", b.kustomization("standby"))
+	b.must("apply", "-k", b.kustomization("standby-without-lease"))
 	serving := func() (serves, waits string) {
 		for _, name := range []string{"agents-0", "agents-1"} {
 			switch p := b.pod(name); {

@@ -138,8 +138,11 @@ func kustomize(t *testing.T, components ...string) (string, error) {
 // TestTheChartAndTheBaseAgree renders both for the base and each component. It was all too easy to change one of them only.
 func TestTheChartAndTheBaseAgree(t *testing.T) {
 	sets := map[string]map[string]any{"": {}}
-	for name, value := range Components() {
-		sets[name] = map[string]any{strings.TrimSuffix(value, ".enabled"): map[string]any{"enabled": true}}
+	for name, values := range Components() {
+		sets[name] = map[string]any{}
+		for path, value := range values {
+			put(sets[name], path, value)
+		}
 	}
 	for name, values := range sets {
 		out, err := kustomize(t, strings.Fields(name)...)
@@ -179,16 +182,34 @@ func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 // TestSandboxesAndALeaseAreRefused: the agents can read the token of the lease, which has the account of the service of sandboxes.
 func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	on := map[string]any{"enabled": true}
-	if _, err := helm(t, map[string]any{"sandboxes": on, "lease": on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and lease.enabled can't be together") {
+	for _, other := range []string{"lease", "standby"} {
+		if _, err := helm(t, map[string]any{"sandboxes": on, other: on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and a lease can't be together") {
+			t.Error(other, err)
+		}
+	}
+	if _, err := helm(t, map[string]any{"sandboxes": on, "standby": map[string]any{"enabled": true, "lease": false}}); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestSandboxesAndALeaseDoNotAgreeInKustomizeEither: earlier only the chart refused them, so agents got a token that may make pods.
 func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
-	for _, components := range [][]string{{"lease", "sandboxes"}, {"sandboxes", "standby", "lease"}} {
+	for _, components := range [][]string{{"lease", "sandboxes"}, {"sandboxes", "standby"}} {
 		if out, err := kustomize(t, components...); err == nil || !strings.Contains(out, "ID conflict") || !strings.Contains(out, "RoleBinding") {
 			t.Errorf("%v: %v\n%s", components, err, out)
+		}
+	}
+	if out, err := kustomize(t, "sandboxes", "standby-without-lease"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestAStandbyHasALease: two pods on one volume relied on the locks of its file system, unless somebody read about the component lease.
+func TestAStandbyHasALease(t *testing.T) {
+	for name, want := range map[string]bool{"standby": true, "standby-without-lease": false} {
+		out, err := kustomize(t, name)
+		if has := strings.Contains(out, "HINIT_LEASE_IDENTITY"); err != nil || has != want || !strings.Contains(out, "replicas: 2") {
+			t.Errorf("%s: a lease %v, %v\n%s", name, has, err, out)
 		}
 	}
 }

@@ -40,18 +40,18 @@ func Files() (map[string][]byte, error) {
 		kustomization += "- " + m.File + "\n"
 	}
 	files["base/kustomization.yaml"] = []byte(kustomization)
-	for name, value := range Components() {
-		if err := addComponent(files, "components/"+name, base, value); err != nil {
+	for name, values := range Components() {
+		if err := addComponent(files, "components/"+name, base, values); err != nil {
 			return nil, fmt.Errorf("component %s: %w", name, err)
 		}
 	}
 	return files, makeChart(files)
 }
 
-// addComponent adds the files of the kustomize component in dir. The component has the same effect as setting value to true
-// in the chart. The files are patches for objects of the base, and new objects.
-func addComponent(files map[string][]byte, dir string, base []Manifest, value string) error {
-	with, err := Render(Default(map[string]any{value: true}))
+// addComponent adds the files of the kustomize component in dir. The component has the same effect as values in the chart. The
+// files are patches for objects of the base, and new objects.
+func addComponent(files map[string][]byte, dir string, base []Manifest, values map[string]any) error {
+	with, err := Render(Default(values))
 	if err != nil {
 		return err
 	}

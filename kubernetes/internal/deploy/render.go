@@ -22,9 +22,13 @@ import (
 //go:embed source/*.yaml
 var source embed.FS
 
-// Components maps the name of each kustomize component to the chart value that enables the same feature.
-func Components() map[string]string {
-	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled", "lease": "lease.enabled", "sandboxes": "sandboxes.enabled"}
+// Components maps the name of each kustomize component to the chart values that have the same effect.
+func Components() map[string]map[string]any {
+	out := map[string]map[string]any{"standby-without-lease": {"standby.enabled": true, "standby.lease": false}}
+	for _, name := range []string{"web", "metrics", "standby", "lease", "sandboxes"} {
+		out[name] = map[string]any{name + ".enabled": true}
+	}
+	return out
 }
 
 // order is the order of the files in the base. Files that others depend on come first.
