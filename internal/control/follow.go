@@ -13,6 +13,10 @@ import (
 // followGap is the minimum time between two lines of a status stream.
 const followGap = time.Second
 
+// sweepGap is the minimum time between two searches for ends that the supervisor was not notified of, for one status stream. A
+// search reads a file for each service, so it costs more than everything else that an idle stream does.
+const sweepGap = 10 * time.Second
+
 var problemSeed = maphash.MakeSeed()
 
 // follower is a client that follows the status. It keeps the services as they were last sent, but no unsent lines for a
@@ -21,12 +25,17 @@ type follower struct {
 	server      *Server
 	who         peer
 	sent        []*supervisor.Service
+	swept       time.Time
 	problemSums []uint64 // checksums of the long problem texts in sent; a problem can change while its service stays the same
 }
 
 // next returns the changes since the last call. The first call, and each call after a service was added or removed, returns all
 // services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
+	if now := f.server.now(); now.Sub(f.swept) >= sweepGap {
+		f.server.sweep(ctx)
+		f.swept = now
+	}
 	snap, added := f.server.snapshotWith(ctx, nil)
 	services := slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -142,5 +143,21 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	change, changed := f.next(t.Context())
 	if !changed || len(change.Services) != 1 || len(change.Services[0].LastExit.Tail) != 0 || strings.Contains(change.Services[0].Problem, "secret") {
 		t.Errorf("%+v", change)
+	}
+}
+
+// An open page of 500 services cost PID 1 more than half a percent of a processor. Before each line of the stream, PID 1 read a
+// file for each service.
+func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
+	core, searches, now := newFakeCore(gateway("a", supervisor.Up)), 0, time.Now()
+	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })
+	f := follower{server: New(coreOf(core), Options{}), who: peer{}}
+	f.server.now = func() time.Time { return now }
+	for i := range 11 {
+		f.next(t.Context())
+		if want := 1 + i/5; searches != want {
+			t.Errorf("after %d lines it has searched %d times, want %d", i+1, searches, want)
+		}
+		now = now.Add(client.WatchInterval)
 	}
 }

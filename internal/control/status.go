@@ -27,6 +27,7 @@ import (
 // getStatus answers with the status of hinit and of all services except the CMD. If the request names services, the answer
 // contains only the named services, in the order of the request. The answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
+	s.sweep(r.Context())
 	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this must precede the wait of inTurn
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
@@ -70,12 +71,16 @@ func table(st client.Status, look show.Layout) reply {
 // sweepTime is the time limit for the supervisor to search for processes whose end it was not notified of.
 const sweepTime = 100 * time.Millisecond
 
+// sweep lets the supervisor search for processes whose end it was not notified of.
+func (s *Server) sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
+	_ = s.core.Sweep(ctx) // a busy supervisor searches later
+}
+
 // snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. It
 // adds services that the boot has not registered yet; added contains these services.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
-	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a busy supervisor searches later
-	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
 		return slices.ContainsFunc(names, func(name string) bool { _, err := findService(snap, name); return err != nil })
@@ -198,6 +203,7 @@ func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 
 func getService(s *Server, r *request) (reply, error) {
 	name := r.PathValue("name")
+	s.sweep(r.Context())
 	snap, added := s.snapshotWith(r.Context(), []string{name})
 	v, err := findService(snap, name)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	measureEvery  = 3 * time.Second
+	measureEvery  = 5 * time.Second
 	measureOld    = 2 * pointEvery // after a longer pause, an average since the last measurement would not show the current usage
 	mostProcesses = 50             // maximum number of processes on the page of a service
 )

@@ -43,16 +43,7 @@ func (h *Health) configureDeafWatch(cfg *config.Config) {
 	if h.o.Plain { // a plain supervisor has no gateways
 		return
 	}
-	own, others := make(map[string]config.Deaf, len(cfg.Profiles.Own)), cfg.DeafOf("")
-	for profile := range cfg.Profiles.Own {
-		own[profile] = cfg.DeafOf(profile)
-	}
-	h.deaf.Set(others.Period, func(v *supervisor.Service) config.Deaf {
-		if policy, has := own[v.Profile]; has {
-			return policy
-		}
-		return others
-	})
+	h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 }
 
 // deafness reports whether a gateway is deaf in its current run. deaf is also false if one of the gateway's checks reports the

@@ -251,14 +251,13 @@ func widths(rows []row) (width [len(row{})]int) {
 func total(rows []row) int {
 	width, most := widths(rows), 0
 	for i := range rows {
-		n, last := 0, 0
+		n := 0
 		for j, cell := range rows[i] {
 			if cell != "" {
-				last = n + columns(cell)
+				most = max(most, n+columns(cell))
 			}
 			n += width[j]
 		}
-		most = max(most, last)
 	}
 	return most
 }
@@ -273,9 +272,7 @@ func (w *page) writeRows(rows []row, grades []Grade, below [][]string) {
 				pad += width[j]
 				continue
 			}
-			for range pad {
-				w.WriteByte(' ')
-			}
+			w.WriteString(strings.Repeat(" ", pad))
 			pad = width[j] - columns(cell)
 			if w.look.Colour && j == colState && i > 0 && colours[grades[i-1]] != "" {
 				cell = colours[grades[i-1]] + cell + "\x1b[0m"

@@ -1,0 +1,109 @@
+package web
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+const (
+	// costOfPage is the limit for hinit web and PID 1 together, in parts of a processor.
+	costOfPage = 0.01
+	costTime   = 20 * time.Second
+)
+
+// TestAnOpenPageOfFiveHundredServicesCostsLittle takes the processor time of both programs while a page is live. Other work of the
+// machine affects it only through the caches, so one of three tries has to pass.
+func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
+	var services strings.Builder
+	services.WriteString("services:\n")
+	for i := range 500 {
+		fmt.Fprintf(&services, "  s%03d: {command: [/bin/sleep, '1000000']}\n", i)
+	}
+	b := newBox(t, services.String()+"logs: {dir: $DIR/logs}\n")
+	testkit.Until(t, "all are up", func() bool {
+		h, err := b.client.Health(t.Context())
+		return err == nil && h.Up == 500
+	})
+	st, err := b.client.Status(t.Context(), "s000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, out := b.start("hinit", "web", "--listen", "127.0.0.1:0")
+	address := ""
+	testkit.Until(t, "the page is served", func() bool {
+		_, rest, is := strings.Cut(out.String(), "serving on ")
+		address, _, _ = strings.Cut(rest, "\n")
+		return is && address != ""
+	})
+	answer, err := http.Get(address + "live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewReaderSize(answer.Body, 4<<20)
+	for measured := 0; measured < 2; measured++ { // the page knows the use of processors from the second measurement on
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "data: ") && strings.Contains(line, " MB") {
+				break
+			}
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := lines.ReadString('\n'); err != nil {
+				return
+			}
+		}
+	}()
+	defer func() {
+		_ = answer.Body.Close()
+		<-ended
+	}()
+	var said string
+	for range 3 {
+		begin, initBefore, webBefore := time.Now(), used(t, st.Init.PID), used(t, web.Process.Pid)
+		<-time.After(costTime)
+		passed := time.Since(begin).Seconds()
+		ofInit, ofWeb := (used(t, st.Init.PID)-initBefore).Seconds()/passed, (used(t, web.Process.Pid)-webBefore).Seconds()/passed
+		said = fmt.Sprintf("in %.0f s hinit web took %.2f %% of a processor, PID 1 %.2f %%", passed, ofWeb*100, ofInit*100)
+		if t.Log(said); ofWeb+ofInit <= costOfPage {
+			return
+		}
+	}
+	t.Error(said)
+}
+
+// used is the processor time of a process, with all its threads (/proc/PID/task/TID/schedstat).
+func used(t *testing.T, pid int) (sum time.Duration) {
+	t.Helper()
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		var ran int64
+		if _, err := fmt.Sscan(string(text), &ran); err != nil {
+			t.Fatal(err)
+		}
+		sum += time.Duration(ran)
+	}
+	if sum == 0 {
+		t.Fatalf("process %d is gone, or the kernel has no schedstat", pid)
+	}
+	return sum
+}
