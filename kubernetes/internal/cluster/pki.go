@@ -118,11 +118,11 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template returns an unsigned certificate for name. It is valid from one hour ago, because a test may set its clock back.
+// template returns an unsigned certificate for name. It is valid from a day ago, because a test may set its clock back.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
+		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
 	}
 }
 

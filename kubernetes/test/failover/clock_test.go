@@ -1,16 +1,15 @@
 package failover
 
 import (
-	"encoding/json"
 	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 var stepClock = flag.Bool("step-clock", false, "step the wall clock of pods too; this builds hinit and its program of the lease with another time.Now")
@@ -18,65 +17,13 @@ var stepClock = flag.Bool("step-clock", false, "step the wall clock of pods too;
 // clockVar names the file with the seconds that the clock of a pod is ahead.
 const clockVar = "HINIT_FAILOVER_CLOCK"
 
-// nowPatch makes time.Now add what that file says; a goroutine reads it 50 times a second, for the runtime calls time.Now on stacks that can do
-// no more. Only the wall clock steps: monotonic times go on, as with clock_settime(2).
-const nowPatch = `
-var stepped atomic.Int64
-
-func init() {
-	name, is := syscall.Getenv("` + clockVar + `")
-	if !is {
-		return
-	}
-	go func() {
-		for ; ; Sleep(20 * Millisecond) {
-			fd, err := open(name)
-			if err != nil {
-				continue
-			}
-			var buf [32]byte
-			n, _ := read(fd, buf[:])
-			closefd(fd)
-			ahead, sign := int64(0), int64(1)
-			for _, c := range buf[:n] {
-				if c == '-' {
-					sign = -1
-				} else {
-					ahead = ahead*10 + int64(c-'0')
-				}
-			}
-			stepped.Store(sign * ahead)
-		}
-	}()
-}
-`
-
 // withClock builds hinit and hinit-lease-kubernetes with a clock that steps, and returns the directory of all programs.
 func withClock(t *testing.T, programs string) string {
 	t.Helper()
-	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
-	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
-		source = filepath.Join(strings.TrimSpace(string(out)), "src/time/time.go")
-	}
-	text, err := os.ReadFile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const now = "sec, nsec, mono := runtimeNow()\n\tif mono == 0 {"
-	changed := strings.Replace(string(text), now, "sec, nsec, mono := runtimeNow()\n\tsec += stepped.Load()\n\tif mono == 0 {", 1)
-	changed = strings.Replace(changed, "import (", "import (\n\t\"sync/atomic\"\n\t\"syscall\"", 1)
-	if !strings.Contains(changed, "stepped.Load") {
-		t.Fatal("time.Now of this Go has another text")
-	}
 	dir := t.TempDir()
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: filepath.Join(dir, "time.go")}})
+	overlay, err := cluster.SteppingClock(dir, clockVar)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"time.go": changed + nowPatch, "overlay.json": string(overlay)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	bin, err := os.MkdirTemp(filepath.Dir(programs), "clock-") //nolint:usetesting // the agents' user executes them
 	if err != nil {
@@ -87,7 +34,7 @@ func withClock(t *testing.T, programs string) string {
 		t.Fatal(err)
 	}
 	for module, program := range map[string]string{"../../..": "./cmd/hinit", "../..": "./cmd/hinit-lease-kubernetes"} {
-		cmd := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", bin+"/", program)
+		cmd := exec.Command("go", "build", "-overlay", overlay, "-o", bin+"/", program)
 		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", program, err, out)
