@@ -2,7 +2,9 @@ package redact
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 )
@@ -25,7 +27,13 @@ const (
 // Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
 type Secrets struct {
 	kinds  [256]byte
-	values map[byte][]string // the secret values by their first byte, longest first
+	values []secret // sorted by text; the first is empty
+}
+
+// secret is a value to hide.
+type secret struct {
+	text   string
+	prefix int // index of the longest other value with which text begins
 }
 
 // noSecrets is an empty set, with which only tokens of known shapes are hidden.
@@ -34,7 +42,7 @@ var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 // NewSecrets returns a set of values to hide. It leaves out values of less than eight bytes, because they occur in ordinary
 // words. It also leaves out values with several lines, because Hide examines single lines.
 func NewSecrets(values []string) *Secrets {
-	s := &Secrets{values: make(map[byte][]string)}
+	s := &Secrets{values: []secret{{}}}
 	for c := range s.kinds {
 		if wordByte(byte(c)) || c == '-' {
 			s.kinds[c] |= isWord
@@ -51,15 +59,16 @@ func NewSecrets(values []string) *Secrets {
 	for _, c := range ":\\\x1b\n" {
 		s.kinds[c] |= isOther
 	}
-	for _, v := range values {
-		if len(v) < leastSecret || strings.Contains(v, "\n") || slices.Contains(s.values[v[0]], v) {
+	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
+		if len(v) < leastSecret || strings.Contains(v, "\n") {
 			continue
 		}
 		s.kinds[v[0]] |= isLiteral
-		s.values[v[0]] = append(s.values[v[0]], v)
-	}
-	for _, list := range s.values {
-		slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+		at := len(s.values) - 1
+		for !strings.HasPrefix(v, s.values[at].text) {
+			at = s.values[at].prefix
+		}
+		s.values = append(s.values, secret{v, at})
 	}
 	return s
 }
@@ -137,18 +146,20 @@ type Masker struct {
 // keyLines is the largest number of lines in a private key.
 const keyLines = 200
 
+// minWork is the number of bytes that Hide compares with secrets in a chunk of any size. An agent chooses both its secrets and
+// its lines, so without a limit, lines of beginnings of long secrets would take PID 1's processor time.
+const minWork = 64 << 10
+
 // Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
 // chunk itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is an empty
-// set.
+// set. After too many bytes that are like a secret, Hide hides the rest of each line that contains the first byte of a secret.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if n := len(chunk); n > 0 && chunk[n-1] != '\n' {
 		return bytes.TrimSuffix(m.Hide(append(bytes.Clone(chunk), '\n'), set), []byte{'\n'})
 	}
-	if set == nil {
-		set = noSecrets()
-	}
+	set = cmp.Or(set, noSecrets())
 	var out []byte
-	last := 0
+	last, left := 0, minWork+8*len(chunk)
 	cover := func(from, to int) {
 		out = append(append(out, chunk[last:from]...), Masked...)
 		last = to
@@ -164,7 +175,11 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 			continue
 		}
 		if kind&isLiteral != 0 {
-			if n := set.match(chunk[i:]); n > 0 {
+			n, cost := set.match(chunk[i:])
+			if left -= cost; left < 0 {
+				n = bytes.IndexByte(chunk[i:], '\n')
+			}
+			if n > 0 {
 				cover(i, i+n)
 				i, inWord = i+n, true
 				continue
@@ -207,18 +222,26 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 }
 
 // Text returns text with [Masked] in place of each secret of a known shape.
-func Text(text string) string {
-	return string(new(Masker).Hide([]byte(text), nil))
+func Text(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
+
+// match returns the length of the longest value in the set with which text begins, or 0. cost is about the number of bytes that
+// match has compared.
+func (s *Secrets) match(text []byte) (n, cost int) {
+	after := sort.Search(len(s.values), func(i int) bool { return s.values[i].text > string(text) })
+	at := after - 1
+	n = commonLength(text, s.values[at].text)
+	cost = n + commonLength(text, s.values[min(after, len(s.values)-1)].text)
+	for len(s.values[at].text) > n {
+		at = s.values[at].prefix
+	}
+	return len(s.values[at].text), cost
 }
 
-// match returns the length of the longest value in the set with which text begins, or 0.
-func (s *Secrets) match(text []byte) int {
-	for _, v := range s.values[text[0]] {
-		if hasPrefix(text, v) {
-			return len(v)
-		}
+func commonLength(a []byte, b string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
 	}
-	return 0
+	return n
 }
 
 // secretToken returns the range of the secret part in a token at the beginning of s. If there is no token, to is 0.
@@ -286,10 +309,7 @@ func botToken(s []byte, colon int) (from, to int) {
 	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
 		return 0, 0
 	}
-	from = colon
-	for from > 0 && s[from-1] >= '0' && s[from-1] <= '9' {
-		from--
-	}
+	from = len(bytes.TrimRight(s[:colon], "0123456789"))
 	if digits := colon - from; digits < 8 || digits > 10 {
 		return 0, 0
 	}
@@ -334,9 +354,8 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		m.key--
 		end := at + bytes.IndexByte(chunk[at:], '\n')
 		line := bytes.TrimSpace(chunk[at:end])
-		header := hasPrefix(line, "Proc-Type:") || hasPrefix(line, "DEK-Info:")
 		switch {
-		case len(line) == 0, header:
+		case len(line) == 0, hasPrefix(line, "Proc-Type:"), hasPrefix(line, "DEK-Info:"):
 		case len(line) <= 80 && classLength(line, keyText) == len(line):
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
@@ -361,9 +380,7 @@ func escape(s []byte) int {
 	return n
 }
 
-func hasPrefix(s []byte, prefix string) bool {
-	return len(s) >= len(prefix) && string(s[:len(prefix)]) == prefix
-}
+func hasPrefix(s []byte, prefix string) bool { return bytes.HasPrefix(s, []byte(prefix)) }
 
 // classLength returns the number of bytes at the beginning of s that belong to a class.
 func classLength(s []byte, class func(byte) bool) int {
@@ -404,8 +421,6 @@ func keyByte(c byte) bool { return wordByte(c) || c == '-' }
 
 func keyText(c byte) bool { return alnum(c) || c == '+' || c == '/' || c == '=' }
 
-func bearerByte(c byte) bool {
-	return keyByte(c) || c == '.' || c == '~' || c == '+' || c == '/' || c == '='
-}
+func bearerByte(c byte) bool { return keyText(c) || keyByte(c) || c == '.' || c == '~' }
 
 func upperDigit(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }

@@ -267,3 +267,61 @@ func BenchmarkMask(b *testing.B) {
 		})
 	}
 }
+
+// An agent with many secrets that begin alike, and lines of such beginnings, took a whole processor in PID 1.
+func TestSecretsThatBeginAlikeAreHiddenAsBefore(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func(least, most int) string {
+		b := make([]byte, least+r.IntN(most-least))
+		for i := range b {
+			b[i] = "xy"[r.IntN(2)]
+		}
+		return string(b)
+	}
+	for range 2000 {
+		var values []string
+		for range r.IntN(12) {
+			values = append(values, word(8, 14))
+		}
+		text := word(0, 60)
+		want := ""
+		for i := 0; i < len(text); {
+			longest := ""
+			for _, v := range values {
+				if len(v) > len(longest) && strings.HasPrefix(text[i:], v) {
+					longest = v
+				}
+			}
+			if longest == "" {
+				want, i = want+text[i:i+1], i+1
+			} else {
+				want, i = want+redact.Masked, i+len(longest)
+			}
+		}
+		if got := string(new(redact.Masker).Hide([]byte(text+"\n"), redact.NewSecrets(values))); got != want+"\n" {
+			t.Fatalf("%q without %q is %q, want %q", text, values, got, want)
+		}
+	}
+}
+
+func TestLinesThatAreLikeALongSecretAreHiddenWhole(t *testing.T) {
+	set := redact.NewSecrets([]string{strings.Repeat("x", 8000) + "y"})
+	line := "begin " + strings.Repeat("x", 7000) + "\n"
+	got := string(new(redact.Masker).Hide([]byte("first\n"+strings.Repeat(line, 10)+"last\n"), set))
+	if !strings.HasPrefix(got, "first\nbegin x") || !strings.HasSuffix(got, "begin "+redact.Masked+"\nlast\n") {
+		t.Errorf("%d bytes: %.50q … %q", len(got), got, got[max(0, len(got)-50):])
+	}
+}
+
+func BenchmarkSecretsThatBeginAlike(b *testing.B) {
+	prefix := strings.Repeat("x", 55)
+	var values []string
+	for i := range 256 {
+		values = append(values, fmt.Sprintf("%s%06d", prefix, i))
+	}
+	set, line := redact.NewSecrets(values), []byte(strings.Repeat("x", 64<<10)+"\n")
+	b.SetBytes(int64(len(line)))
+	for b.Loop() {
+		new(redact.Masker).Hide(line, set)
+	}
+}
