@@ -1,6 +1,7 @@
 package logrotate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -53,9 +54,7 @@ func (f *file) openOnce() error {
 
 // openDir opens dir, which ends with a slash, and creates it if it is missing.
 func openDir(dir string) (int, error) {
-	if dir == "" {
-		dir = "."
-	}
+	dir = cmp.Or(dir, ".")
 	dir = filepath.Clean(dir)
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Open(dir, flags, 0)

@@ -1,6 +1,7 @@
 package logrotate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,9 +79,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	if l := s.logs[name]; l != nil {
 		return l
 	}
-	if profile == "" {
-		profile = name
-	}
+	profile = cmp.Or(profile, name)
 	l := &Log{set: s, name: name, profile: profile, path: file}
 	l.limiter.writeLines, l.limiter.recordDelay = l.writeToSinks, s.opts.period
 	for i := range l.sources {

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -66,9 +67,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	if parent := filepath.Dir(root); filepath.Base(parent) == profilesDir {
 		root = filepath.Dir(parent)
 	}
-	if marker == "" {
-		marker = "SOUL.md"
-	}
+	marker = cmp.Or(marker, "SOUL.md")
 	if actor == nil {
 		actor = fsutil.Self()
 	}

@@ -1,6 +1,7 @@
 package fsutil
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -261,9 +262,7 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 // removed the temporary file.
 func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
 	pattern := o.TempName
-	if pattern == "" {
-		pattern = "." + base + ".*.tmp"
-	}
+	pattern = cmp.Or(pattern, "."+base+".*.tmp")
 	if strings.ContainsAny(pattern, "/\x00") {
 		return "", fmt.Errorf("name of the temporary file %q: %w", pattern, fs.ErrInvalid)
 	}

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -274,9 +275,7 @@ func LookPath(name string, env []string) (string, error) {
 	}
 	found := error(unix.ENOENT)
 	for _, dir := range filepath.SplitList(Getenv(env, "PATH")) {
-		if dir == "" {
-			dir = "."
-		}
+		dir = cmp.Or(dir, ".")
 		file := dir + "/" + name
 		var st unix.Stat_t
 		if err := unix.Stat(file, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {

@@ -1,6 +1,7 @@
 package reexec
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,9 +139,7 @@ func (g *Generation) refuse(reason string) {
 // binary means the file of this program. Ask returns the number of this generation. It doesn't wait for the result: either
 // the next generation begins, or Refusal returns the reason of the failure.
 func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
-	if binary == "" {
-		binary = g.Exe
-	}
+	binary = cmp.Or(binary, g.Exe)
 	if !g.settled.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -21,9 +22,7 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
 	}
 	dir, name := filepath.Split(filepath.Clean(d.Path))
-	if dir == "" {
-		dir = "."
-	}
+	dir = cmp.Or(dir, ".")
 	if name == ".." || name == "." || name == "" {
 		dir, name = d.Path, ""
 	}

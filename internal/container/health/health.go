@@ -70,9 +70,7 @@ func New(o Options) *Health {
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) {
-			if profile == "" {
-				profile = profiles.Default
-			}
+			profile = cmp.Or(profile, profiles.Default)
 			return o.Store.Env(profile)
 		},
 		State: func(profile string) (profiles.State, error) {
