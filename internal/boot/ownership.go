@@ -113,7 +113,7 @@ func (o *ownershipPhase) giveHome() error {
 	// remove it.
 	_ = o.root.Remove(PendingFile) // left by an earlier repair
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
-	if _, _, err := o.root.Chown("", o.to); err != nil {
+	if _, _, err := o.root.Chown("", o.to.Taking(uid)); err != nil { // no tenant: the agent can't rename a home to this place
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
 		return nil

@@ -19,7 +19,7 @@ type Tenants struct {
 
 // TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
-	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) {
+	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) || cfg.UIDRange().Has(agent.Identity().GID) {
 		return Tenants{}
 	}
 	t := Tenants{On: true, UIDs: cfg.UIDRange(), All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}

@@ -60,3 +60,17 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 		t.Error("names without an end are examined")
 	}
 }
+
+// TestTheGroupOfTheAgentIsNoTenants: with agent.user 10000:20005 a profile got the gid 20005, and read what the agent's group may read.
+func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
+	testkit.NeedRoot(t)
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gid, on := range map[uint32]bool{10000: true, 20000: false, 20005: false} {
+		if got := TenantsOf(cfg, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: gid})).On; got != on {
+			t.Errorf("agent.user 10000:%d: profiles have users of their own: %t", gid, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -58,10 +59,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	demand := procstat.ReadDemand()
 	measureProcesses(ctx, all, &fewer)
 	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
-	tenants := make([]*tenant, 0, len(all))
-	for _, t := range all {
-		tenants = append(tenants, t)
-	}
+	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
 	ports := localPorts()
 	hog := portHog(tenants, demand.Sockets, ports)

@@ -140,11 +140,12 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if tenant { // the agent could have linked files of other profiles into this home
 		w.Copied = was
 	}
-	err := w.Give(d, profile, false)
-	if err == nil && tenant && !w.DryRun {
-		_, err = d.Chmod(profile, privateMode)
+	if tenant && !w.DryRun { // first, so that no interrupted move leaves a home that other users can enter
+		if _, err := d.Chmod(profile, privateMode); err != nil {
+			return err
+		}
 	}
-	return err
+	return w.Give(d, profile, false)
 }
 
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.

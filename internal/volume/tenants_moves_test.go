@@ -1,0 +1,153 @@
+package volume
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
+	"hinit/internal/testkit"
+)
+
+// errCut ends a move as a power failure does: the rest of the move does not run.
+type errCut struct{}
+
+// cutMove moves the home of coder, and ends after the n-th changed file. complete reports whether the move was over before that.
+func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
+	t.Helper()
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	defer func() {
+		if cut := recover(); cut != nil && cut != any(errCut{}) {
+			panic(cut)
+		}
+	}()
+	changed := 0
+	w := owntree.Walk{Found: func(string, uint32, error) {
+		if changed++; changed == n {
+			panic(errCut{})
+		}
+	}}
+	must(t, MoveHome(d, "coder", uint32(was), to.Taking(uint32(was)), tenant, &w))
+	return true
+}
+
+// wantAll checks that every file in a home belongs to one user, and that no file is lost.
+func wantAll(t *testing.T, home string, uid int) {
+	t.Helper()
+	must(t, filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && uidOf(t, path) != uid {
+			t.Errorf("%s is uid %d's, want %d", path, uidOf(t, path), uid)
+		}
+		return err
+	}))
+	if read(t, home+"/.env") != "SECRET=1" || read(t, home+"/work/deep/file") != "x" || read(t, home+"/linked") != "shared" {
+		t.Error("a file has lost its content")
+	}
+}
+
+// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart: the power failed after the home had its new owner, and before it was closed to
+// other users. The starts after that left it open.
+func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
+	testkit.NeedRoot(t)
+	steps := 0
+	for complete := false; !complete; {
+		steps++
+		home := volume(t)
+		write(t, home+"/profiles/coder/.env", "SECRET=1")
+		write(t, home+"/profiles/coder/work/deep/file", "x")
+		write(t, home+"/profiles/other/file", "shared")
+		must(t, os.Link(home+"/profiles/other/file", home+"/profiles/coder/linked"))
+		must(t, os.Symlink("/etc/passwd", home+"/profiles/coder/link"))
+		give(t, home, agentUID)
+		outside := owner(t, "/etc/passwd")
+		o, _ := options(t, home, nil)
+		o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 29999}, Own: map[string]bool{"coder": true}}
+		uid := int(FirstUID(o.Tenants.UIDs, "coder"))
+		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}
+
+		complete = cutMove(t, o, agentUID, tenant, true, steps)
+		moveHomes(t.Context(), o.Options, "")
+		wantAll(t, home+"/profiles/coder", uid)
+		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+
+		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
+			t.Errorf("the way back has another number of steps than %d", steps)
+		}
+		if !complete { // typed again
+			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().Taking(uint32(uid)), false, -1)
+		}
+		wantAll(t, home+"/profiles/coder", agentUID)
+		wantOwner(t, home+"/profiles/other/file", fmt.Sprintf("%d:%d 0644", agentUID, agentUID))
+		if owner(t, "/etc/passwd") != outside {
+			t.Error("the target of a link has another owner")
+		}
+	}
+	if steps < 6 {
+		t.Errorf("the move has only %d steps", steps)
+	}
+}
+
+// TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole: the agent renames the home after each of its files.
+func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	give(t, o.Home+"/profiles/coder", agentUID)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	names, n := []string{"coder", "renamed"}, 0
+	w := owntree.Walk{Found: func(string, uint32, error) {
+		must(t, agent().Do(func() error { return os.Rename(o.Home+"/profiles/"+names[n%2], o.Home+"/profiles/"+names[(n+1)%2]) }))
+		n++
+	}}
+	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}, true, &w))
+	bootTenants(t, o)
+	if homes, err := os.ReadDir(o.Home + "/profiles"); err != nil || len(homes) != 1 || homes[0].Name() != names[n%2] || n < 3 {
+		t.Errorf("after %d renames: %v, %v", n, homes, err)
+	}
+	for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644"} {
+		wantOwner(t, o.Home+"/profiles/"+names[n%2]+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
+	}
+}
+
+// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write into
+// its data directory after that had changed.
+func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	must(t, os.Chown(o.Home, 20005, 20005))
+	bootTenants(t, o)
+	if got := uidOf(t, o.Home); got != agentUID {
+		t.Errorf("the data directory is uid %d's", got)
+	}
+	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
+}
+
+// TestTenThousandProfilesHaveAUserEach: the names of a full directory, and the range that is the default.
+func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
+	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, On: true, All: true}
+	homes, asked := make(map[string]uint32), 0
+	for i := range fsutil.MostNames {
+		homes[fmt.Sprintf("customer-%d", i)] = 10000
+	}
+	given := assignUIDs(tenants, homes, "", func(uint32) bool { asked++; return false })
+	users := make(map[uint32]bool)
+	for name, uid := range given {
+		users[uid], homes[name] = true, uid
+	}
+	if most := tenants.UIDs.Size() - 1; len(given) != most || len(users) != most || asked > most {
+		t.Errorf("%d profiles have %d users, and /etc/passwd was read %d times", len(given), len(users), asked)
+	}
+	for name, uid := range assignUIDs(tenants, homes, "", func(uint32) bool { return false }) {
+		if homes[name] != uid {
+			t.Errorf("%s had uid %d and has %d", name, homes[name], uid)
+		}
+	}
+}
