@@ -1,14 +1,12 @@
 package supervisor
 
-// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process
-// ends, the machine ends its descendants: SIGTERM, half a second later SIGKILL. Then the finish command runs, if the
-// service has one (event "dies"). Then the service enters the state that the exit of the main process has chosen: down,
-// backoff, parked, failed, or starting.
+// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process ends, the
+// machine ends its descendants: SIGTERM, half a second later SIGKILL. Then the finish command runs, if any (event "dies"). Then
+// the service enters the state that the exit has chosen: down, backoff, parked, failed, or starting.
 //
-// Some events in the table are conditions or have other sources. "lacking": a need of the service is unmet. "crowded": too
-// many services are starting, so the service must wait for its turn. "full": memory is short; "room": memory is no longer
-// short. "due": the schedule of a task. "follow": Policy.RestartOn. "ending": the service has announced its own end through
-// sd_notify.
+// Some events in the table are conditions or have other sources. "lacking": a need of the service is unmet. "crowded": too many
+// services are starting, so the service must wait for its turn. "full": memory is short; "room": memory is no longer short.
+// "due": the schedule of a task. "follow": Policy.RestartOn. "ending": the service has announced its own end through sd_notify.
 //
 //	state      event       next       does
 //	---------  ----------  ---------  -------------------
@@ -134,8 +132,7 @@ const (
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second
-	// drainTime is the time that a service with Policy.Drains (a logger) has to read the rest of its input during a
-	// shutdown. The time begins when all other services have ended.
+	// drainTime is how long a service with Policy.Drains (a logger) may read its input after all other services have ended.
 	drainTime = time.Second
 	// mostQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
 	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
@@ -153,8 +150,7 @@ const (
 	reasonEndedAsRequested = "ended as asked"
 )
 
-// Numbers of the signals that the machine uses, see signal(7). A test compares them with the numbers of the operating
-// system.
+// Numbers of the signals that the machine uses, see signal(7). A test compares them with the numbers of the operating system.
 const (
 	sigHup  = 1
 	sigInt  = 2
@@ -165,8 +161,8 @@ const (
 	sigStop = 19
 )
 
-// wakingSignals lists the signals that ask a process to end or to reload. When the machine forwards one of these signals,
-// it also sends SIGCONT, because a stopped process would not handle the signal.
+// wakingSignals lists the signals that ask a process to end or to reload. With each of them, the machine sends SIGCONT, because
+// a stopped process would not handle the signal.
 var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
