@@ -95,7 +95,7 @@ func bounded(actor ast.Expr) bool {
 }
 
 // takers are what takes a turn for the function that it is given.
-var takers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "inShortTurn"}
+var takers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "runShortCall"}
 
 // TestWhoWaitsForADiskTakesATurn: PID 1 has as many threads as calls may wait at the same time, see internal/blocking. A call
 // that waits without a turn could need one more, and the Go runtime ends the process where it can't have one.

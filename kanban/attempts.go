@@ -53,7 +53,7 @@ func (p *pass) detectCrashed() error {
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.containerGone
 		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, treat no worker as young
-		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
+		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.workerEnded(w) {
 			continue
 		}
 		if at := w.failureTime(); p.now < at && at-p.now <= reasonGrace+1 {
@@ -138,9 +138,9 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// limitOf returns the number of failures at which the task is blocked. source says whether the task or the dispatcher sets
+// failureLimitOf returns the number of failures at which the task is blocked. source says whether the task or the dispatcher sets
 // this limit.
-func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
+func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
 	}
@@ -161,7 +161,7 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 		return
 	}
 	t.exec("UPDATE tasks SET status = 'blocked' WHERE id = ?", task.ID)
-	limit, source := p.limitOf(task, r)
+	limit, source := p.failureLimitOf(task, r)
 	t.event(task.ID, task.CurrentRunID, "gave_up", object{
 		{"failures", failures}, {"effective_limit", limit}, {"limit_source", source}, {"error", text}, {"trigger_outcome", r.outcome},
 	}.with(r.extra...))
@@ -208,7 +208,7 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons why the respawn guard ([pass.guard]) holds back a task.
+// The reasons why the respawn guard ([pass.holdReason]) holds back a task.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
@@ -218,7 +218,7 @@ const (
 )
 
 // rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a
-// failure: the task only waits for the cooldown. The text stays if a later attempt ends without an error text. [pass.guard]
+// failure: the task only waits for the cooldown. The text stays if a later attempt ends without an error text. [pass.holdReason]
 // must recognise the text, because otherwise its word "quota" would hold back the task for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
@@ -231,8 +231,8 @@ type attempt struct {
 	Failures int64 // consecutive failures of the task
 }
 
-// backoffMost limits the number of times that the pause between two attempts doubles.
-const backoffMost = 4
+// maxBackoffDoublings limits the number of times that the pause between two attempts doubles.
+const maxBackoffDoublings = 4
 
 // retryTime returns the time from which a task may be started again after an attempt. A jitter spreads tasks that failed for the
 // same reason.
@@ -242,7 +242,7 @@ func (p *pass) retryTime(e attempt) int64 {
 	case "rate_limited":
 		wait = envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultCooldown)
 	case "crashed", "timed_out", "spawn_failed", "stale":
-		wait = int64(p.Backoff/time.Second) << min(max(e.Failures-1, 0), backoffMost)
+		wait = int64(p.Backoff/time.Second) << min(max(e.Failures-1, 0), maxBackoffDoublings)
 	}
 	if p.Backoff > 0 && wait > 0 {
 		h := fnv.New32a()
@@ -255,10 +255,10 @@ func (p *pass) retryTime(e attempt) int64 {
 	return e.At + wait
 }
 
-// guard returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or
+// holdReason returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or
 // repeat finished work. All reasons expire except blocker_auth, which ends when an operator unblocks or
 // reassigns the task.
-func (p *pass) guard(task string, from Status) (string, error) {
+func (p *pass) holdReason(task string, from Status) (string, error) {
 	type state struct {
 		attempt
 		Failure string

@@ -111,9 +111,9 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			}
 			run, asked := b.task(id).CurrentRunID, len(b.runner.jobs)
 			b.runner.fail = nil
-			b.runner.known[run] = Sighting{Sight: NeverStarted}
+			b.runner.known[run] = WorkerReport{Liveness: NeverStarted}
 			if started {
-				b.runner.known[run] = Sighting{Sight: Alive, Worker: Worker{PID: 77}}
+				b.runner.known[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: 77}}
 			}
 			b.pass(time.Hour)
 			b.tick()
@@ -127,7 +127,8 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
-	// The task was reclaimed by hand meanwhile, before the next pass or within it. The worker of the reclaimed attempt met the next one's.
+	// The task was reclaimed by hand meanwhile, before the next pass or within it. The worker of the reclaimed attempt met the
+	// next one's.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)
@@ -138,7 +139,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 				t.Error("the pass went well")
 			}
 			first := b.task(id).CurrentRunID
-			b.runner.known[first] = Sighting{Sight: NeverStarted}
+			b.runner.known[first] = WorkerReport{Liveness: NeverStarted}
 			reclaim := func() {
 				b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, claim_expires = NULL, current_run_id = NULL")
 				b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at")
@@ -163,7 +164,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			if b.task(id).CurrentRunID == first || b.task(id).WorkerPID == 0 {
 				t.Errorf("there is no other attempt: %+v", b.task(id))
 			}
-			if b.runner.known[first].Sight == Alive {
+			if b.runner.known[first].Liveness == Alive {
 				t.Errorf("within the pass %v: two workers are on one task", within)
 			}
 			b.sound()

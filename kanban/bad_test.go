@@ -174,7 +174,7 @@ func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 			bad, good := b.ready("alpha"), b.ready("beta")
 			b.tick()
 			b.exec("UPDATE " + table.name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
-			misfits, err := b.Misfits(t.Context())
+			misfits, err := b.NonIntegerValues(t.Context())
 			if must(t, err); len(misfits) == 0 || table.name == "tasks" && !strings.Contains(misfits[0], bad) {
 				t.Errorf("%s: doctor names %q", c.name, misfits)
 			}

@@ -42,21 +42,21 @@ type Meta struct {
 	Archived       bool   `json:"archived"`
 }
 
-var slugs = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
+var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
 // Slug returns the canonical form of a board's name: trimmed, lower case. An empty name stays empty. The error for an invalid
 // name is a [ValueError].
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
-	if s != "" && !slugs.MatchString(s) {
+	if s != "" && !slugPattern.MatchString(s) {
 		return "", refuse("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
 	}
 	return s, nil
 }
 
-func (b *Boards) boards() string         { return filepath.Join(b.Root, "kanban", "boards") }
-func (b *Boards) dir(slug string) string { return filepath.Join(b.boards(), slug) }
-func (b *Boards) pointer() string        { return filepath.Join(b.Root, "kanban", "current") }
+func (b *Boards) boards() string           { return filepath.Join(b.Root, "kanban", "boards") }
+func (b *Boards) dir(slug string) string   { return filepath.Join(b.boards(), slug) }
+func (b *Boards) currentBoardFile() string { return filepath.Join(b.Root, "kanban", "current") }
 
 func (b *Boards) db(slug string) string {
 	if slug == DefaultBoard {
@@ -68,7 +68,7 @@ func (b *Boards) db(slug string) string {
 // Current returns the board for a command without --board. This is the board in HERMES_KANBAN_BOARD, or else the board that
 // [Boards.Switch] has chosen. If neither exists, it is the default board.
 func (b *Boards) Current() string {
-	line, _ := wholefile.Read(b.pointer(), maxFileSize)
+	line, _ := wholefile.Read(b.currentBoardFile(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
 		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
@@ -96,7 +96,7 @@ func (b *Boards) List() ([]Meta, error) {
 	list := []Meta{b.Meta(DefaultBoard)}
 	for _, e := range entries { // sorted by name
 		slug := e.Name()
-		if slug != DefaultBoard && slugs.MatchString(slug) && b.Exists(slug) {
+		if slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
 		}
 	}
@@ -181,7 +181,7 @@ func (b *Boards) Switch(slug string) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(b.pointer(), []byte(slug+"\n"))
+	return writeWhole(b.currentBoardFile(), []byte(slug+"\n"))
 }
 
 // Remove moves a board to the archive and returns its new path. If hard is true, it deletes the board instead. The default board
@@ -204,8 +204,8 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
 	}
-	if line, _ := wholefile.Read(b.pointer(), maxFileSize); strings.TrimSpace(string(line)) == slug {
-		_ = os.Remove(b.pointer())
+	if line, _ := wholefile.Read(b.currentBoardFile(), maxFileSize); strings.TrimSpace(string(line)) == slug {
+		_ = os.Remove(b.currentBoardFile())
 	}
 	return movedTo, nil
 }
@@ -217,7 +217,7 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	}
 	base := filepath.Join(dir, fmt.Sprintf("%s-%d", slug, now.Unix()))
 	to := base
-	for n := 1; exists(to) == nil; n++ {
+	for n := 1; statError(to) == nil; n++ {
 		to = fmt.Sprintf("%s-%d", base, n)
 	}
 	return to, os.Rename(b.dir(slug), to)
@@ -232,7 +232,7 @@ func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugs.MatchString(name): // a profile's name has the same form as a board's slug
+	case slugPattern.MatchString(name): // a profile's name has the same form as a board's slug
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""

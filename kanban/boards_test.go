@@ -104,7 +104,7 @@ func TestCurrentBoard(t *testing.T) {
 		want("falls through "+bad, "one")
 	}
 	must(t, os.MkdirAll(b.dir("empty"), 0o755))
-	must(t, os.WriteFile(b.pointer(), []byte("empty\n"), 0o644))
+	must(t, os.WriteFile(b.currentBoardFile(), []byte("empty\n"), 0o644))
 	want("an empty directory is no board", "default")
 	if err := b.Switch("three"); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("%v", err)

@@ -157,13 +157,13 @@ func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
 	for {
-		if err := s.torn(); err == nil || !pause.For(ctx, 20*time.Millisecond) {
+		if err := s.lengthError(); err == nil || !pause.For(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-func (s *Store) torn() error {
+func (s *Store) lengthError() error {
 	var header [100]byte
 	if n, err := s.raw.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {

@@ -166,11 +166,11 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 		if !ok {
 			return
 		}
-		limit, _ := p.limitOf(w.Task, r)
+		limit, _ := p.failureLimitOf(w.Task, r)
 		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, sameEnding("gave_up", r.why))
+			t.closeRun(w.CurrentRunID, newEnding("gave_up", r.why))
 		} else {
-			t.closeRun(w.CurrentRunID, sameEnding(r.outcome, r.why))
+			t.closeRun(w.CurrentRunID, newEnding(r.outcome, r.why))
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.counts {
@@ -203,7 +203,7 @@ func (p *pass) releaseStaleClaims() error {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
 			continue // the claim is valid, or the worker has ended: detectCrashed examines how the worker ended
-		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
+		case w.local && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
 			}

@@ -193,7 +193,7 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	defer rows.Close()
 	for rows.Next() {
 		var row T
-		if err := rows.Scan(fields(reflect.ValueOf(&row).Elem())...); err != nil {
+		if err := rows.Scan(scanTargets(reflect.ValueOf(&row).Elem())...); err != nil {
 			return nil, err
 		}
 		list = append(list, row)
@@ -201,8 +201,8 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	return list, rows.Err()
 }
 
-// fields returns pointers to the parts of row, in the order of the columns, for Scan.
-func fields(row reflect.Value) (places []any) {
+// scanTargets returns pointers to the parts of row, in the order of the columns, for Scan.
+func scanTargets(row reflect.Value) (places []any) {
 	if row.Kind() != reflect.Struct {
 		place := row.Addr().Interface()
 		if words, is := place.(*[]string); is {
@@ -211,7 +211,7 @@ func fields(row reflect.Value) (places []any) {
 		return []any{place}
 	}
 	for _, field := range row.Fields() {
-		places = append(places, fields(field)...)
+		places = append(places, scanTargets(field)...)
 	}
 	return places
 }
@@ -254,9 +254,9 @@ func selection[T any](t table) string {
 // asInteger returns an SQL expression that reads a column as a whole number, whatever value a row contains.
 func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// Misfits lists the tasks and runs with a value in a numeric column that is not a whole number. Each text contains the id of
-// the row and the name of the column.
-func (s *Store) Misfits(ctx context.Context) ([]string, error) {
+// NonIntegerValues lists the tasks and runs with a value in a numeric column that is not a whole number. Each text contains the
+// id of the row and the name of the column.
+func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
 			wrong := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
@@ -360,8 +360,8 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 }
 
 // LastRuns returns at most `most` attempts at any tasks, newest first.
-func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
-	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
+func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
+	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
 }
 
 // Events returns the events of one task, or of all tasks if task is empty. It returns only events with an ID greater than

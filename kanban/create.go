@@ -323,7 +323,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 			return errNothing
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		t.closeRun(task.CurrentRunID, sameEnding("reclaimed", "archived"))
+		t.closeRun(task.CurrentRunID, newEnding("reclaimed", "archived"))
 		t.event(id, task.CurrentRunID, "archived", nil)
 		t.promoteChildren(id)
 		return nil

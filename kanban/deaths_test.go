@@ -49,11 +49,11 @@ func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	return w, err
 }
 
-func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]Sighting, error) {
+func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error) {
 	list, err := r.fakeRunner.WorkerStates(ctx, refs)
 	for i := range list {
-		if list[i].Sight == Unknown {
-			list[i].Sight = NeverStarted
+		if list[i].Liveness == Unknown {
+			list[i].Liveness = NeverStarted
 		}
 	}
 	return list, err
@@ -81,7 +81,7 @@ func TestDispatcherDies(t *testing.T) {
 func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
 	r := &oneLife{t: t, working: make(map[string]int64)}
-	r.fakeRunner = fakeRunner{known: make(map[int64]Sighting), procs: b.procs, knows: true}
+	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knows: true}
 	parent := b.ready("alpha")
 	ids := []string{parent, b.ready("beta"), b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})}
 	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {
@@ -105,7 +105,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 				if must(t, err); !ok {
 					t.Errorf("%s: run %d was superseded", id, run)
 				}
-				r.known[run] = Sighting{Sight: Ended, Exit: Exit{Known: true}}
+				r.known[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
 				delete(r.working, id)
 			}
 		}
@@ -221,14 +221,14 @@ func TestFilesDie(t *testing.T) {
 
 	b := newBoard(t) // a ledger cut short at any byte
 	l := readLedger(b.paths.ledger())
-	must(t, l.add(entry{Run: 1, Task: "t_1", Host: testHost}))
-	must(t, l.add(entry{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
+	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
+	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
 	whole, err := os.ReadFile(l.path)
 	must(t, err)
 	for n := range whole {
 		must(t, os.WriteFile(l.path, whole[:n], 0o644))
 		cut := readLedger(l.path)
-		must(t, cut.add(entry{Run: 3, Task: "t_3"}))
+		must(t, cut.add(workerRecord{Run: 3, Task: "t_3"}))
 		again := readLedger(l.path)
 		if again.runs[3].Task != "t_3" || len(again.runs) > 3 {
 			t.Fatalf("cut at %d: %+v", n, again.runs)
@@ -286,7 +286,7 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
-	stamp := func(b *board, change func(e *entry)) {
+	stamp := func(b *board, change func(e *workerRecord)) {
 		l := readLedger(b.paths.ledger())
 		for _, e := range l.runs {
 			change(&e)
@@ -309,7 +309,7 @@ func TestAdoption(t *testing.T) {
 			terminal := b.ready("alpha") // claimed by another program of that container
 			b.claim(terminal)
 			b.tick()
-			stamp(b, func(e *entry) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })
+			stamp(b, func(e *workerRecord) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })
 			b.exec("UPDATE tasks SET claim_lock = replace(claim_lock, 'host:', 'a-container-that-is-gone:')")
 			l := readLedger(b.paths.ledger())
 			for _, e := range l.locks {
@@ -332,7 +332,7 @@ func TestAdoption(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
 		task := b.claim(id)
-		b.runner.known[task.CurrentRunID] = Sighting{Sight: NeverStarted}
+		b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: NeverStarted}
 		b.pass(time.Minute)
 		b.tick()
 		b.wantStatus(id, Running)
@@ -352,7 +352,7 @@ func TestAdoption(t *testing.T) {
 	t.Run("the pid was not written down", func(t *testing.T) {
 		b, id, task := start(t)
 		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
-		b.runner.known[task.CurrentRunID] = Sighting{Sight: Alive, Worker: Worker{PID: task.WorkerPID}}
+		b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: task.WorkerPID}}
 		successor(b)
 		b.tick()
 		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.count(id, "spawned") != 2 {

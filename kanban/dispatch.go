@@ -36,7 +36,7 @@ type Dispatcher struct {
 	Backoff time.Duration
 
 	memories map[int64]*runNotes // notes about each run, by the run's number
-	holds    *Lock               // lock of the board, if this dispatcher holds it between passes
+	heldLock *Lock               // lock of the board, if this dispatcher holds it between passes
 }
 
 // runNotes is the data that a dispatcher keeps about a run between passes.
@@ -45,8 +45,8 @@ type runNotes struct {
 	askedToEndAt int64  // when the worker survived a request to end after its attempt; 0: never
 }
 
-// memory returns the notes about a run. They are empty at first; the caller may change them.
-func (d *Dispatcher) memory(run int64) *runNotes {
+// notesOf returns the notes about a run. They are empty at first; the caller may change them.
+func (d *Dispatcher) notesOf(run int64) *runNotes {
 	if d.memories == nil {
 		d.memories = make(map[int64]*runNotes)
 	}
@@ -89,14 +89,14 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		RespawnGuarded: []Guarded{}, RateLimited: []string{},
 	}
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
-	if d.holds != nil && !isFileAt(d.holds.file, d.Store.paths.TickLock()) {
-		d.holds.Release()
-		d.holds, d.Store.keptLock = nil, nil
+	if d.heldLock != nil && !isFileAt(d.heldLock.file, d.Store.paths.TickLock()) {
+		d.heldLock.Release()
+		d.heldLock, d.Store.keptLock = nil, nil
 		if _, err := d.Hold(); err != nil {
 			return res, err
 		}
 	}
-	if d.holds == nil {
+	if d.heldLock == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {
 		case errors.Is(err, unix.EROFS) && !opt.DryRun:
@@ -136,20 +136,20 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
-		d.holds, d.Store.keptLock = lock, lock
+		d.heldLock, d.Store.keptLock = lock, lock
 	}
 	return held, err
 }
 
-// row is a task that may be started.
-type row struct {
+// startCandidate is a task that may be started.
+type startCandidate struct {
 	ID, Assignee string
 	Again        bool // an earlier attempt at the task was started
 }
 
-// atWork returns the profile of each running task, by the number of the task's run. For a task without a run, the number is
-// negative.
-func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
+// runningProfiles returns the profile of each running task, by the number of the task's run. For a task without a run, the number
+// is negative.
+func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	type running struct {
 		Run  int64
 		Name string
@@ -170,12 +170,12 @@ type startLoops struct {
 
 func (p *pass) dispatch(opt TickOptions) error {
 	l := &startLoops{pass: p, free: math.MaxInt, exists: make(map[string]bool)}
-	who, err := p.Store.atWork(p.ctx)
+	who, err := p.Store.runningProfiles(p.ctx)
 	if err != nil {
 		return err
 	}
 	for _, w := range p.watched {
-		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.dead(w) {
+		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.workerEnded(w) {
 			who[w.CurrentRunID] = w.Assignee // the worker is still alive, but its attempt has ended during this pass
 		}
 	}
@@ -197,12 +197,12 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
 		l.fallback = who
 	}
-	return errors.Join(l.each(Ready), l.each(Review))
+	return errors.Join(l.startTasks(Ready), l.startTasks(Review))
 }
 
-// each starts the tasks with this status, highest priority first, until the limit of workers is reached.
-func (l *startLoops) each(status Status) error {
-	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+// startTasks starts the tasks with this status, highest priority first, until the limit of workers is reached.
+func (l *startLoops) startTasks(status Status) error {
+	rows, err := read[startCandidate](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
@@ -236,7 +236,7 @@ func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 
 // startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit of each profile don't apply to
 // a task in review.
-func (l *startLoops) startIfAllowed(r row, from Status) error {
+func (l *startLoops) startIfAllowed(r startCandidate, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback
 		l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
@@ -272,10 +272,10 @@ func (l *startLoops) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// start claims a task and starts its worker. It does nothing if [pass.guard] holds the task back, or if processes of an
+// start claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes of an
 // earlier attempt remain.
-func (l *startLoops) start(r row, from Status) error {
-	reason, err := l.guard(r.ID, from)
+func (l *startLoops) start(r startCandidate, from Status) error {
+	reason, err := l.holdReason(r.ID, from)
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (l *startLoops) start(r row, from Status) error {
 	if r.Again && !l.endLeftovers(r.ID) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
+	l.remember(workerRecord{Lock: l.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
 	// The claim fails if the task has got another assignee in the meantime, because that profile may be at its limit.
 	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces}
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
@@ -306,7 +306,7 @@ func (l *startLoops) start(r row, from Status) error {
 	return err
 }
 
-func (l *startLoops) countStarted(r row) {
+func (l *startLoops) countStarted(r startCandidate) {
 	l.running[r.Assignee]++
 	l.free--
 }

@@ -354,7 +354,7 @@ func TestNext(t *testing.T) {
 	if n := next(); n != 901 {
 		t.Errorf("end of the claim: in %d s", n)
 	}
-	b.runner.known[b.task(id).CurrentRunID] = Sighting{}
+	b.runner.known[b.task(id).CurrentRunID] = WorkerReport{}
 	if n := next(); n != 60 {
 		t.Errorf("a worker known by pid only: in %d s", n)
 	}

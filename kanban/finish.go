@@ -244,8 +244,8 @@ type ending struct {
 	metadata        string
 }
 
-// sameEnding returns an ending whose status and outcome are the same word.
-func sameEnding(outcome, err string) ending {
+// newEnding returns an ending whose status and outcome are the same word.
+func newEnding(outcome, err string) ending {
 	return ending{status: outcome, outcome: outcome, err: err}
 }
 
@@ -264,6 +264,6 @@ func (t *tx) closeRun(run int64, e ending) {
 
 // closeLeaked closes a run to which a task still refers although the task isn't running.
 func (t *tx) closeLeaked(task Task) {
-	t.closeRun(task.CurrentRunID, sameEnding("reclaimed", "the task had left the run behind"))
+	t.closeRun(task.CurrentRunID, newEnding("reclaimed", "the task had left the run behind"))
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }

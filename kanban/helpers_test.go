@@ -61,7 +61,7 @@ func openBoard(t *testing.T, root string, e env) *board {
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	b := &board{Store: s, t: t, env: e, now: time.Unix(1_800_000_000, 0)}
-	b.runner = &fakeRunner{known: make(map[int64]Sighting)}
+	b.runner = &fakeRunner{known: make(map[int64]WorkerReport)}
 	b.procs = &fakeProcs{alive: make(map[int]bool), starts: make(map[int]uint64), survives: make(map[int]bool)}
 	b.runner.procs = b.procs
 	b.d = &Dispatcher{
@@ -273,7 +273,7 @@ type fakeRunner struct {
 	fail    error
 	noPID   bool
 	lookErr error
-	known   map[int64]Sighting // by run
+	known   map[int64]WorkerReport // by run
 	ended   []int64
 	forgot  []int64
 	knows   bool // it knows the workers that it starts
@@ -294,7 +294,7 @@ func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 		return Worker{}, r.fail
 	}
 	for run, w := range r.late {
-		r.known[run] = Sighting{Sight: Alive, Worker: w}
+		r.known[run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	r.jobs = append(r.jobs, job)
 	if r.onStart != nil {
@@ -308,7 +308,7 @@ func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 	w := Worker{PID: 100000 + len(r.jobs), Start: uint64(job.Run)}
 	r.procs.set(w.PID, true, w.Start)
 	if r.knows {
-		r.known[job.Run] = Sighting{Sight: Alive, Worker: w}
+		r.known[job.Run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	return w, nil
 }
@@ -325,7 +325,7 @@ func (r *fakeRunner) pid(task string) (pid int) {
 	return pid
 }
 
-func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, error) {
+func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
 	if r.lookErr != nil {
@@ -334,18 +334,18 @@ func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, er
 	if r.onLook != nil {
 		r.onLook()
 	}
-	list := make([]Sighting, len(refs))
+	list := make([]WorkerReport, len(refs))
 	for i, ref := range refs {
 		list[i] = r.known[ref.Run]
 	}
 	return list, nil
 }
 
-func (r *fakeRunner) Withdraw(_ context.Context, ref Ref) (Sighting, error) {
+func (r *fakeRunner) Withdraw(_ context.Context, ref Ref) (WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
 	if errors.As(r.fail, new(*HostError)) {
-		return Sighting{}, r.fail
+		return WorkerReport{}, r.fail
 	}
 	delete(r.late, ref.Run)
 	return r.known[ref.Run], nil
@@ -359,7 +359,7 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termi
 		r.ended = append(r.ended, ref.Run)
 		list[i] = Termination{Attempted: true, Terminated: !r.deaf}
 		if !r.deaf {
-			r.known[ref.Run] = Sighting{Sight: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
+			r.known[ref.Run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
 		}
 	}
 	return list
@@ -384,7 +384,7 @@ func (b *board) exits(id string, x Exit) {
 	b.t.Helper()
 	task := b.task(id)
 	x.Known = true
-	b.runner.known[task.CurrentRunID] = Sighting{Sight: Ended, Worker: Worker{PID: task.WorkerPID}, Exit: x}
+	b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: Ended, Worker: Worker{PID: task.WorkerPID}, Exit: x}
 	b.procs.alive[task.WorkerPID] = false
 }
 
@@ -463,7 +463,7 @@ func newTestLog(t *testing.T) *slog.Logger {
 }
 
 // add writes the ledger with one more entry.
-func (l *ledger) add(e entry) error {
+func (l *ledger) add(e workerRecord) error {
 	l.record(e)
 	return l.save()
 }

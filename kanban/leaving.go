@@ -67,17 +67,17 @@ func (p *pass) settleDeparted(left []*observedTask) {
 	}
 }
 
-// withdraw cancels the requests to start these workers, which got no answer. Otherwise, a late request could start a worker
+// cancelStarts cancels the requests to start these workers, which got no answer. Otherwise, a late request could start a worker
 // beside another attempt. If a worker was already started, withdraw adds it to the workers whose attempt is over.
-func (p *pass) withdraw(list []*observedTask) {
+func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
 		switch {
 		case err != nil:
 			p.log().Warn("cannot withdraw the start of a worker; the task waits", "task", w.ID, "run", w.CurrentRunID, "error", err)
 			p.unanswered = append(p.unanswered, w)
-		case s.Sight == Alive:
-			p.note(w, s)
+		case s.Liveness == Alive:
+			p.storeSighting(w, s)
 			w.WorkerPID = w.ref.PID
 			p.leaving = append(p.leaving, w)
 		default:
@@ -89,7 +89,7 @@ func (p *pass) withdraw(list []*observedTask) {
 // leaveDeadline returns the time at which to end a worker whose attempt is over. The worker gets some time first, because it
 // usually still writes something after it has finished its task.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
-	asked, at := p.memory(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	asked, at := p.notesOf(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
@@ -115,7 +115,7 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 		if end.Terminated {
 			continue
 		}
-		p.memory(w.CurrentRunID).askedToEndAt = p.now
+		p.notesOf(w.CurrentRunID).askedToEndAt = p.now
 		survive = append(survive, w)
 	}
 	return survive
@@ -167,10 +167,10 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 	}), err
 }
 
-// entry is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept in
-// a file beside the board, because other programs define the columns of the board. Host, volume and the worker's boot show
+// workerRecord is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept
+// in a file beside the board, because other programs define the columns of the board. Host, volume and the worker's boot show
 // later whether the worker can still be alive.
-type entry struct {
+type workerRecord struct {
 	Run             int64  `json:"run,omitempty"`
 	Task            string `json:"task,omitempty"`
 	Host            string `json:"host,omitempty"`
@@ -185,15 +185,15 @@ type entry struct {
 // dispatcher. After a crash of the machine, no worker is left.
 type ledger struct {
 	path  string
-	runs  map[int64]entry
-	locks map[string]entry // by claimant
+	runs  map[int64]workerRecord
+	locks map[string]workerRecord // by claimant
 }
 
 func readLedger(path string) *ledger {
-	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
+	l := &ledger{path: path, runs: make(map[int64]workerRecord), locks: make(map[string]workerRecord)}
 	data, _ := wholefile.Read(path, maxFileSize) // treat an unreadable file as empty; saving the ledger replaces it
 	for line := range bytes.Lines(data) {
-		var e entry
+		var e workerRecord
 		if json.Unmarshal(line, &e) == nil {
 			l.record(e)
 		}
@@ -201,7 +201,7 @@ func readLedger(path string) *ledger {
 	return l
 }
 
-func (l *ledger) record(e entry) {
+func (l *ledger) record(e workerRecord) {
 	if e.Run != 0 {
 		l.runs[e.Run] = e
 	}

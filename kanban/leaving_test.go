@@ -83,7 +83,7 @@ func TestLeavingWorkers(t *testing.T) {
 		b.runner.onLook = func() { _, _ = b.Block(t.Context(), b.now, id, "why", 0) }
 		run := b.task(id).CurrentRunID
 		same(t, "spawned beside it", spawnedIDs(b.tick()))
-		b.runner.known[run] = Sighting{Sight: Ended, Exit: Exit{Known: true}}
+		b.runner.known[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
 		same(t, "spawned", spawnedIDs(b.tick()), other)
 	})
 	t.Run("what another program's worker has left is ended", func(t *testing.T) {

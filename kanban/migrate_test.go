@@ -210,7 +210,7 @@ func TestEmptyFileAndHalfSchema(t *testing.T) {
 	reopen()
 	s, err = openAt(t, path)
 	must(t, err)
-	sh, err := shapeOf(t.Context(), s.db)
+	sh, err := readSchema(t.Context(), s.db)
 	must(t, err)
 	if complete, old := sh.complete(); !complete || old {
 		t.Error("not complete")

@@ -26,11 +26,11 @@ type Runner interface {
 	Start(ctx context.Context, job Job) (Worker, error)
 
 	// WorkerStates returns the state of each run's worker, in the order of refs. It doesn't block.
-	WorkerStates(ctx context.Context, refs []Ref) ([]Sighting, error)
+	WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error)
 
 	// Withdraw cancels a start that got no answer, so that it does not take effect later. If the worker was already started, the
 	// result describes it. After an error, it is still unknown whether the worker will start.
-	Withdraw(ctx context.Context, ref Ref) (Sighting, error)
+	Withdraw(ctx context.Context, ref Ref) (WorkerReport, error)
 
 	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and SIGKILL after
 	// the grace. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of refs. For a
@@ -73,22 +73,22 @@ type Worker struct {
 	Boot  string // boot of the machine, and container, of the process, see [instance]; empty: not known
 }
 
-// Sight is the state of a worker as a runner knows it.
-type Sight int
+// Liveness is the state of a worker as a runner knows it.
+type Liveness int
 
 // The possible states of a worker.
 const (
-	Unknown Sight = iota // not started by this runner, or forgotten
+	Unknown Liveness = iota // not started by this runner, or forgotten
 	Alive
 	Ended
 	NeverStarted // the runner is sure that no worker of this run exists or will exist
 )
 
-// Sighting is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if it has ended.
-type Sighting struct {
-	Sight  Sight
-	Worker Worker
-	Exit   Exit
+// WorkerReport is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if it has ended.
+type WorkerReport struct {
+	Liveness Liveness
+	Worker   Worker
+	Exit     Exit
 }
 
 // Exit describes how a worker ended.
@@ -124,12 +124,12 @@ type Processes interface {
 // kernel implements [Processes] with /proc and pidfd.
 type kernel struct{}
 
-// mostPID is the maximum process id. The kernel would truncate a larger number, and so find another process.
-const mostPID = 1 << 22
+// maxPID is the maximum process id. The kernel would truncate a larger number, and so find another process.
+const maxPID = 1 << 22
 
 // Alive implements [Processes].
 func (kernel) Alive(pid int) bool {
-	if pid <= 0 || pid > mostPID || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+	if pid <= 0 || pid > maxPID || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return false
 	}
 	st, err := procstat.Read(pid)
@@ -147,7 +147,7 @@ const killWait = time.Second
 
 // End implements [Processes].
 func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Termination {
-	fd, err := unix.PidfdOpen(min(pid, mostPID+1), 0)
+	fd, err := unix.PidfdOpen(min(pid, maxPID+1), 0)
 	if err != nil {
 		return Termination{Attempted: true, Terminated: errors.Is(err, unix.ESRCH)}
 	}
@@ -207,7 +207,7 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 			continue
 		}
 		dir := "/proc/" + strconv.Itoa(p.PID)
-		env, err := wholefile.Read(dir+"/environ", mostEnvironment)
+		env, err := wholefile.Read(dir+"/environ", maxEnvironBytes)
 		if err != nil {
 			var st unix.Stat_t
 			sure = sure && (unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid())
@@ -231,6 +231,6 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	return pids, sure
 }
 
-// mostEnvironment limits the number of bytes that are read of an environment. A process can make the kernel show any part of its
+// maxEnvironBytes limits the number of bytes that are read of an environment. A process can make the kernel show any part of its
 // memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
-const mostEnvironment = 2 << 20
+const maxEnvironBytes = 2 << 20

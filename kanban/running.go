@@ -21,7 +21,7 @@ type observedTask struct {
 	ref               Ref
 	dispatcherStarted bool // the ledger shows that a dispatcher started the run
 	local             bool // the worker's pid is valid on this host
-	sight             Sight
+	sight             Liveness
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
 	pidReused         bool // the worker's pid now belongs to another process
@@ -40,22 +40,22 @@ type pass struct {
 	instance     string
 	watched      []*observedTask
 	leaving      []*observedTask // living workers whose attempt is over
-	endedEntries []entry         // entries of the ledger whose workers have ended
+	endedEntries []workerRecord  // entries of the ledger whose workers have ended
 
 	unanswered []*observedTask // attempts that are over, but whose worker was requested and may still start
 }
 
-// dead reports whether the worker has ended. If the runner does not know the worker, dead checks its pid.
-func (p *pass) dead(w *observedTask) bool {
+// workerEnded reports whether the worker has ended. If the runner does not know the worker, dead checks its pid.
+func (p *pass) workerEnded(w *observedTask) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
 	}
 	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
 
-// replaced reports whether the worker's pid now belongs to another process, which has another start time. The ledger has the
+// pidWasReused reports whether the worker's pid now belongs to another process, which has another start time. The ledger has the
 // worker's start time, or it was recorded when the pid was first seen for this run.
-func (p *pass) replaced(w *observedTask) bool {
+func (p *pass) pidWasReused(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true
 	}
@@ -63,7 +63,7 @@ func (p *pass) replaced(w *observedTask) bool {
 	if start == 0 {
 		return false
 	}
-	seen := p.memory(w.CurrentRunID)
+	seen := p.notesOf(w.CurrentRunID)
 	seen.start = cmp.Or(seen.start, start)
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
@@ -115,15 +115,15 @@ func (p *pass) observeWorkers() error {
 			return fmt.Errorf("cannot learn about %d workers: %w", len(refs), err)
 		}
 		for i, w := range append(asked, left...) {
-			p.note(w, sightings[i])
+			p.storeSighting(w, sightings[i])
 		}
 	}
 	p.settleDeparted(left)
-	if err := p.adopt(asked); err != nil {
+	if err := p.recordMissingPIDs(asked); err != nil {
 		return err
 	}
 	for _, w := range asked {
-		w.pidReused = w.sight == Unknown && w.local && w.WorkerPID != 0 && p.replaced(w)
+		w.pidReused = w.sight == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (p *pass) observeWorkers() error {
 func (p *pass) dropEnded() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
-		p.withdraw(unanswered)
+		p.cancelStarts(unanswered)
 	}
 	open := make(map[int64]bool, len(p.watched)+len(p.leaving))
 	locks := map[string]bool{p.Store.Claimer(): true}
@@ -141,7 +141,7 @@ func (p *pass) dropEnded() {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
 		if w.Status == Running && w.local && !w.containerGone { // the record shows later whether the worker can be alive
-			p.remember(entry{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
+			p.remember(workerRecord{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
 		}
 	}
 	maps.DeleteFunc(p.memories, func(run int64, _ *runNotes) bool { return !open[run] })
@@ -149,19 +149,19 @@ func (p *pass) dropEnded() {
 		return
 	}
 	if p.Runner != nil {
-		p.Runner.Forget(lo.Map(p.endedEntries, func(e entry, _ int) Ref {
+		p.Runner.Forget(lo.Map(p.endedEntries, func(e workerRecord, _ int) Ref {
 			return Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
 		}))
 	}
 	for _, e := range p.endedEntries {
 		delete(p.ledger.runs, e.Run)
 	}
-	maps.DeleteFunc(p.ledger.locks, func(lock string, _ entry) bool { return !locks[lock] })
+	maps.DeleteFunc(p.ledger.locks, func(lock string, _ workerRecord) bool { return !locks[lock] })
 	p.saveLedger()
 }
 
 // remember writes an entry to the ledger, with the identity of this container.
-func (p *pass) remember(e entry) {
+func (p *pass) remember(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {
 		return
@@ -179,7 +179,7 @@ func (p *pass) saveLedger() {
 // isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container
 // of this host made the entry. It is also the case if the entry's container had the data volume of this container, because
 // only one container at a time can have the volume.
-func (p *pass) isGone(e entry) bool {
+func (p *pass) isGone(e workerRecord) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
@@ -209,14 +209,14 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// note stores the answer of the runner. It ignores NeverStarted unless a dispatcher began the run: a claim without a worker may
-// belong to a person at a terminal.
-func (p *pass) note(w *observedTask, s Sighting) {
-	if s.Sight == NeverStarted && !w.dispatcherStarted {
+// storeSighting stores the answer of the runner. It ignores NeverStarted unless a dispatcher began the run: a claim without a
+// worker may belong to a person at a terminal.
+func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
+	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
 	}
-	w.sight, w.exit = s.Sight, s.Exit
-	if s.Sight == Alive || s.Sight == Ended {
+	w.sight, w.exit = s.Liveness, s.Exit
+	if s.Liveness == Alive || s.Liveness == Ended {
 		w.local = true
 		if s.Worker.PID != 0 {
 			w.ref.Worker = s.Worker
@@ -224,9 +224,9 @@ func (p *pass) note(w *observedTask, s Sighting) {
 	}
 }
 
-// adopt records the pids of workers whose dispatcher died before it could record them. The pid comes from the runner or the
-// ledger.
-func (p *pass) adopt(asked []*observedTask) error {
+// recordMissingPIDs records the pids of workers whose dispatcher died before it could record them. The pid comes from the runner
+// or the ledger.
+func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
 			continue

@@ -107,15 +107,15 @@ func (t table) create(name string) string {
 // renamedKinds lists the kinds of events that had another name in old files: first the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// shape is the structure of a file. It has the declared type of each column, by table and column, and the names of the
+// fileSchema is the structure of a file. It has the declared type of each column, by table and column, and the names of the
 // indexes.
-type shape struct {
+type fileSchema struct {
 	columns map[string]map[string]string
 	indexes []string
 }
 
-func shapeOf(ctx context.Context, q querier) (shape, error) {
-	sh := shape{columns: make(map[string]map[string]string)}
+func readSchema(ctx context.Context, q querier) (fileSchema, error) {
+	sh := fileSchema{columns: make(map[string]map[string]string)}
 	columns, err := read[struct{ Table, Name, Type string }](ctx, q,
 		"SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'")
 	if err != nil {
@@ -131,29 +131,29 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy reports whether a table must be rebuilt. In old files, its ids or its event cursors aren't integers.
-func (sh shape) legacy(t table) bool {
+// needsRebuild reports whether a table must be rebuilt. In old files, its ids or its event cursors aren't integers.
+func (sh fileSchema) needsRebuild(t table) bool {
 	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {
 		return (c.def == serial || c.name == "last_event_id") && have[c.name] != "" && have[c.name] != "INTEGER"
 	})
 }
 
-// lacking returns the columns of t that the table in the file lacks.
-func (sh shape) lacking(t table) []column {
+// missingColumns returns the columns of t that the table in the file lacks.
+func (sh fileSchema) missingColumns(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
 }
 
 // complete reports whether the file has all tables, columns and indexes of a new board. old reports whether a migration must
 // change existing rows.
-func (sh shape) complete() (complete, old bool) {
+func (sh fileSchema) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
 		if sh.columns[t.name] == nil {
 			complete = false
 			continue
 		}
-		if sh.legacy(t) || len(sh.lacking(t)) > 0 {
+		if sh.needsRebuild(t) || len(sh.missingColumns(t)) > 0 {
 			complete, old = false, true
 		}
 	}
@@ -165,7 +165,7 @@ func (sh shape) complete() (complete, old bool) {
 
 // migrate brings the file to the current structure. If existing rows must change, it makes a backup first.
 func (s *Store) migrate(ctx context.Context) error {
-	sh, err := shapeOf(ctx, s.db)
+	sh, err := readSchema(ctx, s.db)
 	if err != nil {
 		return err
 	}
@@ -183,13 +183,13 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return s.write(ctx, time.Time{}, func(t *tx) error {
-		sh, err := shapeOf(ctx, t.conn) // another process may have migrated the file in the meantime
+		sh, err := readSchema(ctx, t.conn) // another process may have migrated the file in the meantime
 		if err != nil {
 			return err
 		}
 		for _, table := range tables {
 			t.exec(table.create(table.name))
-			if sh.legacy(table) {
+			if sh.needsRebuild(table) {
 				t.rebuild(sh, table)
 			} else if sh.columns[table.name] != nil {
 				t.addColumns(sh, table)
@@ -206,22 +206,22 @@ func (s *Store) migrate(ctx context.Context) error {
 	})
 }
 
-// copies maps a column of tasks to the column that held its values in old files. The old column stays, because old programs use
-// it.
-var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
+// renamedColumns maps a column of tasks to the column that held its values in old files. The old column stays, because old
+// programs use it.
+var renamedColumns = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
-func (t *tx) addColumns(sh shape, table table) {
-	for _, c := range sh.lacking(table) {
+func (t *tx) addColumns(sh fileSchema, table table) {
+	for _, c := range sh.missingColumns(table) {
 		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def))
-		if from := copies[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
+		if from := renamedColumns[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
 			t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from))
 		}
 	}
 }
 
-// rebuild replaces a table whose keys aren't integers (see [shape.legacy]). References to old keys are changed to the new keys,
-// or cleared.
-func (t *tx) rebuild(sh shape, table table) {
+// rebuild replaces a table whose keys aren't integers (see [shape.needsRebuild]). References to old keys are changed to the new
+// keys, or cleared.
+func (t *tx) rebuild(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {
 		switch _, have := sh.columns[table.name][c.name]; {

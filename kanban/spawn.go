@@ -58,7 +58,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
 	}
-	p.tip(*task)
+	p.addScratchHint(*task)
 	job := p.job(*task, from)
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
@@ -66,7 +66,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if err := p.Store.crashPoint("claimed"); err != nil {
 		return nil, err
 	}
-	p.remember(entry{Run: task.CurrentRunID, Task: task.ID})
+	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID})
 	if err := p.Store.crashPoint("remembered"); err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if worker.Start == 0 {
 		worker.Start = p.procs().Start(worker.PID)
 	}
-	p.remember(entry{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
+	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
@@ -92,7 +92,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	w.isHandled = true
 	switch {
 	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed
-		p.withdraw([]*observedTask{w})
+		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:
 		return err
@@ -190,8 +190,8 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 // isolation of that profile, because git executes programs that the repository specifies.
 type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
-// gitLimit is the time limit for making a worktree.
-const gitLimit = 60 * time.Second
+// gitTimeout is the time limit for making a worktree.
+const gitTimeout = 60 * time.Second
 
 // Claim is like [Store.Claim], but also makes the workspace. It is for a caller that works on the task itself.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
@@ -249,7 +249,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 		return p.worktree(task, path, who)
 	case task.WorkspaceKind == Worktree:
 		return p.worktree(task, path, "")
-	case isolated && exists(path) != nil:
+	case isolated && statError(path) != nil:
 		made, _, err := fsutil.MakeReal(path, 0o755, nil) // don't follow symbolic links, which the agent could point at another home
 		if err == nil {
 			err = made.Close()
@@ -265,7 +265,7 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, gitLimit)
+	ctx, cancel := context.WithTimeout(p.ctx, gitTimeout)
 	defer cancel()
 	branch := cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
@@ -276,7 +276,7 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 			return path, branch, nil
 		}
 		repo = filepath.Dir(path)
-		for errors.Is(exists(repo), fs.ErrNotExist) {
+		for errors.Is(statError(repo), fs.ErrNotExist) {
 			repo = filepath.Dir(repo)
 		}
 	}
@@ -293,14 +293,14 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 	return target, branch, nil
 }
 
-func exists(path string) error {
+func statError(path string) error {
 	_, err := os.Stat(path)
 	return err
 }
 
-// tip adds an event with the hint that a scratch workspace is removed when its task is done. It does so only once in an
-// installation.
-func (p *pass) tip(task Task) {
+// addScratchHint adds an event with the hint that a scratch workspace is removed when its task is done. It does so only once in
+// an installation.
+func (p *pass) addScratchHint(task Task) {
 	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {
 		return

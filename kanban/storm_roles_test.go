@@ -64,15 +64,15 @@ func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
 	return Worker{PID: cmd.Process.Pid}, nil
 }
 
-func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, error) {
+func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
-	list := make([]Sighting, len(refs))
+	list := make([]WorkerReport, len(refs))
 	for i, ref := range refs {
 		if x, ended := r.ends[ref.Run]; ended {
-			list[i] = Sighting{Sight: Ended, Worker: ref.Worker, Exit: x}
+			list[i] = WorkerReport{Liveness: Ended, Worker: ref.Worker, Exit: x}
 		} else if cmd := r.runs[ref.Run]; cmd != nil {
-			list[i] = Sighting{Sight: Alive, Worker: Worker{PID: cmd.Process.Pid}}
+			list[i] = WorkerReport{Liveness: Alive, Worker: Worker{PID: cmd.Process.Pid}}
 		} else if ref.PID == 0 {
 			list[i] = stormFind(ref)
 		}
@@ -81,20 +81,20 @@ func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, e
 }
 
 // stormFind looks for a run's worker by its environment.
-func stormFind(ref Ref) Sighting {
+func stormFind(ref Ref) WorkerReport {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		env, _ := os.ReadFile(file)
 		vars := strings.Split(string(env), "\x00")
 		if slices.Contains(vars, fmt.Sprintf("HERMES_KANBAN_RUN_ID=%d", ref.Run)) && slices.Contains(vars, "HERMES_KANBAN_DB="+ref.DB) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			return Sighting{Sight: Alive, Worker: Worker{PID: pid}}
+			return WorkerReport{Liveness: Alive, Worker: Worker{PID: pid}}
 		}
 	}
-	return Sighting{Sight: NeverStarted}
+	return WorkerReport{Liveness: NeverStarted}
 }
 
-func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (Sighting, error) {
+func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (WorkerReport, error) {
 	list, err := r.WorkerStates(ctx, []Ref{ref})
 	return list[0], err
 }

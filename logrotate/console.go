@@ -41,9 +41,9 @@ type source struct {
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
-	waiting int   // queued bytes
-	dropped int64 // number of dropped lines that the next notice reports; later lines wait for this notice
-	urgent  bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
+	waiting     int   // queued bytes
+	dropped     int64 // number of dropped lines that the next notice reports; later lines wait for this notice
+	mustNotWait bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
 }
 
 // block is a buffer of complete lines. shares lists, in the order of data, how many bytes come from which source.
@@ -76,7 +76,7 @@ type console struct {
 	waiting      int       // bytes in queue and writingBlock
 	pumps        []*waiter // pumps that wait for room, in the order of arrival
 	noWaiting    bool      // pumps must not wait, because they are about to stop
-	missing      []*source // sources whose dropped lines were not yet reported in a notice
+	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
 	dead         bool      // the reader is gone
 	closing      bool
 	drainWaiters []chan struct{} // channels of whenWritten, to close when nothing is queued
@@ -135,7 +135,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	}
 	must = must || c.noWaiting || c.stalled()
 	if src.dropped == 0 {
-		room := c.roomFor(src, must)
+		room := c.queueSpace(src, must)
 		if mode == Raw {
 			chunk = c.addRaw(src, chunk, room)
 		} else {
@@ -148,7 +148,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	}
 	if len(chunk) > 0 {
 		if src.dropped == 0 {
-			c.missing = append(c.missing, src)
+			c.withDropped = append(c.withDropped, src)
 		}
 		n := bytes.Count(chunk, []byte{'\n'})
 		src.dropped += int64(n)
@@ -159,12 +159,12 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// roomFor returns the number of additional bytes that src may queue now. must is true if src can't wait. The caller holds mu.
-func (c *console) roomFor(src *source, must bool) int {
+// queueSpace returns the number of additional bytes that src may queue now. must is true if src can't wait. The caller holds mu.
+func (c *console) queueSpace(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
-	case src.urgent:
+	case src.mustNotWait:
 		return 2*consoleLimit - c.waiting // enough for the whole content of a pipe
 	case c.waiting < consoleLimit:
 		return maxSourceQueue - src.waiting
@@ -289,7 +289,7 @@ func (c *console) nextBlock() *block {
 // addNotices queues a notice for each source with dropped lines. The notice comes after the source's earlier lines and before its
 // next lines. The caller holds mu.
 func (c *console) addNotices() {
-	for i, src := range c.missing {
+	for i, src := range c.withDropped {
 		where := "they are in no file"
 		if src.file != "" {
 			where = "all are in " + src.file
@@ -305,10 +305,10 @@ func (c *console) addNotices() {
 		b.data = c.format(b.data, mode, src, text)
 		c.addBytes(b, src, len(b.data)-before)
 		src.dropped = 0
-		c.missing[i] = nil
+		c.withDropped[i] = nil
 	}
-	if len(c.missing) > 0 {
-		c.missing = c.missing[:0]
+	if len(c.withDropped) > 0 {
+		c.withDropped = c.withDropped[:0]
 		c.wakePumps()
 	}
 }

@@ -55,7 +55,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				c := s.consoles[0]
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				return c.waiting == 0 && len(c.missing) == 0
+				return c.waiting == 0 && len(c.withDropped) == 0
 			})
 			put(t, stdout1, "afterwards\n")
 			closeAll(stdout1, stderr1, stdout2, stderr2)

@@ -66,7 +66,7 @@ func (c *console) wakePumps() {
 	left := c.pumps[:0]
 	for _, w := range c.pumps {
 		src := w.source
-		if c.dead || c.closing || c.noWaiting || src.urgent || src.dropped == 0 && c.roomFor(src, false) >= need {
+		if c.dead || c.closing || c.noWaiting || src.mustNotWait || src.dropped == 0 && c.queueSpace(src, false) >= need {
 			close(w.woken)
 			continue
 		}
@@ -88,8 +88,8 @@ func (c *console) setHurry(hurry bool) {
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if src.urgent != urgent {
-		src.urgent = urgent
+	if src.mustNotWait != urgent {
+		src.mustNotWait = urgent
 		c.wakePumps()
 	}
 }

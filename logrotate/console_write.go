@@ -126,16 +126,16 @@ func (c *console) handleResult(err error) {
 		}
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
 		c.mu.Lock()
-		c.dead, c.queue, c.missing = true, nil, nil
+		c.dead, c.queue, c.withDropped = true, nil, nil
 		c.wakePumps()
 		c.closeSynced()
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
-			c.stream, bareReason(err)))
+			c.stream, systemErrorText(err)))
 	case !c.faulty: // for example if the stream is a file on a full disk
 		c.faulty = true
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
-			c.stream, bareReason(err)))
+			c.stream, systemErrorText(err)))
 	}
 }
 

@@ -316,7 +316,7 @@ func (f *file) retry(now time.Time) {
 	case err != nil:
 	case f.lost > 0:
 		prefix := f.stamp.format(now)
-		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, bareReason(f.fault)), now)
+		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, systemErrorText(f.fault)), now)
 	default:
 		err = f.prepare(now) // nothing to write, so only check that the file is writable
 	}
@@ -384,9 +384,9 @@ func (f *file) markComplete(done bool) {
 	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user
 }
 
-// bareReason returns the system error in err, such as "no space left on device", without paths and operations. If err contains no
-// system error, it returns all of err.
-func bareReason(err error) string {
+// systemErrorText returns the system error in err, such as "no space left on device", without paths and operations. If err
+// contains no system error, it returns all of err.
+func systemErrorText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
 	}

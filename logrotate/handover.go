@@ -275,7 +275,7 @@ func (c *console) unsentLines() map[string]int64 {
 	for _, b := range c.queue {
 		count(b)
 	}
-	for _, src := range c.missing {
+	for _, src := range c.withDropped {
 		lines[src.name] += src.dropped
 	}
 	return lines
@@ -399,7 +399,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 		}
 		c.mu.Lock()
 		src.dropped += n
-		c.missing = append(c.missing, src)
+		c.withDropped = append(c.withDropped, src)
 		c.wake.Signal()
 		c.mu.Unlock()
 	}

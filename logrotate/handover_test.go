@@ -81,7 +81,7 @@ func expire(s *Set) {
 	}
 	for _, c := range s.consoles {
 		c.mu.Lock()
-		c.queue, c.missing, c.closing = nil, nil, true
+		c.queue, c.withDropped, c.closing = nil, nil, true
 		c.wake.Signal()
 		c.mu.Unlock()
 	}

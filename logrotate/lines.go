@@ -93,21 +93,21 @@ func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {
 		i := bytes.IndexByte(whole, '\n')
-		line := l.pieces(&out, whole[:i], l.max)
+		line := l.splitLong(&out, whole[:i], l.max)
 		out = append(l.begin(out), line...)
 		out = append(out, '\n')
 		l.cont = false
 		whole = whole[i+1:]
 	}
-	if rest = l.pieces(&out, rest, l.max); !l.growCarry(len(rest)) {
-		rest = l.pieces(&out, rest, cap(l.carry))
+	if rest = l.splitLong(&out, rest, l.max); !l.growCarry(len(rest)) {
+		rest = l.splitLong(&out, rest, cap(l.carry))
 	}
 	l.keepCarry(rest)
 	return out
 }
 
-// pieces appends all pieces of line except the last to out, and returns the last piece. No piece is longer than limit.
-func (l *lines) pieces(out *[]byte, line []byte, limit int) []byte {
+// splitLong appends all pieces of line except the last to out, and returns the last piece. No piece is longer than limit.
+func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit
 		for back := 0; back < utf8.UTFMax-1 && !utf8.RuneStart(line[cut]); back++ {

@@ -190,7 +190,7 @@ func (s *stream) readPipe() bool {
 		if s.total >= last {
 			break
 		}
-		s.answerReached(asked, pause)
+		s.answerFinishedTails(asked, pause)
 	}
 	s.releaseBuffer()
 	s.deliver(s.lines.takeUnfinished())
@@ -205,7 +205,7 @@ func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
 	}
-	s.err = inShortTurn(func() (err error) {
+	s.err = runShortCall(func() (err error) {
 		for s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:]); errors.Is(err, unix.EINTR); {
 			s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
 		}
@@ -222,9 +222,9 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn runs a pipe operation that never blocks, through [blocking.Short]. This limits the threads that all pumps use
+// runShortCall runs a pipe operation that never blocks, through [blocking.Short]. This limits the threads that all pumps use
 // at the same time.
-func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
+func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {
 	if s.buf != nil {
@@ -240,9 +240,9 @@ func (s *stream) queuedBytes() uint64 {
 	return uint64(n)
 }
 
-// answerReached answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of requests
-// before the last read. pause is true if this read found the pipe empty.
-func (s *stream) answerReached(asked uint64, pause bool) {
+// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
+// requests before the last read. pause is true if this read found the pipe empty.
+func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
 	}

@@ -130,7 +130,7 @@ func (s *stream) leavePoller() {
 		})
 	})
 	if s.direct >= 0 {
-		_ = inShortTurn(s.file.Close)
+		_ = runShortCall(s.file.Close)
 	}
 }
 
@@ -140,7 +140,7 @@ func (s *stream) joinPoller() {
 	}
 	var file *os.File
 	var raw syscall.RawConn
-	err := inShortTurn(func() (err error) {
+	err := runShortCall(func() (err error) {
 		file = os.NewFile(uintptr(s.direct), s.file.Name())
 		raw, err = file.SyscallConn()
 		return err
@@ -164,7 +164,7 @@ func (s *stream) awaitData() error {
 
 // withDescriptor calls do with the pipe's descriptor.
 func (s *stream) withDescriptor(do func(fd int)) {
-	_ = inShortTurn(func() error {
+	_ = runShortCall(func() error {
 		if s.direct >= 0 {
 			do(s.direct)
 			return nil
@@ -174,7 +174,7 @@ func (s *stream) withDescriptor(do func(fd int)) {
 }
 
 func (s *stream) close() {
-	_ = inShortTurn(func() error {
+	_ = runShortCall(func() error {
 		if s.direct >= 0 {
 			return unix.Close(s.direct)
 		}

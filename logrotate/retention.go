@@ -76,7 +76,7 @@ func (f *file) CompressionTarget() (dir string, most int64) {
 	}
 	// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the
 	// other archives.
-	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
+	return f.archives.Dir, max(2*limits.MaxSize, gzipped.DefaultMaxSize)
 }
 
 // Packed implements [gzipped.Log].

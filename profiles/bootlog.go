@@ -25,7 +25,7 @@ const (
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
-		fmt.Fprintf(&b, "%s %s prior_exit=%s\n", at.Local().Format(bootLogTime), dec.fields(), dec.PriorExit)
+		fmt.Fprintf(&b, "%s %s prior_exit=%s\n", at.Local().Format(bootLogTime), dec.logFields(), dec.PriorExit)
 	}
 	if err := d.Mkdir(logsDir, 0o755); err != nil {
 		return err
@@ -41,8 +41,8 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// fields formats the part of the decision that appears both in the boot log and in the container's output.
-func (dec Decision) fields() string {
+// logFields formats the part of the decision that appears both in the boot log and in the container's output.
+func (dec Decision) logFields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
 }
 

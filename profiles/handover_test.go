@@ -10,7 +10,7 @@ import (
 
 func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	old := NewIntents(Open(t.TempDir(), fsutil.Self(), "SOUL.md"))
-	old.Note("coder", Running)
+	old.RecordExternal("coder", Running)
 	old.put("writer", intent{want: Stopped, at: time.Now(), pending: true})
 	was := old.HandOver()
 	data, err := reexec.NewCodec().Encode(&was)

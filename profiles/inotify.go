@@ -260,7 +260,7 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify == nil {
-		w.inotify, w.notifyErr = w.o.hints()
+		w.inotify, w.notifyErr = w.o.newNotifications()
 		w.unmarkedWatches = nil
 	}
 	if w.inotify == nil {
@@ -273,7 +273,7 @@ func (w *Watcher) startNotifications() {
 func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.inotify == nil:
-		w.inotify, _ = w.o.hints()
+		w.inotify, _ = w.o.newNotifications()
 		w.unmarkedWatches = nil
 		return w.inotify != nil
 	case w.exhausted:

@@ -42,7 +42,7 @@ func TestWatchInputs(t *testing.T) {
 	w.Interest("b", old)
 	r.awaits(t, "b#")
 
-	w.Disinterest("a")
+	w.EndInterest("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
 	w.Interest("a", "") // from here on

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// raceWindow is the time after a command during which a different desired_state in the file counts as an accidental
+	// accidentWindow is the time after a command during which a different desired_state in the file counts as an accidental
 	// overwrite.
-	raceWindow = 10 * time.Second
+	accidentWindow = 10 * time.Second
 
-	// clockSlack is the tolerated error of file timestamps: a file that was written after a command may seem older than the command
-	// by this much. Timestamps are coarse, and a network file system has its own clock.
+	// clockSlack is the tolerated error of file timestamps: a file that was written after a command may seem older than the
+	// command by this much. Timestamps are coarse, and a network file system has its own clock.
 	clockSlack = 2 * time.Second
 )
 
@@ -41,14 +41,14 @@ const RestoreDelay = 2 * time.Second
 // applies the rules for the key (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
 // (contract, section 6).
 //
-// Every command that changes desired_state must call Record. If the agent's command line writes the file itself, the command calls
-// Note first. Otherwise Restore may take the change for an accident and undo it.
+// Every command that changes desired_state must call Record. If the agent's command line writes the file itself, the command
+// calls Note first. Otherwise Restore may take the change for an accident and undo it.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// May returns an error while Intents must not write, because another init serves the volume. Nil allows every write. Set May
-	// before the first use. It must not block.
-	May func() error
+	// CheckWrite returns an error while Intents must not write, because another init serves the volume. Nil allows every write.
+	// Set CheckWrite before the first use. It must not block.
+	CheckWrite func() error
 
 	store *Store
 
@@ -66,25 +66,25 @@ type intent struct {
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
 func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[string]intent)} }
 
-// Record records an operator's order for a profile. want is [Running] or [Stopped]. Record also writes the order to the volume, so
-// that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The caller
-// may act on the order before it calls sync.
+// Record records an operator's order for a profile. want is [Running] or [Stopped]. Record also writes the order to the volume,
+// so that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The
+// caller may act on the order before it calls sync.
 //
 // If the write fails, for example because the disk is full, the order is still valid. The next Restore writes the order
 // again.
 //
-// Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a profile,
-// only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded nothing: the
-// profile doesn't exist, its name or want is invalid, or May forbids the write.
+// Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a
+// profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded
+// nothing: the profile doesn't exist, its name or want is invalid, or May forbids the write.
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
-	if err := in.may(); err != nil {
+	if err := in.checkWrite(); err != nil {
 		return nil, err
 	}
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, syncLater)
-	// If the disk has delayed the write, a gateway may have read the old file during the delay. So raceWindow begins at the end of
-	// the write.
+	// If the disk has delayed the write, a gateway may have read the old file during the delay. So accidentWindow begins at the
+	// end of the write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
@@ -119,7 +119,7 @@ func (in *Intents) markPending(profile string, at time.Time) {
 
 // write writes an order to the volume: first to intentFile, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
-	if err := in.may(); err != nil {
+	if err := in.checkWrite(); err != nil {
 		return err
 	}
 	if err := in.store.recordIntent(profile, want, at); err != nil {
@@ -128,9 +128,9 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an order like Record, except that it doesn't write the state file, because another program writes the order there.
-// Note blocks on the disk.
-func (in *Intents) Note(profile, want string) {
+// RecordExternal records an order like Record, except that it doesn't write the state file, because another program writes the
+// order there. RecordExternal blocks on the disk.
+func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	_ = in.store.recordIntent(profile, want, now) // for the next process, in case this process ends within seconds
@@ -155,11 +155,11 @@ func (in *Intents) Pending() (list []string) {
 	return list
 }
 
-func (in *Intents) may() error {
-	if in.May == nil {
+func (in *Intents) checkWrite() error {
+	if in.CheckWrite == nil {
 		return nil
 	}
-	return in.May()
+	return in.CheckWrite()
 }
 
 // Clear forgets all orders. It is called when another init takes over the profiles. It doesn't block.
@@ -218,10 +218,10 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.matches(st):
 		return Unchanged, nil
-	case missing && !i.pending && in.isJustMissing(profile, i):
+	case missing && !i.pending && in.isRecentlyMissing(profile, i):
 		return Missing, nil
 	case st.HasDesired && !i.pending:
-		if at := i.writtenAt(st.Written, in.store.now()); at.Sub(i.at) > raceWindow {
+		if at := i.writtenAt(st.Written, in.store.now()); at.Sub(i.at) > accidentWindow {
 			in.adopt(profile, st.Desired, at)
 			return Adopted, nil
 		}
@@ -230,13 +230,13 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so raceWindow isn't extended
+	in.put(profile, i) // i.at stays the time of the command, so accidentWindow isn't extended
 	return Restored, nil
 }
 
-// isJustMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay. i is
-// the profile's order.
-func (in *Intents) isJustMissing(profile string, i intent) bool {
+// isRecentlyMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay. i
+// is the profile's order.
+func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
 		i.missing = now

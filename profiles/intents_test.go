@@ -100,7 +100,7 @@ func TestRestoreWithoutIntent(t *testing.T) {
 	if got := profiles.Read(t, s, profiles.StateFile); got != `{"gateway_state":"running"}` {
 		t.Errorf("file is %q", got)
 	}
-	in.Note(profiles.Default, profiles.Stopped)
+	in.RecordExternal(profiles.Default, profiles.Stopped)
 	if got, err := in.Restore(profiles.Default, profiles.State{HasGateway: true}); got != profiles.Restored || err != nil {
 		t.Errorf("after Note: %v, %v", got, err)
 	}

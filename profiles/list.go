@@ -36,9 +36,9 @@ type listing struct {
 	warningsLeftOut bool // some warnings were left out
 }
 
-// preference reports whether to keep the directory called name in preference to others when there are more directories than the
+// keepFirst reports whether to keep the directory called name in preference to others when there are more directories than the
 // limit. marked is true if the directory has the marker.
-type preference func(d *fsutil.Dir, name string, marked bool) bool
+type keepFirst func(d *fsutil.Dir, name string, marked bool) bool
 
 // list reads profiles/. A missing directory is treated as empty. If there are more names than the limit, it first keeps the names
 // for which prefer returns true. Next it keeps profiles with a state file, because their gateways ran before. It uses memory only
@@ -59,9 +59,9 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listWithTimeout reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in time,
-// listWithTimeout starts again without this directory.
-func (s *Store) listWithTimeout(prefer preference) (listing, error) {
+// listWithTimeout reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in
+// time, listWithTimeout starts again without this directory.
+func (s *Store) listWithTimeout(prefer keepFirst) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
 			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
@@ -82,7 +82,7 @@ func (s *Store) listWithTimeout(prefer preference) (listing, error) {
 
 // listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it reports the
 // directory through at (see progress).
-func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
+func (s *Store) listIn(d *fsutil.Dir, at progress, prefer keepFirst) (listing, error) {
 	var l listing
 	at(profilesDir)
 	dir, err := d.Sub(profilesDir)
@@ -103,7 +103,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 	warn := func(name, format string, args ...any) {
 		path := filepath.Join(s.root, profilesDir, name)
 		l.warnings = append(l.warnings, Warning{Profile: name, Path: path, Message: fmt.Sprintf(format, args...)})
-		if len(l.warnings) > 2*mostWarnings {
+		if len(l.warnings) > 2*maxWarnings {
 			l.trimWarnings()
 		}
 	}
@@ -155,21 +155,21 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 
 // isMount reports whether a directory is a mount point, without a call to the mounted file system.
 func isMount(d *fsutil.Dir, name string) bool {
-	sub, err := d.SubSame(name)
+	sub, err := d.SubOnSameMount(name)
 	if err == nil {
 		sub.Close()
 	}
 	return errors.Is(err, fsutil.ErrMount)
 }
 
-// mostWarnings is the largest number of warnings about unusable directories in one listing.
-const mostWarnings = 40
+// maxWarnings is the largest number of warnings about unusable directories in one listing.
+const maxWarnings = 40
 
-// trimWarnings keeps the first mostWarnings warnings in byte order.
+// trimWarnings keeps the first maxWarnings warnings in byte order.
 func (l *listing) trimWarnings() {
 	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
-	if len(l.warnings) > mostWarnings {
-		l.warnings, l.warningsLeftOut = l.warnings[:mostWarnings], true
+	if len(l.warnings) > maxWarnings {
+		l.warnings, l.warningsLeftOut = l.warnings[:maxWarnings], true
 	}
 }
 

@@ -91,7 +91,7 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}
-			return len(left) < fsutil.MostNames
+			return len(left) < fsutil.MaxNames
 		})
 		var err error
 		for _, name := range left {

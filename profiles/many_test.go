@@ -121,7 +121,7 @@ func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
 		}
 	}
 	_, warnings, err := s.Discover()
-	if err != nil || len(warnings) != mostWarnings+1 || warnings[0].Profile != "l000" || !strings.Contains(warnings[mostWarnings].Message, "more directories that cannot be used") {
+	if err != nil || len(warnings) != maxWarnings+1 || warnings[0].Profile != "l000" || !strings.Contains(warnings[maxWarnings].Message, "more directories that cannot be used") {
 		t.Errorf("%d warnings, %v", len(warnings), err)
 	}
 }
@@ -134,7 +134,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
+		store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
 	t.Cleanup(func() { w.inotify.close() })
@@ -198,7 +198,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 		}
 		return h, nil
 	}
-	w, r := watch(t, s, WatchOptions{hints: source})
+	w, r := watch(t, s, WatchOptions{newNotifications: source})
 	rescan(t, w)
 	warnings := slices.DeleteFunc(r.take(), func(ev string) bool { return !strings.HasPrefix(ev, "!") })
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "fs.inotify.max_user_watches") {
@@ -219,7 +219,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", mostUnmarkedWatches+50)
-	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 	t.Cleanup(func() { w.inotify.close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -296,7 +296,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {

@@ -90,11 +90,11 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 
 // attempt is the state of one call of examineEach. The mutex of the store guards its fields.
 type attempt struct {
-	store     *Store
-	beats     int
-	rel       string // the directory that fn examines now
-	abandoned bool   // examineEach has given up
-	over      bool
+	store       *Store
+	beats       int
+	examinedDir string // the directory that fn examines now
+	abandoned   bool   // examineEach has given up
+	over        bool
 }
 
 func (a *attempt) examine(rel string) bool {
@@ -102,7 +102,7 @@ func (a *attempt) examine(rel string) bool {
 	defer a.store.mu.Unlock()
 	a.beats++
 	if !a.abandoned {
-		a.rel = rel
+		a.examinedDir = rel
 	}
 	return !a.abandoned
 }
@@ -117,7 +117,7 @@ func (a *attempt) beatCount() int {
 func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
+	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errSilent}
 }
 
 // giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the count
@@ -130,8 +130,8 @@ func (a *attempt) giveUp(beats int) bool {
 	}
 	a.abandoned = true
 	a.store.hangingCalls++
-	if a.rel != "" {
-		a.store.silent[a.rel] = true
+	if a.examinedDir != "" {
+		a.store.silent[a.examinedDir] = true
 	}
 	return true
 }
@@ -143,7 +143,7 @@ func (a *attempt) recordEnd() {
 	a.over = true
 	if a.abandoned {
 		a.store.hangingCalls--
-		delete(a.store.silent, a.rel)
+		delete(a.store.silent, a.examinedDir)
 	}
 }
 

@@ -299,7 +299,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 		case activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
-			if isTempFile(name) && len(n.found) < fsutil.MostNames { // temporary files beyond the limit stay until the next boot
+			if isTempFile(name) && len(n.found) < fsutil.MaxNames { // temporary files beyond the limit stay until the next boot
 				n.found = append(n.found, name)
 			}
 		}
@@ -338,7 +338,7 @@ func (p *Plan) decide(dec Decision, start bool) {
 		dec.Action = ActionStarted
 	}
 	p.Profiles = append(p.Profiles, dec)
-	p.Lines = append(p.Lines, "reconcile: "+dec.fields())
+	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
 	if p.deliver != nil {
 		p.deliver <- dec
 	}

@@ -368,7 +368,7 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
 	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
 	profiles.Write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
-	for i := range fsutil.MostNames + 1 {
+	for i := range fsutil.MaxNames + 1 {
 		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
@@ -382,8 +382,8 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	}
 }
 
-// TestForgedTimesOfUseOnlyOrderTheStarts: the agent puts links, FIFOs and dates of any year in the place of the files that say when a profile
-// was used. No start is held up or left out, and nothing is followed.
+// TestForgedTimesOfUseOnlyOrderTheStarts: the agent puts links, FIFOs and dates of any year in the place of the files that say
+// when a profile was used. No start is held up or left out, and nothing is followed.
 func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 	s := profiles.NewVolume(t)
 	elsewhere := filepath.Join(t.TempDir(), "root")

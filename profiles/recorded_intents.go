@@ -66,7 +66,7 @@ func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
-	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= raceWindow
+	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= accidentWindow
 	if !lost || a.At.After(s.now().Add(clockSlack)) { // the record is from the future, so the order of the two writes is unknown
 		return false
 	}

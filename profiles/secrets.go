@@ -16,8 +16,8 @@ import (
 // Limits on the secrets that are taken from a .env file, which the agent writes. Each secret costs memory in PID 1. It also
 // costs time, because every log line is searched for every secret.
 const (
-	leastSecret     = 8 // shorter values may be ordinary words
-	mostSecrets     = 256
+	minSecretLength = 8 // shorter values may be ordinary words
+	maxSecrets      = 256
 	mostSecretBytes = 16 << 10 // total for all values of a profile
 )
 
@@ -41,8 +41,8 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 			for part := range strings.Lines(form) {
 				part = strings.TrimRight(part, "\r\n")
 				switch {
-				case len(part) < leastSecret || placeholder(part) || slices.Contains(secrets, part):
-				case len(secrets) == mostSecrets || len(part) > room:
+				case len(part) < minSecretLength || isPlaceholder(part) || slices.Contains(secrets, part):
+				case len(secrets) == maxSecrets || len(part) > room:
 					return secrets, true
 				default:
 					// without Clone, this substring would keep the whole file in memory
@@ -54,8 +54,8 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	return secrets, false
 }
 
-// placeholder reports whether value is a word that people often write where a secret is missing.
-func placeholder(value string) bool {
+// isPlaceholder reports whether value is a word that people often write where a secret is missing.
+func isPlaceholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }
 
@@ -75,7 +75,7 @@ func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
-			if token && v.Value() != "" && !placeholder(v.Value()) && len(list) < mostExclusive {
+			if token && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < mostExclusive {
 				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
 			}
 		}

@@ -238,7 +238,7 @@ func (s *Store) HomeID(profile string) (id HomeID, err error) {
 			return err
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && info.IsDir() {
-			born, err := d.Born(home)
+			born, err := d.CreatedAt(home)
 			id = HomeID{st.Dev, st.Ino, born}
 			return err
 		}

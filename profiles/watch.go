@@ -31,15 +31,15 @@ type WatchOptions struct {
 	// Settle is the time that the watcher waits for more notifications before it scans, so that a single scan handles a burst.
 	// Default 100 ms.
 	Settle time.Duration
-	// Appear is a wait that is shorter than Settle. It is used in place of Settle when a profile appears or disappears. It
+	// SettleEarly is a wait that is shorter than Settle. It is used in place of Settle when a profile appears or disappears. It
 	// is also used when a state file changes and its profile was not scanned during the last Settle. A client or the next
 	// gateway may wait for such a change. Default 5 ms, at most Settle.
-	Appear time.Duration
+	SettleEarly time.Duration
 	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// hints creates the source of notifications. Tests replace this function.
-	hints func() (*dirWatches, error)
+	// newNotifications creates the source of notifications. Tests replace this function.
+	newNotifications func() (*dirWatches, error)
 }
 
 // Watcher reports changes to the profiles of a volume.
@@ -124,10 +124,10 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, time.Hour)
 	defaultTo(&o.Settle, 100*time.Millisecond)
-	defaultTo(&o.Appear, min(5*time.Millisecond, o.Settle))
+	defaultTo(&o.SettleEarly, min(5*time.Millisecond, o.Settle))
 	defaultTo(&o.MaxSettle, time.Second)
-	if o.hints == nil {
-		o.hints = newDirWatches
+	if o.newNotifications == nil {
+		o.newNotifications = newDirWatches
 	}
 	if o.Notify == nil {
 		o.Notify = func(Event) {}
@@ -200,8 +200,8 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// Disinterest ends the events that Interest requested; one more event may follow. It doesn't block.
-func (w *Watcher) Disinterest(profile string) {
+// EndInterest ends the events that Interest requested; one more event may follow. It doesn't block.
+func (w *Watcher) EndInterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.interest, profile)
@@ -340,7 +340,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 	case dir != w.store.root:
 		name = filepath.Base(dir)
 	}
-	if w.matters(name, file) {
+	if w.isRelevantFile(name, file) {
 		w.changedHomes[name] = true
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
@@ -372,10 +372,10 @@ func (w *Watcher) markAll() {
 // scheduleSoon schedules a scan after the short wait WatchOptions.Appear.
 func (w *Watcher) scheduleSoon() {
 	w.soon = true
-	w.scheduleScan(w.o.Appear)
+	w.scheduleScan(w.o.SettleEarly)
 }
 
-func (w *Watcher) matters(profile, file string) bool {
+func (w *Watcher) isRelevantFile(profile, file string) bool {
 	switch file {
 	case stateFile, w.store.marker:
 		return true

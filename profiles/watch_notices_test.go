@@ -133,7 +133,7 @@ func TestWatch200(t *testing.T) {
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
 		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, notifications: notifications{inotify: new(dirWatches)},
-		o: WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
+		o: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.due) <= time.Minute }
 	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
@@ -264,7 +264,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 			<-release
 		},
-		hints: func() (*dirWatches, error) { // each scan asks for it while there is none
+		newNotifications: func() (*dirWatches, error) { // each scan asks for it while there is none
 			looks++
 			return nil, errors.New("none here")
 		},
@@ -300,7 +300,7 @@ func TestWatchLostNotifications(t *testing.T) {
 		}
 		return h, err
 	}
-	_, r := watch(t, s, WatchOptions{hints: source})
+	_, r := watch(t, s, WatchOptions{newNotifications: source})
 	r.awaits(t, "+default")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	h := <-sources
@@ -316,7 +316,8 @@ func TestWatchLostNotifications(t *testing.T) {
 	<-sources // there is a new one
 }
 
-// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that the next gateway's turn does not wait for the end of a burst that has not begun.
+// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that the next gateway's turn does not wait for the end of a burst that has not
+// begun.
 func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op   fsnotify.Op
@@ -332,7 +333,7 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{inotify: new(dirWatches)},
 				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
-				o:       WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
+				o:       WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 			}
 			w.markChanged(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})
 			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {

@@ -217,7 +217,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	for _, name := range gone {
 		p := w.known[name].profile
 		delete(w.known, name)
-		w.Disinterest(name)
+		w.EndInterest(name)
 		delete(w.warned, "state of "+name)
 		w.o.Notify(Disappeared{Profile: p})
 	}

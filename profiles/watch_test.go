@@ -255,7 +255,7 @@ func TestWatchPolls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewVolume(t)
-			_, r := watch(t, s, WatchOptions{Poll: 20 * time.Millisecond, hints: source})
+			_, r := watch(t, s, WatchOptions{Poll: 20 * time.Millisecond, newNotifications: source})
 			Write(t, s, "profiles/a/SOUL.md", "")
 			var all []string
 			testkit.Until(t, "a appears", func() bool {
@@ -305,7 +305,7 @@ func TestWatchRecovers(t *testing.T) {
 		return h, nil
 	}
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := watch(t, s, WatchOptions{hints: source})
+	w, r := watch(t, s, WatchOptions{newNotifications: source})
 	rescan(t, w)
 	if got := strings.Join(r.take(), "\n"); !strings.Contains(got, "no space left on device") {
 		t.Errorf("events %q", got)
@@ -387,4 +387,4 @@ func TestWatchEnds(t *testing.T) {
 }
 
 // lazy are options of a watcher that scans nothing unless it is asked to.
-var lazy = WatchOptions{Settle: time.Hour, Appear: time.Hour, MaxSettle: time.Hour}
+var lazy = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}

@@ -23,8 +23,8 @@ const (
 	// askEngineAfter, the check asks the engine why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter limits how long the helper may be silent in a running container. After that time, its command is reported as lost.
-	// The limit is long, because the machine may just be busy.
+	// giveUpAfter limits how long the helper may be silent in a running container. After that time, its command is reported as
+	// lost. The limit is long, because the machine may just be busy.
 	giveUpAfter = 30 * time.Second
 	// endLimit limits how long a command may take to end after its time limit and the grace period. In this time, the helper
 	// ends the command's process tree. After endLimit, the connection is closed.
@@ -294,11 +294,11 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 // it is unpaused. said stores whether the reason was already handled.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
-	if c.Heard() < watchInterval/2 {
+	if c.SinceLastFrame() < watchInterval/2 {
 		return nil
 	}
 	guard.Go("asking the helper for a sign", c.Ping)
-	if c.Heard() < askEngineAfter {
+	if c.SinceLastFrame() < askEngineAfter {
 		*said = false
 		return nil
 	}
@@ -312,7 +312,7 @@ func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	case now.State == Paused:
 	case now.State != Running:
 		return errors.New(describeState(now))
-	case c.Heard() > giveUpAfter:
+	case c.SinceLastFrame() > giveUpAfter:
 		return fmt.Errorf("the helper has not answered for %v", giveUpAfter)
 	case first:
 		other, err := t.sandbox.manager.connect(ctx, now)

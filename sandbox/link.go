@@ -95,7 +95,7 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	switch now := s.manager.askState(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
-	case now.State == "" && l.client.Heard() > probeTime: // for example, the engine waits for a container that it could not freeze
+	case now.State == "" && l.client.SinceLastFrame() > probeTime: // for example, the engine waits for a container that it could not freeze
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
 	return nil // the machine may be busy; a lost helper is noticed while the command runs

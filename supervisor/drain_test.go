@@ -30,7 +30,7 @@ func signalled(acts []Action) (names []string) {
 		switch a := a.(type) {
 		case Signal:
 			names = append(names, a.Name)
-		case Release:
+		case CloseOutput:
 			names = append(names, "-"+a.Name)
 		}
 	}
@@ -115,7 +115,8 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 	}
 }
 
-// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive: at the end of the container its program gets a signal that no operator can send.
+// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive: at the end of the container its program gets a signal that no operator can
+// send.
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining
@@ -146,7 +147,8 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	}
 }
 
-// TestNobodyElseSendsTheLastSignal: an agent may signal services, and must not make the lease go to another pod while gateways run.
+// TestNobodyElseSendsTheLastSignal: an agent may signal services, and must not make the lease go to another pod while gateways
+// run.
 func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l := NewLoop(Config{})
 	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{LastSignal: 30}}}

@@ -27,7 +27,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 		if s.want != WantDown || s.restartAfterRun {
 			t.Errorf("%s: it is still wanted", state)
 		}
-		run := s.live()
+		run := s.liveRun()
 		if s.pid != 0 {
 			asked := s.requestedCause
 			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})

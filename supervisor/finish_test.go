@@ -73,7 +73,7 @@ func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
 			synctest.Wait()
 			b.want(t, Up)
 		}
-		if err := b.Do(t.Context(), Unwant{"s"}); err != nil {
+		if err := b.Do(t.Context(), StayDown{"s"}); err != nil {
 			t.Fatal(err)
 		}
 		b.die(0)

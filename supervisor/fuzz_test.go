@@ -139,7 +139,7 @@ func (w *world) act(b int) {
 	case 16:
 		w.step(Once{name})
 	case 17:
-		w.step(Unwant{name})
+		w.step(StayDown{name})
 	case 18:
 		w.step(Pause{name, b/kinds > 5})
 	case 19:
@@ -248,13 +248,13 @@ func (w *world) step(e Event) {
 			}
 		case End:
 			w.finished = true
-		case SignalRest:
+		case SignalDescendants:
 			for name, p := range w.procs {
 				if p.main || p.leftover || w.stops[name] != nil {
 					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
 				}
 			}
-		case Release:
+		case CloseOutput:
 			if p := w.procs[a.Name]; !w.ending || w.stops[a.Name] != nil || p != nil && (p.main || p.leftover) {
 				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
 			}
@@ -346,7 +346,7 @@ func (w *world) check() {
 		if (s.pid != 0) != (p != nil && p.main) {
 			w.t.Fatalf("%s: machine has pid %d, kernel %+v", s.name, s.pid, p)
 		}
-		if s.paused && !s.runs() {
+		if s.paused && !s.isRunning() {
 			w.t.Fatalf("%s is paused and does not run", s.name)
 		}
 		if v := s.snapshot(&unit{}); v.PID != 0 && p.finish {

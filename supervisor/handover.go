@@ -25,14 +25,14 @@ type Handover struct {
 	Notify   map[uint64]*os.File // readiness pipes of live runs, by run number
 }
 
-// RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same errors
-// as Do.
+// RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same
+// errors as Do.
 func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 	return l.ask(ctx, request{call: call})
 }
 
-// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from RunInLoop or OnPanic), and
-// use the result only there.
+// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from RunInLoop or OnPanic),
+// and use the result only there.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
 		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills,
@@ -97,7 +97,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.oomKills = h.OOMKills
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
-		l.reconcile(s, main(s.live()))
+		l.reconcile(s, main(s.liveRun()))
 		// The stop command has ended, but a fault of the old loop lost that event.
 		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingeringRuns, s.command.run) {
 			l.addLingering(s.name, s.command.run)
@@ -114,7 +114,7 @@ func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 // reconcile compares a service's state with the PID of its main process (0 for none). If a fault lost the event of a start or an
 // exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, main int) {
-	run := s.live()
+	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
 	switch {
 	case starting && main != 0:

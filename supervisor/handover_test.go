@@ -63,7 +63,7 @@ func FuzzHandover(f *testing.F) {
 			}
 			next := succeed(t, w.m, func(run uint64) int {
 				for _, s := range w.m.order {
-					if s.live() == run { // while its finish command runs that is another one
+					if s.liveRun() == run { // while its finish command runs that is another one
 						return s.pid
 					}
 				}

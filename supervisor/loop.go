@@ -107,17 +107,17 @@ type request struct {
 	by    *client.By
 }
 
-type byKey struct{}
+type authorKey struct{}
 
-// WithBy returns a context that carries a client. The history names this client as the author of all commands given with
+// WithAuthor returns a context that carries a client. The history names this client as the author of all commands given with
 // the context.
-func WithBy(ctx context.Context, by *client.By) context.Context {
-	return context.WithValue(ctx, byKey{}, by)
+func WithAuthor(ctx context.Context, by *client.By) context.Context {
+	return context.WithValue(ctx, authorKey{}, by)
 }
 
-// ByOf returns the client that WithBy has stored in a context, or nil.
-func ByOf(ctx context.Context) *client.By {
-	by, _ := ctx.Value(byKey{}).(*client.By)
+// AuthorOf returns the client that WithAuthor has stored in a context, or nil.
+func AuthorOf(ctx context.Context) *client.By {
+	by, _ := ctx.Value(authorKey{}).(*client.By)
 	return by
 }
 
@@ -179,7 +179,7 @@ func (l *Loop) ask(ctx context.Context, r request) error { return l.enqueue(ctx,
 
 // enqueue queues a request for the loop. answer blocks until the loop has answered the request.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
-	r.reply, r.by = make(chan error, 1), ByOf(ctx)
+	r.reply, r.by = make(chan error, 1), AuthorOf(ctx)
 	select {
 	case l.requests <- r:
 	case <-l.ended:
@@ -353,7 +353,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 
 func (l *Loop) admit(r request) error {
 	switch r.event.(type) {
-	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, InputsChanged:
+	case Start, Stop, Restart, Once, StayDown, Pause, Continue, SignalMain, Remove, InputsChanged:
 		u := l.units[r.event.target()]
 		if u == nil {
 			return ErrUnknown
@@ -401,7 +401,7 @@ func (l *Loop) step(e Event) {
 			follow = append(follow, l.spawnStopCommand(a)...)
 		case Signal:
 			follow = append(follow, l.signalRun(a)...)
-		case SignalRest:
+		case SignalDescendants:
 			l.cfg.Procs.SignalRest(a.Signal)
 		case Changed:
 			if u := l.units[a.Name]; u != nil {
@@ -418,7 +418,7 @@ func (l *Loop) step(e Event) {
 				delete(l.units, a.Record.Service)
 				l.dropped = true
 			}
-		case Release:
+		case CloseOutput:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
 				_ = u.Files[1].Close() // an error changes nothing: the loop never writes here, and the owner may have closed the file
 			}

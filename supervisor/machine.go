@@ -127,16 +127,16 @@ import (
 const (
 	// leftoverGrace is the time between SIGTERM and SIGKILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in
-	// between. After killSoonCount repetitions, each further repetition doubles the time, up to killAgain.
-	killSoon      = 10 * time.Millisecond
-	killSoonCount = 25
-	killAgain     = time.Second
+	// firstKillInterval is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in
+	// between. After firstKillCount repetitions, each further repetition doubles the time, up to maxKillInterval.
+	firstKillInterval = 10 * time.Millisecond
+	firstKillCount    = 25
+	maxKillInterval   = time.Second
 	// drainTime is how long a service with Policy.Drains (a logger) may read its input after all other services have ended.
 	drainTime = time.Second
-	// mostQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
+	// maxQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
 	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
-	mostQuickRestarts = 3
+	maxQuickRestarts = 3
 )
 
 // Reasons of transitions. Other packages compare reasons with these texts.
@@ -267,7 +267,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.startOnce(now, s)
 	case Scheduled:
 		m.handleSchedule(now, s, e)
-	case Unwant:
+	case StayDown:
 		m.setWantDown(now, s, "operator does not want it any more")
 	case Pause:
 		m.setPaused(s, e.Group, true)
@@ -286,8 +286,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Gone:
 		m.runGone(now, s, e)
 	case DescendantsEnded:
-		if s.live() == e.Run {
-			s.killProgress.growing = s.killProgress.kills >= killSoonCount && e.Count > s.killProgress.deaths
+		if s.liveRun() == e.Run {
+			s.killProgress.growing = s.killProgress.kills >= firstKillCount && e.Count > s.killProgress.deaths
 			s.killProgress.deaths = e.Count
 		}
 	case CorrectCause:
@@ -301,7 +301,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			m.parkRefused(now, s)
 			if s.looping && !s.loopTold {
 				s.loopTold = true
-				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})
+				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Explanation()}})
 			}
 		}
 	case Ready:
@@ -325,7 +325,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			m.inputsChanged(now, s)
 		}
 	case Forward:
-		if s.runs() {
+		if s.isRunning() {
 			m.emit(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
 		}
 	case Add, NeedMet, HoldStarts, Evict, Remark, Shutdown, Swept, Tick:
@@ -362,7 +362,7 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 	m.emit(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.changed(s)
 	if to == Down && m.phase != running {
-		m.emit(Release{s.name})
+		m.emit(CloseOutput{s.name})
 	}
 }
 

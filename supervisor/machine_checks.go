@@ -58,8 +58,8 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 
 // Messages of sd_notify(3) from the processes of a service.
 
-// mostExtended limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC: this many grace periods.
-const mostExtended = 10
+// maxExtensionFactor limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC: this many grace periods.
+const maxExtensionFactor = 10
 
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
@@ -67,7 +67,7 @@ const reasonEnding = "it says that it is stopping"
 // handleNotified handles a message from the current run of a service. It ignores messages from other runs, and messages
 // that arrive after the end of the main process.
 func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
-	if s.id != e.Run || !s.runs() {
+	if s.id != e.Run || !s.isRunning() {
 		return
 	}
 	if e.HasStatus && s.status != e.Status {
@@ -84,7 +84,7 @@ func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}
 	if e.Extend > 0 && s.state == Stopping && !s.deadline.IsZero() {
-		to, last := now.Add(e.Extend), s.since.Add(mostExtended*s.policy.Grace)
+		to, last := now.Add(e.Extend), s.since.Add(maxExtensionFactor*s.policy.Grace)
 		if to.After(last) {
 			to = last
 		}

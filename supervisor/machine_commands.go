@@ -113,7 +113,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 }
 
 func (m *Machine) setPaused(s *service, group, paused bool) {
-	if !s.runs() {
+	if !s.isRunning() {
 		return
 	}
 	signal := sigCont
@@ -129,7 +129,7 @@ func (m *Machine) setPaused(s *service, group, paused bool) {
 
 // sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for the stop signal of the service.
 func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
-	if !s.runs() {
+	if !s.isRunning() {
 		return
 	}
 	if signal == 0 {
@@ -190,7 +190,7 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 	if e.Fault != "" {
 		m.emit(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
 	}
-	if s.state == Stopping && s.runs() {
+	if s.state == Stopping && s.isRunning() {
 		m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 	}
 	only := s.onlyStopCommandLives()
@@ -256,9 +256,9 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.killProgress.growing {
 		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
-	again := min(killSoon<<min(max(0, s.killProgress.kills-killSoonCount+1), 10), killAgain)
+	again := min(firstKillInterval<<min(max(0, s.killProgress.kills-firstKillCount+1), 10), maxKillInterval)
 	s.killProgress.kills++
-	if s.state == state && s.reason == reason && again < killAgain {
+	if s.state == state && s.reason == reason && again < maxKillInterval {
 		s.deadline = now.Add(again) // the history already has the first SIGKILL
 	} else {
 		m.setState(now, s, state, now.Add(again), reason)
@@ -267,7 +267,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.pid == 0 || m.phase != running {
 		scope = ScopeTree
 	}
-	m.emit(Signal{s.name, s.live(), sigKill, scope, false})
+	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})
 	if s.command.run != 0 && s.pid != 0 { // the main process is being killed, so its stop command gets no more time
 		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}

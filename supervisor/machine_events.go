@@ -41,8 +41,8 @@ type (
 	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
 	// continues until its current run ends, and then stays down.
 	Once struct{ Name string }
-	// Unwant sets the desired state to down and drops a pending start, but lets a running process continue.
-	Unwant struct{ Name string }
+	// StayDown sets the desired state to down and drops a pending start, but lets a running process continue.
+	StayDown struct{ Name string }
 	// Scheduled carries the next start time from the schedule of a task. If Now is set, the task also starts immediately,
 	// unless it is running or about to start.
 	Scheduled struct {
@@ -192,7 +192,7 @@ func (e Start) target() string            { return e.Name }
 func (e Stop) target() string             { return e.Name }
 func (e Restart) target() string          { return e.Name }
 func (e Once) target() string             { return e.Name }
-func (e Unwant) target() string           { return e.Name }
+func (e StayDown) target() string         { return e.Name }
 func (e Scheduled) target() string        { return e.Name }
 func (e Pause) target() string            { return e.Name }
 func (e Continue) target() string         { return e.Name }
@@ -253,25 +253,25 @@ type (
 		Scope  SignalScope
 		Wake   bool // also send SIGCONT, because a stopped process reacts only to SIGKILL
 	}
-	// SignalRest sends a signal to all descendants of this process. The machine uses this action when no service is alive.
-	SignalRest struct{ Signal int }
+	// SignalDescendants sends a signal to all descendants of this process. The machine uses this action when no service is alive.
+	SignalDescendants struct{ Signal int }
 	// Changed reports that the published view of a service is out of date.
 	Changed struct{ Name string }
 	// Note adds a record to the history. If the record has Dropped set, the loop forgets the service afterwards.
 	Note struct{ Record Record }
-	// Release reports during a shutdown that all processes of a service have ended. The loop then closes the pipe for their
+	// CloseOutput reports during a shutdown that all processes of a service have ended. The loop then closes the pipe for their
 	// output.
-	Release struct{ Name string }
+	CloseOutput struct{ Name string }
 	// End ends the loop. Run then returns Code.
 	End struct{ Code int }
 )
 
-func (Spawn) action()       {}
-func (SpawnFinish) action() {}
-func (SpawnStop) action()   {}
-func (Signal) action()      {}
-func (SignalRest) action()  {}
-func (Changed) action()     {}
-func (Note) action()        {}
-func (Release) action()     {}
-func (End) action()         {}
+func (Spawn) action()             {}
+func (SpawnFinish) action()       {}
+func (SpawnStop) action()         {}
+func (Signal) action()            {}
+func (SignalDescendants) action() {}
+func (Changed) action()           {}
+func (Note) action()              {}
+func (CloseOutput) action()       {}
+func (End) action()               {}

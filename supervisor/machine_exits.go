@@ -125,7 +125,7 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 		deadline = s.deadline
 	}
 	m.setState(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
-	m.emit(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
+	m.emit(Signal{s.name, s.liveRun(), sigTerm, ScopeTree, false})
 }
 
 // leftoversGone is called after all descendants of the run, or of the finish command, have ended. If the stop command is still
@@ -189,7 +189,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 		if exit.Uptime >= s.policy.Backoff.Initial {
 			s.quickRestarts = 0
 		}
-		if s.quickRestarts <= mostQuickRestarts {
+		if s.quickRestarts <= maxQuickRestarts {
 			return nextState{state: Starting, reason: reason + ", asks to be started again"}
 		}
 		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
@@ -256,14 +256,14 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file
+// maxErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file
 // names, and programs in the container choose their length.
-const mostErrorText = 1 << 10
+const maxErrorText = 1 << 10
 
 // Shorten cuts a text to the length that the history keeps.
 func Shorten(text string) string {
-	if len(text) > mostErrorText {
-		text = strings.ToValidUTF8(text[:mostErrorText], "") + "…"
+	if len(text) > maxErrorText {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
 	}
 	return text
 }
@@ -296,7 +296,7 @@ func (m *Machine) runGone(now time.Time, s *service, e Gone) {
 		if only {
 			m.leftoversGone(now, s)
 		}
-	case s.live() == e.Run && s.pid == 0 && s.leftover:
+	case s.liveRun() == e.Run && s.pid == 0 && s.leftover:
 		s.leftover = false
 		m.leftoversGone(now, s)
 	}

@@ -115,12 +115,12 @@ func (s *service) forgetFailures() {
 	s.recent = nil
 }
 
-// runs reports whether the main process is alive.
-func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
+// isRunning reports whether the main process is alive.
+func (s *service) isRunning() bool { return s.pid != 0 && s.state != Finishing }
 
-// live returns the number of the run whose processes are alive. Normally that is the current run. If only the stop command is
+// liveRun returns the number of the run whose processes are alive. Normally that is the current run. If only the stop command is
 // left, it is the run of the stop command. After the finish command has started, it is the run of the finish command.
-func (s *service) live() uint64 {
+func (s *service) liveRun() uint64 {
 	switch {
 	case s.finish != 0:
 		return s.finish

@@ -50,7 +50,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 		case Waiting, Backoff, Parked, Failed:
 			m.setState(now, s, Down, time.Time{}, ReasonShutdown)
 		case Down:
-			m.emit(Release{s.name})
+			m.emit(CloseOutput{s.name})
 		case Starting, Killing:
 		}
 	}
@@ -102,7 +102,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 		switch {
 		case !alive:
 			m.phase = sweeping
-			m.emit(SignalRest{sigTerm})
+			m.emit(SignalDescendants{sigTerm})
 			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
 				m.killAt = rest
 			}
@@ -117,7 +117,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 			m.concludeShutdown(now, "some processes did not end")
 		case !now.Before(m.killAt):
 			m.killed = true
-			m.emit(SignalRest{sigKill})
+			m.emit(SignalDescendants{sigKill})
 			m.killAt = now.Add(leftoverGrace)
 		}
 	}

@@ -49,7 +49,7 @@ func (r *rig) do(e Event) []string {
 			kinds = append(kinds, "spawn")
 		case Signal:
 			kinds = append(kinds, map[SignalScope]string{ScopeMain: "signal", ScopeGroup: "signalgroup", ScopeTree: "signaltree"}[a.Scope])
-		case SignalRest:
+		case SignalDescendants:
 			kinds = append(kinds, "signalrest")
 		case SpawnFinish:
 			kinds = append(kinds, "spawnfinish")
@@ -170,7 +170,7 @@ func (r *rig) cause(word string) []string {
 	case "once":
 		return r.do(Once{"s"})
 	case "unwant":
-		return r.do(Unwant{"s"})
+		return r.do(StayDown{"s"})
 	case "pause":
 		return r.do(Pause{"s", false})
 	case "continue":
@@ -288,8 +288,8 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	}
 }
 
-// The first crash after a healthy life costs no client a second, however it ended; an end with code 0 does, because another instance
-// may have taken over.
+// The first crash after a healthy life costs no client a second, however it ended; an end with code 0 does, because another
+// instance may have taken over.
 func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -477,8 +477,8 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		r.wait(leftoverGrace)
 		r.want(Killing)
 		deaths := 5
-		for range killSoonCount + 2 {
-			if r.s().killProgress.kills <= killSoonCount && strings.Contains(r.s().reason, "take their place") {
+		for range firstKillCount + 2 {
+			if r.s().killProgress.kills <= firstKillCount && strings.Contains(r.s().reason, "take their place") {
 				t.Fatalf("after %d KILLs: %s", r.s().killProgress.kills, r.s().reason)
 			}
 			r.do(DescendantsEnded{"s", r.s().id, deaths})
@@ -506,7 +506,7 @@ func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 func TestExitsThatAskForARestartCantSpin(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	for range mostQuickRestarts {
+	for range maxQuickRestarts {
 		r.exit(75)
 		r.want(Starting)
 		r.spawned()
@@ -705,7 +705,7 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 		{"stop", []Event{Stop{"s"}}, 0, Down},
 		{"restart", []Event{Restart{"s"}}, 0, Starting},
 		{"once", []Event{Once{"s"}}, 0, Down},
-		{"unwant", []Event{Unwant{"s"}}, 0, Down},
+		{"unwant", []Event{StayDown{"s"}}, 0, Down},
 		{"start, stop", []Event{Start{"s"}, Stop{"s"}}, 0, Down},
 		{"stop, start", []Event{Stop{"s"}, Start{"s"}}, 0, Starting},
 		{"start though it says never again", []Event{Start{"s"}}, 125, Starting},
@@ -974,7 +974,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 }
 
 func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
-	for _, e := range []Event{Once{"s"}, Unwant{"s"}} {
+	for _, e := range []Event{Once{"s"}, StayDown{"s"}} {
 		r := newRig(t)
 		r.up()
 		if got := r.do(e); len(got) != 0 {
@@ -1183,7 +1183,7 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 	for i, n := range names {
 		acts := m.Step(now, Exited{Name: n, PID: 10 + i, Code: 0})
 		last := i == len(names)-1
-		if got := slices.ContainsFunc(acts, func(a Action) bool { _, ok := a.(SignalRest); return ok }); got != last {
+		if got := slices.ContainsFunc(acts, func(a Action) bool { _, ok := a.(SignalDescendants); return ok }); got != last {
 			t.Errorf("after %s the rest is signalled: %v", n, got)
 		}
 	}

@@ -17,8 +17,8 @@ const (
 	shortTurn = time.Second
 	// ReasonTurn is the prefix of the reason of a service that waits because too many services are starting.
 	ReasonTurn = "waits for its turn"
-	// mostShownPositions is the maximum length of a queue in which each waiting service shows its position.
-	mostShownPositions = 256
+	// maxShownPositions is the maximum length of a queue in which each waiting service shows its position.
+	maxShownPositions = 256
 )
 
 // turns holds the services that are starting, and the queue of services that wait to start. A step replaces the slices
@@ -26,7 +26,7 @@ const (
 type turns struct {
 	starting      []*service `reexec:"-"`
 	queue         []*service `reexec:"-"` // not sorted: service.queuePosition gives the order
-	lastPlace     int64      `reexec:"tickets"`
+	lastPosition  int64      `reexec:"tickets"`
 	timedOutTurns int        `reexec:"-"` // number of turns that timed out since a service with Policy.Turns last became ready
 	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
@@ -52,7 +52,7 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 		if s.unmet != nil { // the needs of the service are met again
 			s.unmet, s.reason = nil, ReasonTurn
 			m.changed(s)
-			m.showPlaces()
+			m.updateQueuePositions()
 		}
 		return true
 	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
@@ -62,8 +62,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 		m.starting = append(slices.Clone(m.starting), s)
 		return false
 	}
-	m.lastPlace++
-	s.queuePosition = m.lastPlace
+	m.lastPosition++
+	s.queuePosition = m.lastPosition
 	// Recently used services come first. The agent controls Policy.LastUsed, so this time may have any value. Position 0 is
 	// reserved for "not in the queue".
 	if ns := s.policy.LastUsed.UnixNano(); !s.started && !s.policy.LastUsed.IsZero() && ns != 0 {
@@ -71,7 +71,7 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	}
 	m.queue = append(m.queue, s)
 	m.setState(now, s, Waiting, time.Time{}, ReasonTurn)
-	m.showPlaces()
+	m.updateQueuePositions()
 	return true
 }
 
@@ -96,7 +96,7 @@ func (m *Machine) dequeue(s *service) {
 	if s.queuePosition != 0 {
 		s.queuePosition = 0
 		m.queue = without(m.queue, func(o *service) bool { return o == s })
-		m.showPlaces()
+		m.updateQueuePositions()
 	}
 }
 
@@ -106,7 +106,7 @@ func (m *Machine) startQueued(now time.Time) {
 		return
 	}
 	for len(m.queue) > 0 && m.freeTurns(now) > 0 {
-		s := slices.MinFunc(m.queue, byPlace)
+		s := slices.MinFunc(m.queue, compareQueuePositions)
 		m.dequeue(s)
 		if !m.waitForNeeds(now, s) {
 			m.starting = append(slices.Clone(m.starting), s)
@@ -115,20 +115,20 @@ func (m *Machine) startQueued(now time.Time) {
 	}
 }
 
-func byPlace(a, b *service) int {
+func compareQueuePositions(a, b *service) int {
 	if a.queuePosition < b.queuePosition {
 		return -1
 	}
 	return 1
 }
 
-// showPlaces updates the reason of each queued service, which says how many services are before it. showPlaces does nothing
-// for a long queue, because updating all its services would cost too much.
-func (m *Machine) showPlaces() {
-	if len(m.queue) > mostShownPositions {
+// updateQueuePositions updates the reason of each queued service, which says how many services are before it.
+// updateQueuePositions does nothing for a long queue, because updating all its services would cost too much.
+func (m *Machine) updateQueuePositions() {
+	if len(m.queue) > maxShownPositions {
 		return
 	}
-	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), byPlace) {
+	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), compareQueuePositions) {
 		if reason := ReasonTurn + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
 			s.reason = reason
 			m.changed(s)
@@ -136,12 +136,12 @@ func (m *Machine) showPlaces() {
 	}
 }
 
-// servicesAwaitingTurn returns the services that startQueued, dequeue and showPlaces may change in one step, for undo.
+// servicesAwaitingTurn returns the services that startQueued, dequeue and updateQueuePositions may change in one step, for undo.
 func (m *Machine) servicesAwaitingTurn() []*service {
-	if len(m.queue) <= mostShownPositions {
+	if len(m.queue) <= maxShownPositions {
 		return m.queue
 	}
-	return slices.SortedFunc(slices.Values(m.queue), byPlace)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
+	return slices.SortedFunc(slices.Values(m.queue), compareQueuePositions)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
 }
 
 // resumeTurns rebuilds the queue and the list of starting services after a re-execution.

@@ -98,7 +98,7 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 		"exited with code 1: bye":                                  {"hello", "bye", " "},
 		"exited with code 1":                                       nil,
 	} {
-		if got := (&Exit{Code: 1, Cause: CauseCrash, Tail: tail}).Words(); got != want {
+		if got := (&Exit{Code: 1, Cause: CauseCrash, Tail: tail}).Explanation(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

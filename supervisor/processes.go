@@ -55,7 +55,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u.finish = a.Run
 	spec := u.Spec
 	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
-	return l.startProcess(u, a.Run, spec, oomCheap, nil)
+	return l.startProcess(u, a.Run, spec, oomAdjCheap, nil)
 }
 
 // spawnStopCommand starts the stop command of a service. If that fails, it returns a StopCommandEnded event.
@@ -63,7 +63,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
-	if failed, is := l.startProcess(u, a.Run, spec, oomCheap, nil).(SpawnFailed); is {
+	if failed, is := l.startProcess(u, a.Run, spec, oomAdjCheap, nil).(SpawnFailed); is {
 		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Shorten(failed.Error)}}
 	}
 	return nil

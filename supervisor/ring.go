@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	ringSize = 1024 // number of records in the ring, for all services together
-	keptSize = 8    // number of overwritten records that are kept for each service
-	mostKept = 512  // number of services for which overwritten records are kept
+	ringSize        = 1024 // number of records in the ring, for all services together
+	keptSize        = 8    // number of overwritten records that are kept for each service
+	maxKeptServices = 512  // number of services for which overwritten records are kept
 
 	rootOrders     = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
 	keptRootOrders = 64     // number of overwritten records of root's orders that are kept
@@ -62,7 +62,7 @@ func (r *Ring) store(rec *Record) {
 	}
 	own := services[key]
 	switch {
-	case key != rootOrders && (old.Dropped || own == nil && len(services) >= mostKept):
+	case key != rootOrders && (old.Dropped || own == nil && len(services) >= maxKeptServices):
 		return
 	case own == nil:
 		own = &keptRecords{slots: make([]atomic.Pointer[Record], size)}

@@ -82,13 +82,13 @@ func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
 		r.add(Record{Service: fmt.Sprint("s", i%2000)})
 	}
 	r.publish()
-	if n := len(r.Kept(r.Last())); n > mostKept*keptSize {
+	if n := len(r.Kept(r.Last())); n > maxKeptServices*keptSize {
 		t.Errorf("%d records are kept", n)
 	}
 	for range 3 * ringSize {
 		r.add(Record{Service: "other", Dropped: true})
 	}
-	if n := len(*r.kept.Load()); n > mostKept {
+	if n := len(*r.kept.Load()); n > maxKeptServices {
 		t.Errorf("records of %d services are kept", n)
 	}
 }

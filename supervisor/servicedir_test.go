@@ -228,7 +228,7 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	for range 5 {
 		line()
 	}
-	do(t, l, Unwant{"s"})
+	do(t, l, StayDown{"s"})
 	untilState(t, l, Down)
 	if n := len(l.notifiers); n != 0 { // the loop is idle
 		t.Errorf("%d notifiers are left", n)

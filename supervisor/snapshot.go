@@ -41,8 +41,8 @@ type Service struct {
 	PID             int       // PID of the main process, 0 if it is not running; never the PID of a finish command
 	Run             uint64    // number of the current or last run, 0 before the first
 	Ready           bool
-	// ReadySince is the time at which the service became ready, or zero while it is not ready. While no process of the service runs,
-	// it is the end of the last run.
+	// ReadySince is the time at which the service became ready, or zero while it is not ready. While no process of the service
+	// runs, it is the end of the last run.
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
 	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
@@ -83,7 +83,7 @@ func (s *service) snapshot(u *unit) *Service {
 		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.done, RestartPolicy: s.policy.RestartPolicy,
 		Exits: s.exits, Restarted: s.restartCauses,
 	}
-	if s.runs() {
+	if s.isRunning() {
 		v.PID, v.Status = s.pid, s.status
 		if u.LastSpec != nil {
 			v.Command, v.Drifted = u.LastSpec.Argv, true

@@ -73,14 +73,14 @@ const (
 // oomAdj is, for each kind, the difference between the oom_score_adj of its processes and the value of hinit. 50 points
 // weigh as much as 5 % of the memory. The kernel should first kill processes that are cheap to lose: a gateway only
 // restarts, but without PID 1 or the CMD the container ends.
-var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
+var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjCheap, KindRun: oomAdjCheap, KindCheck: oomAdjCheap}
 
 // OOMAdj returns by how much the oom_score_adj of processes of this kind exceeds the value of hinit, unless [proc.Spec].OOM says
 // otherwise.
 func (k Kind) OOMAdj() int { return oomAdj[k] }
 
-// oomCheap is for processes that are cheap to lose: finish and stop commands, hooks, commands of clients, and checks.
-const oomCheap = 900
+// oomAdjCheap is for processes that are cheap to lose: finish and stop commands, hooks, commands of clients, and checks.
+const oomAdjCheap = 900
 
 // SignalScope selects the processes of a run that receive a signal.
 type SignalScope int
@@ -161,9 +161,9 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Words describes the end of a run, and quotes the line of its output that most likely explains it. That is the last line that
-// looks like a warning or worse, or otherwise the last line. The service controls this text.
-func (x *Exit) Words() string {
+// Explanation describes the end of a run, and quotes the line of its output that most likely explains it. That is the last line
+// that looks like a warning or worse, or otherwise the last line. The service controls this text.
+func (x *Exit) Explanation() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
 		line := strings.TrimSpace(last)

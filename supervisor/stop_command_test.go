@@ -92,7 +92,7 @@ func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
 	}
 	r.wait(1)
 	r.want(Killing)
-	r.wait(killSoon)
+	r.wait(firstKillInterval)
 	if runs := r.killed(); !slices.Equal(runs, []uint64{command, command}) {
 		t.Errorf("runs %v were killed, want %d twice", runs, command)
 	}

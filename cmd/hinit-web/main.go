@@ -68,7 +68,7 @@ When hinit does not answer it prints hinit_up 0 and ends with 4.`,
 }, printMetrics}
 
 func printMetrics(ctx context.Context, c *cmdline.Call) int {
-	most := c.Flags.Int("max-services", metrics.MostServices, "metrics for at most `N` services")
+	most := c.Flags.Int("max-services", metrics.MaxServices, "metrics for at most `N` services")
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}

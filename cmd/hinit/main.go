@@ -37,9 +37,9 @@ func run(argv []string) int {
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
-		return container.Plain("")
+		return container.RunServicesOnly("")
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or says what is wrong with them
-		return container.Plain(words[2])
+		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
 		fmt.Println(reexec.Format) // the command hinit reexec asks a new binary for this
 		return 0

@@ -25,7 +25,7 @@ import (
 // SignatureHeader is the header of a signed request. Its value is the HMAC-SHA256 of the body, as "sha256=" and hex digits.
 const SignatureHeader = "X-Hinit-Signature"
 
-func (r *Runner) carryOut(ctx context.Context, j *Job) error {
+func (r *Runner) execute(ctx context.Context, j *Job) error {
 	if j.Action.Webhook == "" {
 		return run(ctx, j)
 	}
@@ -34,7 +34,7 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 		switch {
 		case err == nil || !again:
 			return err
-		case try == mostTries:
+		case try == maxAttempts:
 			return fmt.Errorf("given up after %d tries: %w", try, err)
 		case try == 1:
 			r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
@@ -45,9 +45,9 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 	}
 }
 
-// web is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server must not go
-// to another.
-var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// webhookClient is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server
+// must not go to another.
+var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // send makes one attempt to send the request of a webhook. again reports whether another attempt may succeed.
 func send(ctx context.Context, j *Job) (again bool, err error) {
@@ -66,7 +66,7 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 		}
 		q.Header.Set(SignatureHeader, signature(bytes.TrimSpace(key), j.Body))
 	}
-	a, err := web.Do(q)
+	a, err := webhookClient.Do(q)
 	if err != nil {
 		if u, is := errors.AsType[*url.Error](err); is {
 			err = u.Err // leave out the address, which may be secret

@@ -27,11 +27,11 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// mostWaiting is the maximum number of jobs that are queued for one target, which is a webhook or a command.
-const mostWaiting = 100
+// maxQueuedJobs is the maximum number of jobs that are queued for one target, which is a webhook or a command.
+const maxQueuedJobs = 100
 
-// mostTries is the number of times that the runner sends a request before it gives up.
-const mostTries = 10
+// maxAttempts is the number of times that the runner sends a request before it gives up.
+const maxAttempts = 10
 
 // Runner carries out the actions that follow events of services. Set its exported fields before Run, and do not change them
 // afterwards.
@@ -131,13 +131,13 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// lookEvery is the time between two checks for changed environment files.
-const lookEvery = 5 * time.Second
+// fileCheckInterval is the time between two checks for changed environment files.
+const fileCheckInterval = 5 * time.Second
 
 // changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
 // checks only services that have an action for this event. The caller holds the lock and saves the state.
 func (r *Runner) changedFiles() (out []ServiceEvent) {
-	if time.Since(r.lastFileCheck) < lookEvery {
+	if time.Since(r.lastFileCheck) < fileCheckInterval {
 		return nil
 	}
 	r.lastFileCheck = time.Now()
@@ -172,11 +172,11 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops the oldest job of a target that has more than mostWaiting jobs. It never drops the job that is being
+// dropOldest drops the oldest job of a target that has more than maxQueuedJobs jobs. It never drops the job that is being
 // delivered. The caller holds the lock.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
-	if len(mine) <= mostWaiting {
+	if len(mine) <= maxQueuedJobs {
 		return
 	}
 	oldest, dropped := mine[0], 1
@@ -215,7 +215,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		}
 		j := r.state.Jobs[at]
 		r.mu.Unlock()
-		err := r.carryOut(ctx, j)
+		err := r.execute(ctx, j)
 		if ctx.Err() != nil {
 			continue
 		}

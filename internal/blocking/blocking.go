@@ -51,9 +51,9 @@ func channels() (t [shares]chan struct{}) {
 	return t
 }
 
-// Few reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
-// is taken.
-func Few() {
+// UseMinimum reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first
+// turn is taken.
+func UseMinimum() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Short: 1}
 	taken = channels()
 }

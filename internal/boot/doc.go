@@ -5,9 +5,9 @@
 // a gateway to supervise. [Admit] says whether the container may run as its user, and [Modes] what it can't do as that user.
 //
 // The rest does the work of the image's boot scripts. [PrepareRuntime] chooses the place of the control socket; clients find it
-// through [hinit/client.Sockets]. [SettleAgent] updates the agent's user in /etc. [Prepare] does the work on the data volume that
-// every container needs before its gateways start. The boot program, a separate process, does the work that only some containers
-// need, and later work in the background: see [Job] and package volume.
+// through [hinit/client.Sockets]. [ResolveAgent] updates the agent's user in /etc. [Prepare] does the work on the data volume
+// that every container needs before its gateways start. The boot program, a separate process, does the work that only some
+// containers need, and later work in the background: see [Job] and package volume.
 //
 // Promises:
 //

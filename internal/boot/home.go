@@ -94,7 +94,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return err
 		}
-		own, err := d.SubSame(name)
+		own, err := d.SubOnSameMount(name)
 		if err != nil { // name is a mount, whose owner the host has chosen
 			return err
 		}

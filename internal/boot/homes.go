@@ -85,17 +85,17 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
 	}
-	return blocking.Do(blocking.Volume, func() error { return giveProfile(ctx, o, profile) })
+	return blocking.Do(blocking.Volume, func() error { return chownProfile(ctx, o, profile) })
 }
 
-func giveProfile(ctx context.Context, o Options, profile string) error {
+func chownProfile(ctx context.Context, o Options, profile string) error {
 	root, err := fsutil.OpenNoLink(o.Home, nil)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	give := &Homes{Options: o, Teller: &Teller{Tell: o.Say}, To: o.Owner()}
-	home, err := root.SubSame(ProfilesDir + "/" + profile)
+	give := &Homes{Options: o, StepLog: &StepLog{Tell: o.Say}, To: o.Owner()}
+	home, err := root.SubOnSameMount(ProfilesDir + "/" + profile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 		return nil
 	}
@@ -110,12 +110,12 @@ func giveProfile(ctx context.Context, o Options, profile string) error {
 // Homes changes the owners of profiles' homes.
 type Homes struct {
 	Options
-	*Teller
+	*StepLog
 
 	To fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
-	// InTime returns an error when the budget is used up. The repair in the background then does the rest. Nil means no
+	// CheckBudget returns an error when the budget is used up. The repair in the background then does the rest. Nil means no
 	// budget.
-	InTime func() error
+	CheckBudget func() error
 }
 
 // GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant.
@@ -140,7 +140,7 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 		if !there(rel) {
 			continue
 		}
-		if sub, err := home.SubSame(rel); err == nil {
+		if sub, err := home.SubOnSameMount(rel); err == nil {
 			_, _, err = sub.Chown("", to)
 			h.Chowned(h.Home, sub.Path(), err)
 			sub.Close()

@@ -33,12 +33,12 @@ type Identity struct {
 // mostIdentity is the maximum number of bytes of the boot program's output that settle reads.
 const mostIdentity = 1 << 20
 
-// SettleAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
-// agent may have to join the group of a device. Then SettleAgent makes the boot program change /etc/passwd and /etc/group.
+// ResolveAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
+// agent may have to join the group of a device. Then ResolveAgent makes the boot program change /etc/passwd and /etc/group.
 // It may block on /etc and /dev.
-func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
+func ResolveAgent(cfg *config.Config) (Agent, error) { return resolveAgent(cfg, os.Geteuid()) }
 
-func settleAgent(cfg *config.Config, uid int) (Agent, error) {
+func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	a := Agent{User: user, Known: err == nil}
 	switch {

@@ -16,14 +16,14 @@ func TestIdentityOfOthers(t *testing.T) {
 	t.Setenv("PUID", "99")
 	cfg := reference.Default()
 	cfg.Agent.User = "ghost"
-	if a, err := settleAgent(cfg, 1000); err != nil || a.Known {
+	if a, err := resolveAgent(cfg, 1000); err != nil || a.Known {
 		t.Errorf("a missing user without root is %+v (%v)", a, err)
 	}
-	if _, err := settleAgent(cfg, 0); !errors.Is(err, account.ErrNotFound) {
+	if _, err := resolveAgent(cfg, 0); !errors.Is(err, account.ErrNotFound) {
 		t.Errorf("a missing user is %v", err)
 	}
 	cfg.Agent.User = "10000:10000"
-	a, err := settleAgent(cfg, 10000)
+	a, err := resolveAgent(cfg, 10000)
 	if err != nil || a.User.UID != 10000 || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "PUID has no effect") {
 		t.Errorf("without root: %+v, %v", a, err)
 	}
@@ -35,7 +35,7 @@ func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
 	t.Setenv("PUID", "99")
 	cfg := reference.Default()
 	cfg.Agent.User = "10000:10000"
-	a, err := settleAgent(cfg, 0) // no hinit-tools is beside the program of the tests
+	a, err := resolveAgent(cfg, 0) // no hinit-tools is beside the program of the tests
 	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {
 		t.Errorf("%+v, %v", a, err)
 	}

@@ -31,35 +31,35 @@ func Info(text string) Line { return Line{Text: LogPrefix + text} }
 // Warning returns a log line about a failure in a boot step.
 func Warning(text string) Line { return Line{Warning: true, Text: LogPrefix + "Warning: " + text} }
 
-// Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, the methods are
+// StepLog formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, the methods are
 // too.
-type Teller struct {
+type StepLog struct {
 	Tell func(Line)
 
 	chown sync.Once
 }
 
 // Info reports a result of the boot step.
-func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(format, args...))) }
+func (t *StepLog) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(format, args...))) }
 
 // Warn reports a failure in the boot step.
-func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
+func (t *StepLog) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
 // Refuse reports that root does not perform action on path. The reason is that path is a symbolic link, which root would
 // have to follow (contract, section 2.1, step 9).
-func (t *Teller) Refuse(action, path string) {
+func (t *StepLog) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
 // CannotChown reports that the owner of path could not be changed. It reports only the first failure, because most later
 // changes will also fail.
-func (t *Teller) CannotChown(path string) {
+func (t *StepLog) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
 // Chowned reports that the change of the owner of path has failed with err. It reports nothing if err is nil, or is an expected
 // error, such as a missing file. home is the data directory.
-func (t *Teller) Chowned(home, path string, err error) {
+func (t *StepLog) Chowned(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):
 	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrKept):

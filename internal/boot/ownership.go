@@ -39,7 +39,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	o := p.newOwnershipPhase(s)
 	if end, ok := ctx.Deadline(); ok {
 		enough := time.Now().Add(time.Until(end) / 2)
-		o.homes.InTime = func() error {
+		o.homes.CheckBudget = func() error {
 			if time.Now().After(enough) {
 				return errAbandoned
 			}
@@ -87,7 +87,7 @@ type ownershipPhase struct {
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
-	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
+	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, StepLog: &s.StepLog, To: p.Owner()}}
 }
 
 // giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.full: then
@@ -113,7 +113,7 @@ func (o *ownershipPhase) giveHome() error {
 	// remove it.
 	_ = o.root.Remove(PendingFile) // left by an earlier repair
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
-	if _, _, err := o.root.Chown("", o.to.Taking(uid)); err != nil { // no tenant: the agent can't rename a home to this place
+	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil { // no tenant: the agent can't rename a home to this place
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
 		return nil
@@ -157,7 +157,7 @@ func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.
 // giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the
 // directory below in. A mount point is queued for giveMounts.
 func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
-	d, err := in.SubSame(rel)
+	d, err := in.SubOnSameMount(rel)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
 		o.queued = append(o.queued, rel)
@@ -183,17 +183,17 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 		if kind.IsDir() {
 			found = append(found, name)
 		}
-		return len(found) < fsutil.MostNames
+		return len(found) < fsutil.MaxNames
 	})
 	if err != nil {
 		return
 	}
 	slices.Sort(found)
 	for _, name := range found {
-		if o.homes.InTime != nil && o.homes.InTime() != nil {
+		if o.homes.CheckBudget != nil && o.homes.CheckBudget() != nil {
 			return // the repair in the background handles the remaining homes
 		}
-		home, err := d.SubSame(name)
+		home, err := d.SubOnSameMount(name)
 		if errors.Is(err, fsutil.ErrMount) {
 			o.queued = append(o.queued, ProfilesDir+"/"+name)
 			continue
@@ -208,7 +208,7 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 
 // giveLogs makes the agent the owner of the directories of the gateways' logs.
 func (o *ownershipPhase) giveLogs(ctx context.Context) {
-	if d, err := o.root.SubSame("logs"); err == nil { // the boot writes this log before the repair in the background is done
+	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes this log before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
 			o.reportChown(d.Path()+"/"+name, err)
@@ -223,12 +223,12 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 		o.giveDirectory(o.root, "logs", "chown")
 	}
 	o.giveDirectory(o.root, rel, "chown")
-	d, err := o.root.SubSame(rel)
+	d, err := o.root.SubOnSameMount(rel)
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	entries, _, err := d.ReadSome("", fsutil.MostNames)
+	entries, _, err := d.ReadSome("", fsutil.MaxNames)
 	if err != nil {
 		return
 	}
@@ -236,7 +236,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 		if !e.IsDir() || ctx.Err() != nil {
 			continue
 		}
-		sub, err := d.SubSame(e.Name())
+		sub, err := d.SubOnSameMount(e.Name())
 		if err != nil {
 			continue
 		}

@@ -20,7 +20,7 @@ import (
 
 // Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the
 // other steps. The phases in more run before the agent's directories are created; they are skipped if root must not change the
-// data directory. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
+// data directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
 //
 // If a phase fails, Prepare reports a warning and goes on. If a phase exceeds its budget, it is abandoned, and later phases
 // that need the volume are skipped. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, the
@@ -77,7 +77,7 @@ type Phase struct {
 
 // Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
 type Step struct {
-	Teller
+	StepLog
 	Env     map[string]string // see [Report]
 	Planted bool
 

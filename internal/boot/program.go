@@ -60,9 +60,9 @@ type Job struct {
 	Planted      bool      // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
-// Wanted reports whether the boot program has work before the first service. It does in the agent's image, and if hooks,
-// scripts or environment variables need it. Files on the data volume do not matter. Wanted blocks on the root file system.
-func (j Job) Wanted() bool {
+// IsNeeded reports whether the boot program has work before the first service. It does in the agent's image, and if hooks,
+// scripts or environment variables need it. Files on the data volume do not matter. IsNeeded blocks on the root file system.
+func (j Job) IsNeeded() bool {
 	if len(j.Hooks) > 0 || j.Options.Seeds {
 		return true
 	}

@@ -23,7 +23,7 @@ type CommandLine struct {
 	// Subcommands are the agent's subcommands. Such a word means the agent, even if a program with that name exists.
 	Subcommands []string
 	Env         func(name string) (string, bool) // the container's environment
-	Look        func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
+	FindProgram func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
 // Route says what the container's command means for hinit: which program it runs, and how.
@@ -123,7 +123,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		return agent(words)
 	}
 	isAgent := agentWord(first, c.Agent)
-	if found, ok := c.Look(first); ok {
+	if found, ok := c.FindProgram(first); ok {
 		if isAgent {
 			agentArgs = slices.Concat([]string{}, words[1:])
 		}
@@ -133,7 +133,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		return agent(words[1:])
 	}
 	if slices.Contains(shellWords, first) {
-		if sh, ok := c.Look("/bin/sh"); ok {
+		if sh, ok := c.FindProgram("/bin/sh"); ok {
 			return nil, sh, slices.Concat([]string{"sh", "-c", `"$@"`, "sh"}, words)
 		}
 	}

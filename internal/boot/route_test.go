@@ -57,7 +57,7 @@ func shell(argv ...string) Route {
 // TestASubcommandOfTheAgentIsNoProgram has a subcommand with the name of a program, as login has.
 func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
 	for first, want := range map[string]Route{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
-		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), Look: inImage})
+		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), FindProgram: inImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", first, got, want)
 		}
@@ -109,7 +109,7 @@ func TestRouteCommands(t *testing.T) {
 		{"gateway inside a shell", []string{"sh", "-c", "gateway run"}, direct("/usr/bin/sh", "sh", "-c", "gateway run")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := RouteCommand(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), Look: inImage})
+			got := RouteCommand(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -125,12 +125,12 @@ func TestRouteWithoutPrograms(t *testing.T) {
 		"cd /tmp":       direct("/a/agent", "/a/agent", "cd", "/tmp"),
 		"/bin/agent -v": direct("/a/agent", "/a/agent", "/bin/agent", "-v"),
 	} {
-		got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), Look: bareImage})
+		got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), Look: bareImage})
+	got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
 	if !got.Supervise || got.Profile != "default" {
 		t.Errorf("the agent's own name before gateway run: %+v", got)
 	}
@@ -183,7 +183,7 @@ func TestRouteGateway(t *testing.T) {
 		{"removed switch", "gateway run", map[string]string{"HERMES_SKIP_PROFILE_RECONCILE": "1"}, legacy(up("default", false))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), Look: inImage})
+			got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -193,7 +193,7 @@ func TestRouteGateway(t *testing.T) {
 
 func TestRouteGatewayProgram(t *testing.T) {
 	look := func(word string) (string, bool) { return "/usr/bin/" + word, word == "gateway" }
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), Look: look})
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), FindProgram: look})
 	if want := direct("/usr/bin/gateway", "gateway", "run"); !reflect.DeepEqual(got, want) {
 		t.Errorf("a program named gateway: got %+v", got)
 	}
@@ -206,7 +206,7 @@ func TestRouteDashboardOnly(t *testing.T) {
 		"": false, "chat": false, "-p x dashboard": false, "hermes": false, "hermes hermes dashboard": false, "sleep dashboard": false,
 		"gateway run": false, "dashboards": false,
 	} {
-		got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), Look: inImage})
+		got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 		if got.DashboardOnly != want {
 			t.Errorf("%q: DashboardOnly is %t", args, got.DashboardOnly)
 		}
@@ -239,13 +239,13 @@ func TestRouteTini(t *testing.T) {
 		{"sleep -p 1", direct("/usr/bin/sleep", "sleep", "-p", "1")},
 	} {
 		for _, argv0 := range []string{"tini", "/usr/bin/tini"} {
-			got := RouteCommand(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), Look: inImage})
+			got := RouteCommand(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s %s: got %+v, want %+v", argv0, tt.args, got, tt.want)
 			}
 		}
 	}
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), Look: inImage})
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 	if want := agentRoute("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
 		t.Errorf("options of tini under the name of init: got %+v", got)
 	}
@@ -253,7 +253,7 @@ func TestRouteTini(t *testing.T) {
 
 func TestRouteSharesNothing(t *testing.T) {
 	args := fields("sleep 1")
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), Look: inImage})
+	got := RouteCommand(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 	got.Argv[0] = "changed"
 	if args[0] != "sleep" {
 		t.Error("the route changes the arguments it was made from")
@@ -304,7 +304,7 @@ func TestShellRoute(t *testing.T) {
 		t.Skip("no /bin/sh")
 	}
 	for args, want := range map[string]int{"exit 3": 3, "false": 1, "true": 0, "cd /": 0, "if x": 127} {
-		r := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), Look: look})
+		r := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: look})
 		cmd := exec.Cmd{Path: r.Path, Args: r.Argv}
 		err := cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != want {
@@ -348,7 +348,8 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// A machine so busy that no directory answered within two seconds made the container's "sh" a word for the agent, which did not know it.
+// A machine so busy that no directory answered within two seconds made the container's "sh" a word for the agent, which did not
+// know it.
 func TestASlowDiskHidesNoCommand(t *testing.T) {
 	free := make(chan struct{})
 	var hung sync.WaitGroup

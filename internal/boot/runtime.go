@@ -72,7 +72,7 @@ func removeForeignDir(dir string, first bool) {
 	}
 	defer parent.Close()
 	above, err := parent.Lstat("")
-	if err != nil || tamperProof(above, 0) != nil {
+	if err != nil || checkTamperProof(above, 0) != nil {
 		return
 	}
 	name := filepath.Base(dir)
@@ -137,7 +137,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err != nil {
 		return Bare(err)
 	}
-	if err := tamperProof(info, uid); err != nil && (!pod || uid == 0 || fsutil.UID(info) != 0) {
+	if err := checkTamperProof(info, uid); err != nil && (!pod || uid == 0 || fsutil.UID(info) != 0) {
 		return fmt.Errorf("its parent directory %w", err)
 	}
 	made := true
@@ -158,7 +158,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if info, err = f.Stat(); err != nil {
 		return Bare(err)
 	}
-	if err := tamperProof(info, uid); err != nil {
+	if err := checkTamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
 	if made { // the umask may have removed bits of the mode
@@ -169,13 +169,13 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
-// tamperProof returns an error if users other than root and uid could replace entries of a directory. A sticky directory
+// checkTamperProof returns an error if users other than root and uid could replace entries of a directory. A sticky directory
 // protects its entries. In a directory whose owner is not root, the group may have write permission: with umask 002 the group
 // is usually the user's own.
-func tamperProof(info fs.FileInfo, uid int) error {
+func checkTamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
 	// Inside a user namespace, the owner of the machine's /tmp may be a user outside of the namespace.
-	stranger := info.Mode()&fs.ModeSticky != 0 && trust.Outside(uint32(owner))
+	stranger := info.Mode()&fs.ModeSticky != 0 && trust.IsOverflowUID(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
 	}

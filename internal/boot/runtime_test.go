@@ -195,7 +195,7 @@ func TestPrepareAcceptsSticky(t *testing.T) {
 func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	testkit.NeedRoot(t)
 	run := put(t, t.TempDir()+"/run", 0o777) // as the kubelet makes it
-	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || tamperProof(stat(t, mine), 4711) != nil {
+	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || checkTamperProof(stat(t, mine), 4711) != nil {
 		t.Fatal("the directory of the test is no good")
 	}
 	for pod, refused := range map[bool]bool{false: true, true: false} {

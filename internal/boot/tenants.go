@@ -19,7 +19,7 @@ type Tenants struct {
 
 // TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
-	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) || cfg.UIDRange().Has(agent.Identity().GID) {
+	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Contains(agent.Identity().UID) || cfg.UIDRange().Contains(agent.Identity().GID) {
 		return Tenants{}
 	}
 	t := Tenants{On: true, UIDs: cfg.UIDRange(), All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}
@@ -39,7 +39,7 @@ func (t Tenants) Includes(profile string) bool {
 }
 
 // HasUID reports whether a uid is in the range for tenants' users.
-func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
+func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Contains(uid) && uid != t.UIDs.First }
 
 // RenamedHome returns the warning about a home that belongs to a tenant's user although its profile is no tenant. hinit does
 // not change the owner by itself, because the agent could have renamed the home to get a tenant's files. The warning tells
@@ -79,7 +79,7 @@ func (o Options) HasRightOwner(profile string) (right bool, warning string) {
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the same owner as the original
-				if seen++; seen > fsutil.MostNames {
+				if seen++; seen > fsutil.MaxNames {
 					right = false // there are too many homes to compare; the boot program reports this
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)

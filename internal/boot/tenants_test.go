@@ -45,7 +45,7 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(homes+"/own", 0o755), os.Chown(homes+"/own", 20001, 20001)); err != nil {
 		t.Fatal(err)
 	}
-	for i := range fsutil.MostNames - 1 {
+	for i := range fsutil.MaxNames - 1 {
 		if err := os.WriteFile(filepath.Join(homes, strings.Repeat("x", 200)+strconv.Itoa(i)), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,8 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestTheGroupOfTheAgentIsNoTenants: with agent.user 10000:20005 a profile got the gid 20005, and read what the agent's group may read.
+// TestTheGroupOfTheAgentIsNoTenants: with agent.user 10000:20005 a profile got the gid 20005, and read what the agent's group may
+// read.
 func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	testkit.NeedRoot(t)
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})

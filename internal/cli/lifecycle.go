@@ -117,7 +117,7 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 			worst = max(worst, t.Failed(doing, results[i]))
 			continue
 		case c.JSON:
-			worst = max(worst, t.Failed(doing, JSONLineTo(t.Out, s)))
+			worst = max(worst, t.Failed(doing, WriteJSONLine(t.Out, s)))
 		case !wait.Wait:
 			fmt.Fprintln(t.Out, show.Accepted(s))
 		}

@@ -110,10 +110,10 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 			return nil, err
 		}
 		for _, s := range found {
-			if state != "" && !InState(state, &s.of) {
+			if state != "" && !InState(state, &s.service) {
 				continue
 			}
-			if s.itself {
+			if s.isExactName {
 				c.Named = append(c.Named, s.word)
 			}
 			if !slices.Contains(names, s.word) {
@@ -126,9 +126,9 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 
 // selection is a service that an argument selects. word is a name by which hinit can find it.
 type selection struct {
-	of     client.Service
-	word   string
-	itself bool // the argument is the service's name, not only a pattern that matches
+	service     client.Service
+	word        string
+	isExactName bool // the argument is the service's name, not only a pattern that matches
 }
 
 // servicesFor returns the services that the argument word selects. If the status has no such service and needsState is true, it

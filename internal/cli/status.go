@@ -72,7 +72,7 @@ func emptyStatus(t *Terminal, c *Call) int {
 	}
 	st.Services = []client.Service{}
 	if c.isSet("watch") {
-		return t.Failed(c.Doing(), JSONLineTo(t.Out, st))
+		return t.Failed(c.Doing(), WriteJSONLine(t.Out, st))
 	}
 	return t.Failed(c.Doing(), WriteJSON(t.Out, st))
 }
@@ -104,7 +104,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		}
 	}
 	if watch { // a stream has one document a line
-		return down, JSONLineTo(t.Out, st)
+		return down, WriteJSONLine(t.Out, st)
 	}
 	return down, WriteJSON(t.Out, st)
 }
@@ -127,8 +127,8 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 // WriteJSON writes v as an indented JSON document. It escapes control characters, so it is safe on a terminal.
 func WriteJSON(w io.Writer, v any) error { return encodeJSON(w, v, "  ") }
 
-// JSONLineTo writes v as JSON on one line, as one document of a stream.
-func JSONLineTo(w io.Writer, v any) error { return encodeJSON(w, v, "") }
+// WriteJSONLine writes v as JSON on one line, as one document of a stream.
+func WriteJSONLine(w io.Writer, v any) error { return encodeJSON(w, v, "") }
 
 func encodeJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer

@@ -41,8 +41,8 @@ const ActionsName = "hinit-actions"
 // actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.
 const actionsState = "HINIT_ACTIONS_STATE"
 
-// mostActions is the maximum number of actions for one event of a service.
-const mostActions = 16
+// maxActions is the maximum number of actions for one event of a service.
+const maxActions = 16
 
 // hasActions reports whether any event of a service has an action.
 func (c *Config) hasActions() bool {
@@ -100,8 +100,8 @@ func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 		if e.value.Kind == yaml.SequenceNode {
 			items = e.value.Content
 		}
-		if len(items) > mostActions {
-			d.problems.at(e.line, "cannot set %s: an event can have %d actions, here are %d", key, mostActions, len(items))
+		if len(items) > maxActions {
+			d.problems.reportAtLine(e.line, "cannot set %s: an event can have %d actions, here are %d", key, maxActions, len(items))
 			continue
 		}
 		out[e.key] = decodeList(d, &yaml.Node{Kind: yaml.SequenceNode, Content: items}, key, "actions", d.decodeAction)
@@ -111,7 +111,7 @@ func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 
 func (d *decoder) decodeAction(n *yaml.Node, key string) (a Action, ok bool) {
 	if n.Kind != yaml.MappingNode {
-		d.problems.at(n.Line, "cannot set %s: expected an action such as {exec: [notify]} or {webhook: \"https://example.org/hooks/1\"}, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected an action such as {exec: [notify]} or {webhook: \"https://example.org/hooks/1\"}, got %s", key, describe(n))
 		return a, false
 	}
 	before := len(d.problems.list)
@@ -120,9 +120,9 @@ func (d *decoder) decodeAction(n *yaml.Node, key string) (a Action, ok bool) {
 	switch {
 	case len(d.problems.list) > before:
 	case (a.Exec == nil) == (a.Webhook == ""):
-		d.problems.at(n.Line, "cannot use %s: an action has either exec or webhook", key)
+		d.problems.reportAtLine(n.Line, "cannot use %s: an action has either exec or webhook", key)
 	case a.Exec != nil && a.SecretFile != "":
-		d.problems.at(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
+		d.problems.reportAtLine(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
 	}
 	return a, len(d.problems.list) == before
 }

@@ -55,7 +55,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		d.problems.at(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
+		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
 		return nil
 	}
 	var out []entry
@@ -64,17 +64,17 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		k := resolve(n.Content[i])
 		switch {
 		case k.ShortTag() == "!!merge":
-			d.problems.at(k.Line, "merge keys (<<) are not supported; write the keys out")
+			d.problems.reportAtLine(k.Line, "merge keys (<<) are not supported; write the keys out")
 			continue
 		case k.Kind != yaml.ScalarNode:
-			d.problems.at(k.Line, "cannot read %s: expected the name of a key, got %s", join(path, "?"), describe(k))
+			d.problems.reportAtLine(k.Line, "cannot read %s: expected the name of a key, got %s", join(path, "?"), describe(k))
 			continue
 		}
 		if k.Value == "true" && slices.Contains(keys, "on") { // tools for YAML 1.1 write the key "on" as true
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.problems.at(k.Line, "duplicate key %q; it is already set on line %d", join(path, k.Value), first)
+			d.problems.reportAtLine(k.Line, "duplicate key %q; it is already set on line %d", join(path, k.Value), first)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -93,7 +93,7 @@ func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name 
 	}
 	for _, e := range d.entries(n, path, nil) {
 		if reason := wrong(e.key); reason != "" {
-			d.problems.at(e.line, "cannot use "+what+": %s", e.key, reason)
+			d.problems.reportAtLine(e.line, "cannot use "+what+": %s", e.key, reason)
 			continue
 		}
 		out[e.key] = e
@@ -125,8 +125,8 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 		switch {
 		case i >= 0:
 			d.decodeKey(e, base, &schema[i], root)
-		case slices.Contains(names, e.key) && isWord(e.value) && shortOf(schema, path) != nil:
-			d.decodeKey(e, base, shortOf(schema, path), root)
+		case slices.Contains(names, e.key) && isWord(e.value) && shorthandKey(schema, path) != nil:
+			d.decodeKey(e, base, shorthandKey(schema, path), root)
 		case slices.Contains(names, e.key):
 			d.decodeMapping(e.value, base, path+".", schema, root, other)
 		default:
@@ -135,9 +135,9 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 	}
 }
 
-// shortOf returns the key to set if the file has a text in place of the mapping at path. It returns nil if no key there has the
-// option "short".
-func shortOf(fields []Key, path string) *Key {
+// shorthandKey returns the key to set if the file has a text in place of the mapping at path. It returns nil if no key there has
+// the option "short".
+func shorthandKey(fields []Key, path string) *Key {
 	for i := range fields {
 		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {
 			return &fields[i]
@@ -174,17 +174,17 @@ func keyPaths(fields []Key) []string {
 // with nearly the same spelling in this mapping, then for the same name elsewhere below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
 	if what := invisibleCharacter(key); what != "" && Nearest(key, names) == "" {
-		d.problems.at(line, "unknown key %q%s", prefix+key, what)
+		d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, what)
 		return
 	}
 	other, known := foreignKeyNames[snakeCase(key)]
 	if known = known && slices.Contains(names, strings.Split(other, ".")[0]); known {
-		d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
+		d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
 		return
 	}
 	for _, word := range []string{key, snakeCase(key)} {
 		if near := Nearest(word, names); near != "" {
-			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
+			d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
 			return
 		}
 	}
@@ -197,11 +197,11 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []
 	}
 	for _, p := range paths {
 		if word := snakeCase(key); p == key || strings.HasSuffix(p, "."+key) || p == word || strings.HasSuffix(p, "."+word) {
-			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, root+p)
+			d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, root+p)
 			return
 		}
 	}
-	d.problems.at(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
+	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
 }
 
 // decodeKey reads and checks one value, and records its origin.
@@ -219,11 +219,11 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		reason = k.check(at)
 	}
 	if reason != "" {
-		d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
+		d.problems.reportAtLine(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
 	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
-		d.problems.at(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
+		d.problems.reportAtLine(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			key, d.doubt)
 		return
 	}
@@ -231,7 +231,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		key = base + k.Alias
 	}
 	if first, twice := d.origins[key]; twice {
-		d.problems.at(e.line, "cannot set %s: it is already set on line %d", key, first.line)
+		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
 	switch at.(type) {

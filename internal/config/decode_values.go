@@ -17,7 +17,7 @@ import (
 // decodeValue decodes n into the variable that at points to. text describes what a text value must be, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
 	}
 	tag := n.ShortTag()
 	scalar := n.Kind == yaml.ScalarNode
@@ -54,9 +54,9 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	case *time.Duration:
 		switch dur, err := time.ParseDuration(n.Value); {
 		case scalar && tag == "!!int":
-			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
+			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
 		case !scalar || tag != "!!str" || err != nil:
-			d.problems.at(n.Line, "cannot set %s: expected a duration such as 30s, got %s%s", key, describe(n), durationHint(n.Value))
+			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s%s", key, describe(n), durationHint(n.Value))
 		default:
 			*at = dur
 		}
@@ -97,11 +97,11 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	tag := n.ShortTag()
 	switch {
 	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describe(n))
 	case tag == "!!bool":
-		d.problems.at(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describe(n), n.Value)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describe(n), n.Value)
 	case strings.Contains(n.Value, "\x00"):
-		d.problems.at(n.Line, "cannot set %s: it contains a NUL byte", key)
+		d.problems.reportAtLine(n.Line, "cannot set %s: it contains a NUL byte", key)
 	default:
 		return n.Value, true
 	}
@@ -112,7 +112,7 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 // the list, a dot, and the item's index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
 		return nil
 	}
 	out := make([]T, 0, len(n.Content))
@@ -131,12 +131,12 @@ func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
 func (d *decoder) decodeHook(n *yaml.Node, key string) (Hook, bool) {
 	h, before := NewHook(), len(d.problems.list)
 	if n.Kind != yaml.MappingNode {
-		d.problems.at(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
 		return h, false
 	}
 	d.decodeMapping(n, key+".", "", Keys[Hook](), &h, nil)
 	if h.Command == nil && len(d.problems.list) == before {
-		d.problems.at(n.Line, "cannot use %s: its command is missing", key)
+		d.problems.reportAtLine(n.Line, "cannot use %s: its command is missing", key)
 	}
 	return h, true
 }
@@ -145,7 +145,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 	return decodeList(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
 		i, ok := integer(item)
 		if !ok {
-			d.problems.at(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
+			d.problems.reportAtLine(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
 		}
 		return i, ok
 	})
@@ -154,7 +154,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) {
 	for _, e := range d.entries(n, key, nil) {
 		if !varName(e.key) {
-			d.problems.at(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
+			d.problems.reportAtLine(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
 			continue
 		}
 		if text, ok := d.decodeText(e.value, key+"."+e.key, "text"); ok {

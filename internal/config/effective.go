@@ -51,15 +51,15 @@ func Diff(from, to *Config) []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq(changed, maps.Keys(before))))
 }
 
-// leaf is one value of a configuration, with its full key.
-type leaf struct {
+// settingValue is one value of a configuration, with its full key.
+type settingValue struct {
 	key      string
 	value    any
 	variable string // if the value may be secret: the name of the environment variable or header that has the value
 	inherits string // key that supplies the value while this key is not set
 }
 
-func (l leaf) masked() any {
+func (l settingValue) masked() any {
 	value, ok := l.value.(string)
 	switch {
 	case !ok:
@@ -71,25 +71,25 @@ func (l leaf) masked() any {
 }
 
 // leaves returns every value of c, sorted by key.
-func (c *Config) leaves() []leaf {
+func (c *Config) leaves() []settingValue {
 	leaves := appendLeaves(nil, "", Keys[Config](), c)
 	leaves = appendNamed(leaves, "logs.profiles.", c.Logs.Profiles)
 	leaves = appendNamed(leaves, "services.", c.Services)
 	leaves = appendNamed(leaves, "profiles.", c.Profiles.Own)
 	leaves = appendNamed(leaves, "runs.", c.Runs)
-	slices.SortFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(leaves, func(a, b settingValue) int { return cmp.Compare(a.key, b.key) })
 	return leaves
 }
 
 // appendNamed appends the leaves of each value in a mapping. Their keys begin with base and the name of the value.
-func appendNamed[T any](leaves []leaf, base string, of map[string]T) []leaf {
+func appendNamed[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
 	for name, value := range of {
 		leaves = appendLeaves(leaves, base+name+".", Keys[T](), &value)
 	}
 	return leaves
 }
 
-func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
+func appendLeaves(leaves []settingValue, base string, fields []Key, root any) []settingValue {
 	for _, k := range fields {
 		if k.Alias != "" {
 			continue
@@ -98,7 +98,7 @@ func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
 		switch at := k.At(root).(type) {
 		case *map[string]string:
 			for name, value := range *at {
-				leaves = append(leaves, leaf{key: key + "." + name, value: value, variable: name})
+				leaves = append(leaves, settingValue{key: key + "." + name, value: value, variable: name})
 			}
 		case *[]Hook:
 			for i := range *at {
@@ -117,17 +117,17 @@ func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
 			}
 		case *map[string]ResourceLimit:
 			for name, n := range *at {
-				leaves = append(leaves, leaf{key: key + "." + name, value: jsonLimit(n)})
+				leaves = append(leaves, settingValue{key: key + "." + name, value: jsonLimit(n)})
 			}
 		default:
-			leaves = append(leaves, leaf{key: key, value: JSONValue(at), inherits: k.Inherits})
+			leaves = append(leaves, settingValue{key: key, value: JSONValue(at), inherits: k.Inherits})
 		}
 	}
 	return leaves
 }
 
 // originOf returns the place that set a value. For an inherited value, it is the place that set the inherited key.
-func (c *Config) originOf(l leaf) origin {
+func (c *Config) originOf(l settingValue) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o
 	}
@@ -180,7 +180,7 @@ func keysInForce(fields []Key) []Key {
 func differing(c *Config, prefix string, fields []Key, own, builtin any) (entries []client.ConfigEntry) {
 	defaults := appendLeaves(nil, prefix, fields, builtin)
 	for _, l := range appendLeaves(nil, prefix, fields, own) {
-		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
+		same := func(o settingValue) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
 		if !slices.ContainsFunc(defaults, same) {
 			entries = append(entries, client.ConfigEntry{Key: strings.TrimPrefix(l.key, prefix), Value: l.masked(), Origin: c.originOf(l).String()})
 		}

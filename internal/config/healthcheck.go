@@ -112,8 +112,8 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// mostChecks is the maximum number of checks of one service. It limits the work of PID 1.
-const mostChecks = 32
+// maxChecks is the maximum number of checks of one service. It limits the work of PID 1.
+const maxChecks = 32
 
 // NewCheck returns a check of a kind with the defaults.
 func NewCheck(kind string) Check {
@@ -144,15 +144,15 @@ func hostPort(host, port string) string {
 }
 
 func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
-	if len(n.Content) > mostChecks && n.Kind == yaml.SequenceNode {
-		d.problems.at(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, mostChecks, len(n.Content))
+	if len(n.Content) > maxChecks && n.Kind == yaml.SequenceNode {
+		d.problems.reportAtLine(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, maxChecks, len(n.Content))
 		return nil
 	}
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
 		c, ok := d.decodeCheck(item, one)
 		if ok && seen[c.Name] {
-			d.problems.at(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
+			d.problems.reportAtLine(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
 			ok = false
 		}
 		if ok {
@@ -180,7 +180,7 @@ func (d *decoder) renameOrigins(from, to string, c *Check) {
 // decodeCheck reads one check. Its type decides which keys are valid.
 func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	if n.Kind != yaml.MappingNode {
-		d.problems.at(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
 		return c, false
 	}
 	kind, types := "", []string{}
@@ -205,14 +205,14 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	}
 	switch {
 	case kind == "":
-		d.problems.at(n.Line, "cannot use %s: its kind is missing; it is one of %s", key, strings.Join(checkKinds, ", "))
+		d.problems.reportAtLine(n.Line, "cannot use %s: its kind is missing; it is one of %s", key, strings.Join(checkKinds, ", "))
 	case len(types) == 0:
-		d.problems.at(n.Line, "cannot use %s: it says not what to look at; add one of %s", key, strings.Join(checkTypes, ", "))
+		d.problems.reportAtLine(n.Line, "cannot use %s: it says not what to look at; add one of %s", key, strings.Join(checkTypes, ", "))
 	case len(types) > 1:
-		d.problems.at(n.Line, "cannot use %s: one check looks at one thing, here are %s; write a check for each", key, strings.Join(types, " and "))
+		d.problems.reportAtLine(n.Line, "cannot use %s: one check looks at one thing, here are %s; write a check for each", key, strings.Join(types, " and "))
 	default:
 		if reason := c.contradiction(); reason != "" {
-			d.problems.at(n.Line, "cannot use %s: %s", key, reason)
+			d.problems.reportAtLine(n.Line, "cannot use %s: %s", key, reason)
 		}
 	}
 	c.Name = cmp.Or(c.Name, c.Kind+"-"+c.Type)

@@ -43,9 +43,9 @@ func (c *Config) DeafOf(profile string) Deaf {
 
 // finishProfileChecks reports a profile with more checks than one gateway can have.
 func (l *loader) finishProfileChecks(prefix, name string) {
-	if n := len(l.cfg.ChecksOf(name)); n > mostChecks {
-		l.problems.from(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, with those of agent.checks these are %d; remove some, or give one the name of "+
-			"another, which it replaces", prefix, mostChecks, n)
+	if n := len(l.cfg.ChecksOf(name)); n > maxChecks {
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, with those of agent.checks these are %d; remove some, or give one the name of "+
+			"another, which it replaces", prefix, maxChecks, n)
 	}
 }
 
@@ -58,19 +58,19 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 		at := l.cfg.origins[prefix+"checks."+c.Name+".kind"]
 		switch {
 		case c.Type == CheckState || c.Type == CheckDeaf:
-			l.problems.from(at, "cannot use %s: only gateways write a state file and have a habit; put it into agent.checks, or use another check", key)
+			l.problems.reportAtOrigin(at, "cannot use %s: only gateways write a state file and have a habit; put it into agent.checks, or use another check", key)
 		case c.Type == CheckExec && l.doubt != nil && s.User != l.cfg.Agent.User:
-			l.problems.from(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
+			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
 		}
 		for _, name := range c.Variables() {
 			if _, own := s.Env[name]; !own && !l.cfg.AgentDecides(s.User) {
-				l.problems.from(at, "cannot use %s: {env:%s} would come from a .env that the agent writes, and the service runs as %s; set %senv.%s, or let it run as %s",
+				l.problems.reportAtOrigin(at, "cannot use %s: {env:%s} would come from a .env that the agent writes, and the service runs as %s; set %senv.%s, or let it run as %s",
 					key, name, s.User, prefix, name, l.cfg.Agent.User)
 			}
 		}
 		for _, text := range c.Templates() {
 			if reason := checkTemplate(text, placeholders["service"]); reason != "" {
-				l.problems.from(at, "cannot use %s: %s", key, reason)
+				l.problems.reportAtOrigin(at, "cannot use %s: %s", key, reason)
 			}
 		}
 	}

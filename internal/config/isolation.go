@@ -66,8 +66,8 @@ func (c *Config) AnyIsolation() bool { return c.Isolated(IsolationFiles) || c.Is
 // UIDs is a range of user ids. The group id of each user is the same number.
 type UIDs struct{ First, Last uint32 }
 
-// Has reports whether a uid is in the range.
-func (u UIDs) Has(uid uint32) bool { return uid >= u.First && uid <= u.Last }
+// Contains reports whether a uid is in the range.
+func (u UIDs) Contains(uid uint32) bool { return uid >= u.First && uid <= u.Last }
 
 // Size returns the number of user ids.
 func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
@@ -78,10 +78,10 @@ func (c *Config) UIDRange() UIDs {
 	return uids
 }
 
-// leastUID is the first uid above the system accounts. mostUID is the largest uid without a special meaning in the kernel.
+// minUID is the first uid above the system accounts. maxUID is the largest uid without a special meaning in the kernel.
 const (
-	leastUID = 1000
-	mostUID  = 1<<31 - 2
+	minUID = 1000
+	maxUID = 1<<31 - 2
 )
 
 func parseUIDs(text string) (uids UIDs, err error) {
@@ -93,10 +93,10 @@ func parseUIDs(text string) (uids UIDs, err error) {
 		return uids, fmt.Errorf("expected a range of uids such as 20000-29999, got %q", text)
 	case last < first:
 		return uids, fmt.Errorf("the range %s ends before it begins; write %s-%s", text, to, from)
-	case first < leastUID:
-		return uids, fmt.Errorf("uids below %d belong to the system, got %s; write 20000-29999", leastUID, text)
-	case last > mostUID:
-		return uids, fmt.Errorf("a uid is at most %d, got %s", mostUID, text)
+	case first < minUID:
+		return uids, fmt.Errorf("uids below %d belong to the system, got %s; write 20000-29999", minUID, text)
+	case last > maxUID:
+		return uids, fmt.Errorf("a uid is at most %d, got %s", maxUID, text)
 	}
 	return UIDs{uint32(first), uint32(last)}, nil
 }
@@ -123,7 +123,7 @@ func (l *loader) finishIsolation() {
 	c := l.cfg
 	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {
 		if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here {
-			l.problems.from(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
+			l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
 		}
 	}
 	l.checkShares("", c.Isolation)
@@ -140,10 +140,10 @@ func (l *loader) finishIsolation() {
 	switch {
 	case uids == UIDs{}: // the text is invalid, which is already reported
 	case users > free:
-		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger",
+		l.problems.reportAtOrigin(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger",
 			key, c.Profiles.UIDs, free, users)
 	case c.Isolation.Mode == IsolationUser && free < c.Profiles.Max:
-		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); "+
+		l.problems.reportAtOrigin(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); "+
 			"make the range larger, or profiles.max smaller", key, c.Profiles.UIDs, free, c.Profiles.Max)
 	case c.Isolated(IsolationUser):
 		l.checkOtherUser("agent.user", c.Agent.User)
@@ -158,9 +158,9 @@ func (l *loader) finishIsolation() {
 // checkOtherUser reports a user or group, configured by number, that belongs to the range of uids for profiles.
 func (l *loader) checkOtherUser(key, user string) {
 	for text := range strings.SplitSeq(user, ":") {
-		if id, err := strconv.ParseUint(text, 10, 32); err == nil && l.cfg.UIDRange().Has(uint32(id)) {
+		if id, err := strconv.ParseUint(text, 10, 32); err == nil && l.cfg.UIDRange().Contains(uint32(id)) {
 			const uids = "isolation.uids"
-			l.problems.from(l.cfg.origins[uids], "cannot use %s: %s has %d of %s in it; choose another range", uids, l.cfg.Profiles.UIDs, id, key)
+			l.problems.reportAtOrigin(l.cfg.origins[uids], "cannot use %s: %s has %d of %s in it; choose another range", uids, l.cfg.Profiles.UIDs, id, key)
 			return
 		}
 	}
@@ -173,7 +173,7 @@ func (l *loader) checkShares(prefix string, i Isolation) {
 		for _, inside := range []string{l.cfg.Home + "/profiles/x", l.cfg.Home + "/.hinit/x", l.cfg.Control.Socket} {
 			if strings.HasPrefix(inside, path+"/") {
 				key := prefix + "isolation.share"
-				l.problems.from(l.cfg.origins[key], "cannot share %s by %s: %s is in it; share a directory beside it", path, key, filepath.Dir(inside))
+				l.problems.reportAtOrigin(l.cfg.origins[key], "cannot share %s by %s: %s is in it; share a directory beside it", path, key, filepath.Dir(inside))
 				break
 			}
 		}

@@ -21,7 +21,7 @@ func TestAProfileFollowsTheIsolationOfAllButTheRootProfileHasNone(t *testing.T) 
 			t.Errorf("%s: %+v, want the mode %s", name, got, want)
 		}
 	}
-	if got := cfg.UIDRange(); got != (UIDs{30000, 39999}) || got.Size() != 10000 || got.Has(29999) || !got.Has(39999) {
+	if got := cfg.UIDRange(); got != (UIDs{30000, 39999}) || got.Size() != 10000 || got.Contains(29999) || !got.Contains(39999) {
 		t.Errorf("the range is %+v", got)
 	}
 	if !cfg.Isolated(IsolationFiles) || !cfg.Isolated(IsolationUser) {

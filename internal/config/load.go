@@ -184,11 +184,11 @@ func reason(err error) error {
 // document.
 func (l *loader) parse(data []byte) *yaml.Node {
 	if line, what := invalidByte(data); what != "" {
-		l.problems.at(line, "cannot parse YAML: %s", what)
+		l.problems.reportAtLine(line, "cannot parse YAML: %s", what)
 		return nil
 	}
 	if line := lineOfTooManyValues(data); line > 0 {
-		l.problems.at(line, "cannot read more than %d values; remove what is not needed here", mostValues)
+		l.problems.reportAtLine(line, "cannot read more than %d values; remove what is not needed here", maxValues)
 		return nil
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -200,7 +200,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 		return nil
 	}
 	if err := dec.Decode(&second); err == nil {
-		l.problems.at(second.Line, "cannot read a second document; one file is one configuration")
+		l.problems.reportAtLine(second.Line, "cannot read a second document; one file is one configuration")
 	} else if !errors.Is(err, io.EOF) {
 		l.syntax(data, err)
 	}
@@ -208,7 +208,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 		return nil
 	}
 	if line := lineOfTooManyAliases(&doc); line > 0 {
-		l.problems.at(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", mostValues)
+		l.problems.reportAtLine(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
 		return nil
 	}
 	return doc.Content[0]
@@ -222,7 +222,7 @@ func (l *loader) syntax(data []byte, err error) {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
 	line = cmp.Or(brokenLine(data), line)
-	l.problems.at(line, "cannot parse YAML: %s%s", msg, yamlErrorHint(data, line, msg))
+	l.problems.reportAtLine(line, "cannot parse YAML: %s%s", msg, yamlErrorHint(data, line, msg))
 }
 
 func (l *loader) warn(format string, args ...any) {
@@ -260,7 +260,7 @@ func (l *loader) finish(doc *yaml.Node) {
 			h.Inputs = c.Expand(h.Inputs, nil)
 		}
 		if key := fmt.Sprintf("boot.hooks.%d.inputs", i); len(h.Inputs) > 0 && h.User != c.Agent.User {
-			l.problems.from(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
+			l.problems.reportAtOrigin(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
 				"leave out the inputs, or user %q", key, h.User)
 		}
 	}
@@ -307,15 +307,15 @@ func (l *loader) applyEnv(fields []Key) {
 				reason = "it contains a NUL byte"
 			}
 		case *time.Duration:
-			*at, reason = secondsOrDuration(value)
+			*at, reason = parseSecondsOrDuration(value)
 		case *bool:
-			*at, reason = switchText(value)
+			*at, reason = parseSwitch(value)
 		}
 		if reason == "" && k.check != nil {
 			reason = k.check(at)
 		}
 		if reason != "" {
-			l.problems.env(k.Env, value, reason)
+			l.problems.reportVariable(k.Env, value, reason)
 			continue
 		}
 		l.cfg.origins[k.Path] = origin{env: k.Env}
@@ -343,7 +343,7 @@ func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {
 		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
 			if strings.HasPrefix(key, prefix) {
-				l.problems.from(l.cfg.origins[key], "cannot set %s: hinit run hosts no agent; remove the key, or use hinit init", key)
+				l.problems.reportAtOrigin(l.cfg.origins[key], "cannot set %s: hinit run hosts no agent; remove the key, or use hinit init", key)
 			}
 		}
 	}
@@ -353,7 +353,7 @@ func (l *loader) refuseAgent() {
 func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	check := func(key, text string) {
 		if strings.Contains(text, "{"+agentPlaceholder+"}") && !strings.Contains(text, "{{"+agentPlaceholder+"}}") {
-			l.problems.from(l.cfg.origins[prefix+key], "cannot use {agent} in %s%s: hinit run hosts no agent", prefix, key)
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot use {agent} in %s%s: hinit run hosts no agent", prefix, key)
 		}
 	}
 	for _, word := range s.Command {

@@ -65,8 +65,8 @@ type Schedule struct {
 // IsTask reports whether the service is a task: it ends by itself and counts as done.
 func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
 
-// WantedUp reports whether the service starts with the container.
-func (s *Service) WantedUp() bool {
+// StartsAtBoot reports whether the service starts with the container.
+func (s *Service) StartsAtBoot() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
@@ -114,12 +114,12 @@ func (d *decoder) decodeNeeds(n *yaml.Node, key string) []Need {
 		} else {
 			d.decodeMapping(item, one+".", "", Keys[Need](), &need, nil)
 			if need.Name == "" && len(d.problems.list) == before {
-				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
+				d.problems.reportAtLine(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
 			}
 		}
 		need.untilSet = need.Until != ""
 		if seen[need.Name] {
-			d.problems.at(item.Line, "cannot set %s: %q is in the list twice; one need has one condition", key, need.Name)
+			d.problems.reportAtLine(item.Line, "cannot set %s: %q is in the list twice; one need has one condition", key, need.Name)
 		}
 		ok := len(d.problems.list) == before
 		seen[need.Name] = seen[need.Name] || ok
@@ -151,12 +151,12 @@ func jsonNeeds(needs []Need) []any {
 func (l *loader) finishTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
-		l.problems.from(l.cfg.origins[prefix+"schedule.timezone"], "cannot use %sschedule: %v", prefix, err)
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+"schedule.timezone"], "cannot use %sschedule: %v", prefix, err)
 	}
 	if t.Cron == "" {
 		for _, key := range []string{"timezone", "jitter"} {
 			if o, set := l.cfg.origins[prefix+"schedule."+key]; set && (t.Timezone != "" || t.Jitter != 0) {
-				l.problems.from(o, "cannot use %sschedule: it has no times; add cron, as in {cron: \"0 3 * * *\", %s: …}", prefix, key)
+				l.problems.reportAtOrigin(o, "cannot use %sschedule: it has no times; add cron, as in {cron: \"0 3 * * *\", %s: …}", prefix, key)
 				break
 			}
 		}
@@ -170,7 +170,7 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	case !own: // the inherited policy is for services that should keep running
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
-		l.problems.from(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
+		l.problems.reportAtOrigin(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
 	}
 }
 
@@ -190,9 +190,9 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 				d.reportUnknownKey(e.line, within, e.key, names, nil)
 				continue
 			}
-			d.problems.at(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
+			d.problems.reportAtLine(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
 		case !IsName(e.key):
-			d.problems.at(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
+			d.problems.reportAtLine(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
 		default:
 			own = append(own, e)
 		}
@@ -225,7 +225,7 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 		}
 	}
 	if reason := checkRestart(r); reason != "" && (at != origin{} || prefix == "") {
-		l.problems.from(at, "cannot use %srestart: %s", prefix, reason)
+		l.problems.reportAtOrigin(at, "cannot use %srestart: %s", prefix, reason)
 	}
 }
 

@@ -72,10 +72,10 @@ func (l *loader) checkNeed(o owner, n *Need) bool {
 	case n.Until == "":
 		n.Until = UntilReady
 	case n.Until == UntilReady && task:
-		l.problems.at(n.line, "cannot set %s: %s is a task, which is never ready; write until: done", key, n.Name)
+		l.problems.reportAtLine(n.line, "cannot set %s: %s is a task, which is never ready; write until: done", key, n.Name)
 		return false
 	case n.Until == UntilDone && !task && (policy == RestartAlways || policy == RestartOnSuccess):
-		l.problems.at(n.line, "cannot set %s: %s is never done, for it is restarted when it ends; write until: ready, or make it a task with once: boot", key, n.Name)
+		l.problems.reportAtLine(n.line, "cannot set %s: %s is never done, for it is restarted when it ends; write until: ready, or make it a task with once: boot", key, n.Name)
 		return false
 	}
 	if owner, is := l.cfg.Services[o.name]; isService && !s.Enabled && (!is || owner.Enabled) {
@@ -92,17 +92,17 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	case isService, isGateway && IsName(profile) && !l.plain:
 		return true
 	case isGateway && l.plain:
-		l.problems.at(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
+		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
-		l.problems.at(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
+		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
 	case Nearest(name, sortedKeys(l.cfg.Services)) != "":
-		l.problems.at(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, Nearest(name, sortedKeys(l.cfg.Services)))
+		l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, Nearest(name, sortedKeys(l.cfg.Services)))
 	default:
 		way := "; a gateway is called gateway-NAME"
 		if l.plain {
 			way = "; add it below services"
 		}
-		l.problems.at(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", sortedKeys(l.cfg.Services)), way)
+		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", sortedKeys(l.cfg.Services)), way)
 	}
 	return false
 }
@@ -140,5 +140,5 @@ func (l *loader) reportCycle(o owner, from edges, key, why string) {
 			line = e.line
 		}
 	}
-	l.problems.at(line, "cannot set %s%s: %s → %s is a cycle; %s", o.prefix, key, strings.Join(path, " → "), o.name, why)
+	l.problems.reportAtLine(line, "cannot set %s%s: %s → %s is a cycle; %s", o.prefix, key, strings.Join(path, " → "), o.name, why)
 }

@@ -52,7 +52,7 @@ services:
 		"db": {false, true}, "cache": {false, false}, "migrate": {true, true}, "backup": {true, false}, "report": {true, false},
 	} {
 		s := c.Services[name]
-		if got := [2]bool{s.IsTask(), s.WantedUp()}; got != want {
+		if got := [2]bool{s.IsTask(), s.StartsAtBoot()}; got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}

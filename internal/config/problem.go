@@ -36,43 +36,43 @@ type problems struct {
 
 // Limits for the problems of one configuration, so that a file full of mistakes takes little memory.
 const (
-	mostProblems = 200
-	mostMessage  = 2000 // maximum size of a message in bytes
+	maxProblems    = 200
+	maxMessageSize = 2000 // maximum size of a message in bytes
 )
 
-// add records a problem. After mostProblems problems, it counts further problems but drops their text.
+// add records a problem. After maxProblems problems, it counts further problems but drops their text.
 func (p *problems) add(one Problem) {
-	if len(p.list) >= mostProblems {
+	if len(p.list) >= maxProblems {
 		p.list = append(p.list, nil)
 		return
 	}
-	if len(one.Msg) > mostMessage {
-		one.Msg = one.Msg[:mostMessage] + "..."
+	if len(one.Msg) > maxMessageSize {
+		one.Msg = one.Msg[:maxMessageSize] + "..."
 	}
 	p.list = append(p.list, &one)
 }
 
-func (p *problems) at(line int, format string, args ...any) {
+func (p *problems) reportAtLine(line int, format string, args ...any) {
 	p.add(Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
-// env records that a variable's value is invalid.
-func (p *problems) env(name, value, reason string) {
+// reportVariable records that a variable's value is invalid.
+func (p *problems) reportVariable(name, value, reason string) {
 	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
-// from records a problem with a value at the place that set the value.
-func (p *problems) from(o origin, format string, args ...any) {
+// reportAtOrigin records a problem with a value at the place that set the value.
+func (p *problems) reportAtOrigin(o origin, format string, args ...any) {
 	if o.env != "" {
 		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
 		return
 	}
-	p.at(o.line, format, args...)
+	p.reportAtLine(o.line, format, args...)
 }
 
 // err joins all problems into one error, or returns nil.
 func (p *problems) err() error {
-	kept := p.list[:min(len(p.list), mostProblems)]
+	kept := p.list[:min(len(p.list), maxProblems)]
 	slices.SortStableFunc(kept, func(a, b *Problem) int {
 		return cmp.Or(cmp.Compare(b.File, a.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Env, b.Env), cmp.Compare(a.Msg, b.Msg))
 	})

@@ -40,7 +40,7 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 			d.decodeMapping(e.value, prefix, "", Keys[Run](), &r, nil)
 		}
 		if r.Command == nil {
-			l.problems.at(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
+			l.problems.reportAtLine(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
 		}
 		for name, value := range r.Env {
 			r.Env[name] = c.ExpandString(value, nil)

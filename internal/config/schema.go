@@ -180,7 +180,7 @@ func kindOf(is string) (k kind) {
 		k = kinds()[word]
 	}
 	if isOptional {
-		return orEmpty(k)
+		return allowEmpty(k)
 	}
 	return k
 }

@@ -49,13 +49,13 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
 	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
-		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
+		d.problems.reportAtLine(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
 	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
-		d.problems.at(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
+		d.problems.reportAtLine(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
 	if len(d.problems.list) == before {
@@ -87,7 +87,7 @@ const leaseRestart = 100 * time.Millisecond
 // decide which init serves the volume.
 func (l *loader) fillLease(s *Service) string {
 	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
-		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
+		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
 	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short enough to be back before the lease expires
@@ -139,14 +139,14 @@ func (l *loader) fillDashboard(s *Service) (vars string) {
 	var used []string
 	if v, ok := l.lookup("HERMES_DASHBOARD_HOST"); ok {
 		if strings.ContainsAny(v, " \t\n{}\x00") {
-			l.problems.env("HERMES_DASHBOARD_HOST", v, "expected an address or a host name")
+			l.problems.reportVariable("HERMES_DASHBOARD_HOST", v, "expected an address or a host name")
 		}
 		host = v
 		used = append(used, "HERMES_DASHBOARD_HOST")
 	}
 	if v, ok := l.lookup("HERMES_DASHBOARD_PORT"); ok {
 		if p, err := strconv.ParseUint(v, 10, 16); err != nil || p == 0 {
-			l.problems.env("HERMES_DASHBOARD_PORT", v, "expected a port from 1 to 65535")
+			l.problems.reportVariable("HERMES_DASHBOARD_PORT", v, "expected a port from 1 to 65535")
 		}
 		port = v
 		used = append(used, "HERMES_DASHBOARD_PORT")
@@ -178,12 +178,12 @@ func (l *loader) switchedOn(name string) bool {
 func (l *loader) finishService(s *Service, prefix, commandFrom string, line int) {
 	c := l.cfg
 	if s.Command == nil {
-		l.problems.at(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
+		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
 	}
 	if _, set := c.origins[prefix+"command"]; !set && commandFrom != "" {
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
-	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
+	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
 		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the service reports readiness once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
@@ -229,8 +229,8 @@ type Notify struct {
 // NotifySystemd is the protocol of sd_notify(3).
 const NotifySystemd = "systemd"
 
-// Set reports whether the service reports its readiness.
-func (n *Notify) Set() bool { return n.FD != 0 || n.Protocol != "" }
+// IsSet reports whether the service reports its readiness.
+func (n *Notify) IsSet() bool { return n.FD != 0 || n.Protocol != "" }
 
 // The types of the checks that [Service.AllChecks] adds for a service's own messages. They are not valid in a file.
 const (
@@ -256,16 +256,16 @@ func (s *Service) AllChecks() []Check {
 
 // finishNotify reports contradictory keys in the readiness settings of a service.
 func (l *loader) finishNotify(s *Service, prefix string) {
-	if s.Notify.Set() && s.IsTask() {
+	if s.Notify.IsSet() && s.IsTask() {
 		o := l.cfg.origins[prefix+"notify.fd"]
 		if s.Notify.Protocol != "" {
 			o = l.cfg.origins[prefix+"notify.protocol"]
 		}
-		l.problems.from(o, "cannot use %snotify: a task is done when it has ended; remove notify, or once and schedule", prefix)
+		l.problems.reportAtOrigin(o, "cannot use %snotify: a task is done when it has ended; remove notify, or once and schedule", prefix)
 	}
 	n := &s.Notify
 	if n.Protocol != "" && n.FD != 0 {
-		l.problems.from(l.cfg.origins[prefix+"notify.fd"], "cannot use %snotify: it is ready when it says so in one way; remove fd or protocol", prefix)
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+"notify.fd"], "cannot use %snotify: it is ready when it says so in one way; remove fd or protocol", prefix)
 	}
 	for _, own := range []struct {
 		key   string
@@ -275,9 +275,9 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 		switch {
 		case own.value == 0:
 		case n.Protocol == "":
-			l.problems.from(l.cfg.origins[prefix+own.key], "cannot use %s%s: only a service with notify: systemd says that; add it", prefix, own.key)
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: only a service with notify: systemd says that; add it", prefix, own.key)
 		case slices.ContainsFunc(s.Checks, func(c Check) bool { return c.Name == own.check }):
-			l.problems.from(l.cfg.origins[prefix+own.key], "cannot use %s%s: it is a check called %q, and another one has that name; give that one another", prefix, own.key, own.check)
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: it is a check called %q, and another one has that name; give that one another", prefix, own.key, own.check)
 		}
 	}
 }

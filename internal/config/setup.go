@@ -25,7 +25,7 @@ type Setup struct {
 
 // NeedsCgroup reports whether one of the limits can only be enforced if the service has its own control group.
 func (s *Setup) NeedsCgroup() bool {
-	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MostPIDs > 0
+	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
 // Priority is the share of the machine that a service gets.
@@ -38,7 +38,7 @@ type Priority struct {
 	// classes, low first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
-	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit
+	MaxPIDs   int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit
 	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
@@ -48,8 +48,8 @@ type Quota struct {
 	Stop Bytes `key:"stop"` // size above which the gateway of the profile does not run
 }
 
-// Set reports whether q has a limit.
-func (q Quota) Set() bool { return q != Quota{} }
+// IsSet reports whether q has a limit.
+func (q Quota) IsSet() bool { return q != Quota{} }
 
 // The values of [Priority].Class. A critical service is never ended because memory runs out.
 const (
@@ -88,16 +88,16 @@ type Memory struct {
 	Max     Bytes `key:"max,root"`  // hard limit, above which the kernel kills one of the processes
 }
 
-// Set reports whether m has any limit.
-func (m Memory) Set() bool { return m != Memory{} }
+// IsSet reports whether m has any limit.
+func (m Memory) IsSet() bool { return m != Memory{} }
 
 // Supervised returns the limits that hinit itself enforces, for a service without its own control group.
 func (m Memory) Supervised() Memory {
-	return Memory{Warn: smallest(m.Warn, m.High), Restart: smallest(m.Restart, m.Max)}
+	return Memory{Warn: smallerLimit(m.Warn, m.High), Restart: smallerLimit(m.Restart, m.Max)}
 }
 
-// smallest returns the smaller limit. 0 is no limit.
-func smallest(a, b Bytes) Bytes {
+// smallerLimit returns the smaller limit. 0 is no limit.
+func smallerLimit(a, b Bytes) Bytes {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}
@@ -219,12 +219,12 @@ func checkSetup(s *Setup) (key, reason string) {
 // finishSetup reports the fault that checkSetup finds, at the place that set the key.
 func (l *loader) finishSetup(s *Setup, prefix string) {
 	if key, reason := checkSetup(s); reason != "" {
-		l.problems.from(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}
 }
 
-// leastMemory is the minimum memory limit that hinit accepts. Every program needs more.
-const leastMemory = 1 << 20
+// minMemory is the minimum memory limit that hinit accepts. Every program needs more.
+const minMemory = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	size, ok := parseSize(n)
@@ -234,9 +234,9 @@ func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	}
 	switch {
 	case !ok:
-		d.problems.at(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describe(n))
-	case size > 0 && size < leastMemory:
-		d.problems.at(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describe(n), size)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describe(n))
+	case size > 0 && size < minMemory:
+		d.problems.reportAtLine(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describe(n), size)
 	default:
 		*at = Bytes(size)
 	}
@@ -249,7 +249,7 @@ func (d *decoder) decodeSwitch(n *yaml.Node, key string, at *Switch) {
 	case n.Kind == yaml.ScalarNode && n.Value == string(Auto):
 		*at = Auto
 	default:
-		d.problems.at(n.Line, "cannot set %s: expected true, false or auto, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected true, false or auto, got %s", key, describe(n))
 	}
 }
 
@@ -274,7 +274,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 			continue
 		}
 		if first, twice := d.origins[own+"."+e.key]; twice && own != key {
-			d.problems.at(e.line, "cannot set %s.%s: it is already set on line %d", key, e.key, first.line)
+			d.problems.reportAtLine(e.line, "cannot set %s.%s: it is already set on line %d", key, e.key, first.line)
 			continue
 		}
 		limit, ok := d.decodeLimit(e, key+"."+e.key)
@@ -299,7 +299,7 @@ func (d *decoder) decodeLimit(e entry, key string) (limit ResourceLimit, ok bool
 		limit.Hard, ok = part(hard)
 	}
 	if ok && limit.Soft > limit.Hard {
-		d.problems.at(e.value.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
+		d.problems.reportAtLine(e.value.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
 		return limit, false
 	}
 	return limit, ok
@@ -313,7 +313,7 @@ func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, boo
 		// The largest number would mean unlimited, so it is not accepted as a number.
 		u, err := strconv.ParseUint(n.Value, 0, 64)
 		if err != nil || u > math.MaxInt64 {
-			d.problems.at(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))
+			d.problems.reportAtLine(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))
 			return 0, false
 		}
 		return u, true
@@ -323,10 +323,10 @@ func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, boo
 	case isSize && slices.Contains(byteLimits, name):
 		return size, true
 	case isSize:
-		d.problems.at(n.Line, "cannot set %s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
 			key, describe(n), size, decimalSize(n.Value))
 	default:
-		d.problems.at(n.Line, "cannot set %s: expected a number%s or unlimited, got %s", key, sizeToo(name), describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a number%s or unlimited, got %s", key, sizeToo(name), describe(n))
 	}
 	return 0, false
 }

@@ -33,11 +33,11 @@ func invalidByte(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// mostLines and mostBytes limit the files in which hinit searches for a mistake line by line. The search parses the file once for
-// each line.
+// maxSearchLines and maxSearchBytes limit the files in which hinit searches for a mistake line by line. The search parses the
+// file once for each line.
 const (
-	mostLines = 500
-	mostBytes = 64 << 10
+	maxSearchLines = 500
+	maxSearchBytes = 64 << 10
 )
 
 // brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
@@ -45,7 +45,7 @@ const (
 // long for the search.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	if len(lines) > mostLines || len(data) > mostBytes {
+	if len(lines) > maxSearchLines || len(data) > maxSearchBytes {
 		return 0
 	}
 	end := len(data)
@@ -68,15 +68,15 @@ func parses(data []byte) bool {
 	}
 }
 
-// mostValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
+// maxValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
 // refers to, because each of them is decoded. Without this limit, a file of a megabyte with aliases could decode to more values
 // than fit into memory.
-const mostValues = 100_000
+const maxValues = 100_000
 
-// longText is the number of bytes of a text that count as one additional value.
-const longText = 16
+// textBytesPerValue is the number of bytes of a text that count as one additional value.
+const textBytesPerValue = 16
 
-// lineOfTooManyValues returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed,
+// lineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the text is parsed,
 // because the parser needs about 200 bytes for each value.
 func lineOfTooManyValues(data []byte) (line int) {
 	separators := 0
@@ -85,7 +85,7 @@ func lineOfTooManyValues(data []byte) (line int) {
 		if strings.IndexByte(",:\n[{", c) < 0 {
 			continue
 		}
-		if separators++; separators > 4*mostValues { // each value has at most four separators
+		if separators++; separators > 4*maxValues { // each value has at most four separators
 			return line
 		}
 		if c == '\n' {
@@ -95,7 +95,7 @@ func lineOfTooManyValues(data []byte) (line int) {
 	return 0
 }
 
-// valueCounter counts values with aliases expanded. A count above mostValues is not exact. Then worstAlias is the line of the
+// valueCounter counts values with aliases expanded. A count above maxValues is not exact. Then worstAlias is the line of the
 // alias with the most values.
 type valueCounter struct {
 	known      map[*yaml.Node]int
@@ -107,8 +107,8 @@ func (v *valueCounter) count(n *yaml.Node) int {
 	if total, known := v.known[n]; known {
 		return total
 	}
-	v.known[n] = mostValues + 1 // a value that contains an alias to itself counts as too large
-	total := 1 + len(n.Value)/longText
+	v.known[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
+	total := 1 + len(n.Value)/textBytesPerValue
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		total = v.count(n.Alias)
 		if total > v.most {
@@ -116,16 +116,16 @@ func (v *valueCounter) count(n *yaml.Node) int {
 		}
 	}
 	for _, child := range n.Content {
-		total = min(total+v.count(child), mostValues+1)
+		total = min(total+v.count(child), maxValues+1)
 	}
 	v.known[n] = total
 	return total
 }
 
-// lineOfTooManyAliases returns a line at which a document exceeds mostValues, or 0.
+// lineOfTooManyAliases returns a line at which a document exceeds maxValues, or 0.
 func lineOfTooManyAliases(doc *yaml.Node) (line int) {
 	v := valueCounter{known: make(map[*yaml.Node]int)}
-	if v.count(doc) <= mostValues {
+	if v.count(doc) <= maxValues {
 		return 0
 	}
 	return max(v.worstAlias, 1)

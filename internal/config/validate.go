@@ -187,8 +187,8 @@ func checkRange(least, most string) kind {
 	}}
 }
 
-// orEmpty is like k, but also accepts an empty value.
-func orEmpty(k kind) kind {
+// allowEmpty is like k, but also accepts an empty value.
+func allowEmpty(k kind) kind {
 	return kind{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 			return ""
@@ -248,8 +248,8 @@ var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 // is the agent's limit for the names of profiles.
 func IsName(s string) bool { return validName().MatchString(s) }
 
-// secondsOrDuration reads a duration, or a number of seconds such as 7.5.
-func secondsOrDuration(text string) (d time.Duration, reason string) {
+// parseSecondsOrDuration reads a duration, or a number of seconds such as 7.5.
+func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
 		text = strconv.FormatFloat(f, 'f', -1, 64) + "s"
 	}
@@ -260,8 +260,8 @@ func secondsOrDuration(text string) (d time.Duration, reason string) {
 	return d, reason
 }
 
-// switchText reads a boolean as the image's scripts do, and refuses a text that means neither yes nor no.
-func switchText(text string) (on bool, reason string) {
+// parseSwitch reads a boolean as the image's scripts do, and refuses a text that means neither yes nor no.
+func parseSwitch(text string) (on bool, reason string) {
 	if on = IsShellTruthy(text); !on && !IsFalse(text) {
 		reason = "expected 1, true or yes, or 0, false or no"
 	}

@@ -20,13 +20,13 @@ func (c *container) controlHost() control.Backend {
 		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
 			if err := c.lease.Check(); err != nil {
-				return control.Elsewhere(err)
+				return control.SupervisedElsewhere(err)
 			}
 			return c.gateways.Find(ctx, name)
 		},
-		Config: func() []client.ConfigEntry { return c.registry.Settings("") },
-		Init:   c.describe,
-		Settle: func() time.Duration { return c.cfg.Load().Agent.Settle },
+		Config:     func() []client.ConfigEntry { return c.registry.Settings("") },
+		Init:       c.describe,
+		StartDelay: func() time.Duration { return c.cfg.Load().Agent.Settle },
 		Boot: control.Boot{
 			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
 			Booting: func() (bool, *client.BootHook) { return !c.boot.IsOver(), c.boot.Hook() },

@@ -40,8 +40,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
-	// The work on the data volume needs neither the control socket nor the s6 directories, so all three run in parallel. The first
-	// process may need both, so Ready waits for them.
+	// The work on the data volume needs neither the control socket nor the s6 directories, so all three run in parallel. The
+	// first process may need both, so Ready waits for them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -80,7 +80,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.Settle() // with profiles, gateways.BringUp calls Settle
+		c.generation.MarkBootDone() // with profiles, gateways.BringUp calls Settle
 	}
 }
 
@@ -128,7 +128,7 @@ func (c *container) change(cfg *config.Config) {
 func (b *bootRun) openS6() {
 	defer close(b.slots)
 	c := b.c
-	if c.route.Load().Plain || !personality.Wanted() {
+	if c.route.Load().Plain || !personality.ActsAsS6() {
 		return
 	}
 	step := c.stage.Measure("s6", func() error {
@@ -220,7 +220,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	if !c.route.Load().Plain {
 		c.stage.Phase("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Args: c.args, Services: len(cfg.Services), Made: c.s6.Made, SetRoute: c.route.Store, Settled: c.generation.Settle, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
+				Args: c.args, Services: len(cfg.Services), Made: c.s6.Made, SetRoute: c.route.Store, Settled: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
 			})
 		})
 	}

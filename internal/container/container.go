@@ -85,14 +85,14 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	env := boot.ContainerEnv(cfg.Home)
 	if route.Plain {
 		env = boot.OuterEnv()
-	} else if personality.Wanted() {
+	} else if personality.ActsAsS6() {
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.Path(cfg.Home)})
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
-	// agents logs messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent can't push out
-	// other warnings.
+	// agents logs messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent can't push
+	// out other warnings.
 	agents := c.WithMemory(c.boot.RememberAgents)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
@@ -134,7 +134,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	}
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
-	c.intents.May = c.lease.Check
+	c.intents.CheckWrite = c.lease.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
 	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
@@ -172,7 +172,7 @@ func (c *container) observe(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)
 	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {
-		c.Note(r.Service + ": " + r.Exit.Words())
+		c.Note(r.Service + ": " + r.Exit.Explanation())
 	}
 	c.registry.Observe(r)
 }

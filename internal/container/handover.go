@@ -31,7 +31,7 @@ const lastBudget = 8 * time.Second
 
 // handover is the state that PID 1 hands over to the next program at a re-execution. Package reexec encodes it.
 type handover struct {
-	reexec.Past
+	reexec.PastGenerations
 	Started   time.Time
 	Full      bool
 	Prepared  bool        // the data volume was prepared; an older hinit without this field hands over only after the preparation
@@ -73,7 +73,7 @@ type packageStates struct {
 // HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter and the logs are paused
 // until the caller calls thaw, so the collected state stays correct. After a fault, HandOver continues even if the logs can't be
 // paused.
-func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
+func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
 	thaw = func() {
@@ -89,7 +89,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 		h.socket = c.control.Detach()
 	}
 	old := &handover{
-		Past: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
+		PastGenerations: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
@@ -105,7 +105,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 
 // successorMain runs PID 1 after a re-execution. It continues the container that the previous program has handed over in taken.
 // If err is set or the state can't be used, it ends all processes and returns [reexec.ExitFault].
-func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err error) int {
+func successorMain(args []string, sig *signals.Signals, taken *reexec.HandedState, err error) int {
 	var c *container
 	if err == nil {
 		c, err = restoreContainer(args, sig, taken)
@@ -119,9 +119,9 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 }
 
 // restoreContainer builds the container from the state that the previous program handed over.
-func restoreContainer(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
+func restoreContainer(args []string, sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
 	old := handover{Prepared: true}
-	if err := reexec.DecodeState(taken, &old, &old.Past); err != nil {
+	if err := reexec.DecodeState(taken, &old, &old.PastGenerations); err != nil {
 		return nil, err
 	}
 	if old.Loop == nil || old.Logs == nil {
@@ -136,7 +136,7 @@ func restoreContainer(args []string, sig *signals.Signals, taken *reexec.Taken) 
 		return nil, err
 	}
 	c := assemble(start, sig, procs)
-	c.generation.Follows(old.Past)
+	c.generation.Follows(old.PastGenerations)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	c.units.TakeOver(old.ofUnits)
@@ -157,7 +157,7 @@ func restoreContainer(args []string, sig *signals.Signals, taken *reexec.Taken) 
 	c.signals.PutBack(taken.Signals)
 	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)
-	c.loop.Resume(supervisor.Remark{Text: c.generation.ResumeMessage(old.Past, taken)})
+	c.loop.Resume(supervisor.Remark{Text: c.generation.ResumeMessage(old.PastGenerations, taken)})
 	return c, nil
 }
 

@@ -30,11 +30,11 @@ func Main(argv0 string, args []string) int {
 	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
-// Plain runs an init that supervises only the services of a configuration file. If file is "", it searches the usual places, see
-// [prepare.Plain]. Plain blocks until the services are stopped, and returns the exit code of the process. The caller's goroutine
-// must be locked to the main thread, as for [Main].
-func Plain(file string) int {
-	return begin(nil, func() (prepare.Start, int, bool) { return prepare.Plain(file) })
+// RunServicesOnly runs an init that supervises only the services of a configuration file. If file is "", it searches the usual
+// places, see [prepare.ServicesOnly]. RunServicesOnly blocks until the services are stopped, and returns the exit code of the
+// process. The caller's goroutine must be locked to the main thread, as for [Main].
+func RunServicesOnly(file string) int {
+	return begin(nil, func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
 
 // begin runs initMain in another goroutine and waits for its exit code. That goroutine can't get the main thread, because the
@@ -45,9 +45,9 @@ func begin(args []string, settle func() (start prepare.Start, code int, ok bool)
 	return <-code
 }
 
-// initMain is the common part of [Main] and [Plain]. After a re-execution it continues the container of the previous program.
-// Otherwise it builds and boots the container that settle describes. It builds everything before it makes any call that could
-// hang.
+// initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the previous
+// program. Otherwise it builds and boots the container that settle describes. It builds everything before it makes any call that
+// could hang.
 func initMain(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
 	// a stop.
@@ -61,7 +61,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	}
 	if !errors.Is(none, reexec.ErrNone) {
 		threads()
-		taken.Stood = taken.Halted.Resume()
+		taken.HaltedFor = taken.Halted.Resume()
 		return successorMain(args, sig, taken, none)
 	}
 	normalGC := tuning.RelaxGC()
@@ -100,7 +100,7 @@ func (c *container) run(begin func(context.Context)) int {
 	})
 	c.logs.Runs.Attach(c.registry)
 	guard.Go("booting", func() { begin(ctx) })
-	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
+	guard.Go("telling of sent signals", func() { c.signals.ReportFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
 	code := c.loop.Run()
 	noted := c.gateways.NoteStop()

@@ -120,7 +120,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	}
 	switch err := s.core.Find(ctx, name); {
 	case err == nil:
-	case errors.Is(err, errElsewhere):
+	case errors.Is(err, errSupervisedElsewhere):
 		return nil, refuse(client.KindFailed, "%v", err)
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
@@ -190,8 +190,8 @@ func decode(body []byte, into any) error {
 
 // postSignal sends a signal to the main process of a service.
 func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) {
-	if ask.Signal < 1 || ask.Signal > mostSignal {
-		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, mostSignal)
+	if ask.Signal < 1 || ask.Signal > maxSignal {
+		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, maxSignal)
 	}
 	v, err := s.lookup(r.Context(), r, readLimit)
 	switch {
@@ -210,5 +210,5 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	return s.outcome(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
-// mostSignal is the highest signal number on Linux.
-const mostSignal = 64
+// maxSignal is the highest signal number on Linux.
+const maxSignal = 64

@@ -20,9 +20,9 @@ type Backend struct {
 	Runs     Runs
 
 	// Command stores an order for a service durably, and carries it out. ctx holds the author of the order, see
-	// [supervisor.WithBy]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If
-	// ctx ends first, the order stays in force, and the error describes the order's progress. An error of [supervisor.Loop.Do] is
-	// sent to the client with its kind, any other error with its text only.
+	// [supervisor.WithAuthor]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect.
+	// If ctx ends first, the order stays in force, and the error describes the order's progress. An error of [supervisor.Loop.Do]
+	// is sent to the client with its kind, any other error with its text only.
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan updates the services to match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
@@ -42,8 +42,8 @@ type Backend struct {
 	Config func() []client.ConfigEntry
 	// Init returns the facts about hinit itself. The server sets Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
-	// Settle returns how long a service that can't report readiness must be up until its start has succeeded.
-	Settle func() time.Duration
+	// StartDelay returns how long a service that can't report readiness must be up until its start has succeeded.
+	StartDelay func() time.Duration
 
 	Boot
 	ServiceFacts
@@ -115,16 +115,16 @@ type Gateways struct {
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
-// errElsewhere matches every error that [Elsewhere] makes.
-var errElsewhere = errors.New("elsewhere")
+// errSupervisedElsewhere matches every error that [SupervisedElsewhere] makes.
+var errSupervisedElsewhere = errors.New("elsewhere")
 
-type elsewhere struct{ error }
+type supervisedElsewhere struct{ error }
 
-func (elsewhere) Is(target error) bool { return target == errElsewhere }
+func (supervisedElsewhere) Is(target error) bool { return target == errSupervisedElsewhere }
 
-// Elsewhere marks an error of Backend.Find which means that another hinit supervises the profiles. The server sends such an error to
-// the client unchanged.
-func Elsewhere(err error) error { return elsewhere{err} }
+// SupervisedElsewhere marks an error of Backend.Find which means that another hinit supervises the profiles. The server sends
+// such an error to the client unchanged.
+func SupervisedElsewhere(err error) error { return supervisedElsewhere{err} }
 
 // Options holds the settings of a Server.
 type Options struct {

@@ -26,8 +26,8 @@ import (
 const (
 	// ordersName is the name of the FIFO in the directory of the control socket.
 	ordersName = "orders"
-	// mostOrders is the maximum number of orders that are carried out at the same time.
-	mostOrders = 16
+	// maxOrders is the maximum number of orders that are carried out at the same time.
+	maxOrders = 16
 	// longestOrder is the maximum length of a line, in bytes.
 	longestOrder = 512
 )
@@ -55,7 +55,7 @@ func openOrders(dir string) (f *os.File, err error) {
 // serveOrders reads orders from f, one per line, until f is closed. carryOut carries out an order, blocks until that is done, and
 // returns the result as text. say writes the result to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
-	turns := make(chan struct{}, mostOrders)
+	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
 	for {
 		line, more, err := lines.ReadLine()
@@ -79,7 +79,7 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 		select {
 		case turns <- struct{}{}:
 		default:
-			say("orders: %q is not carried out: %d others are not done yet", order, mostOrders)
+			say("orders: %q is not carried out: %d others are not done yet", order, maxOrders)
 			continue
 		}
 		guard.Go("carrying out an order", func() {

@@ -125,9 +125,9 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	if !errors.Is(err, enough) {
 		t.Errorf("a reader that reads: %v after %s", err, time.Since(begin))
 	}
-	for _, m := range s.rooms {
+	for _, m := range s.answerBudgets {
 		m.mu.Lock()
-		if m.unsent > mostUnsent {
+		if m.unsent > maxUnsentBytes {
 			t.Errorf("%d bytes wait", m.unsent)
 		}
 		m.mu.Unlock()

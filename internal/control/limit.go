@@ -30,9 +30,9 @@ const maxConns = 128
 // the descriptors that PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
-// mostConns returns the maximum number of connections per class: maxConns, or fewConns if the limit of open files for PID 1
+// connLimit returns the maximum number of connections per class: maxConns, or fewConns if the limit of open files for PID 1
 // is low.
-var mostConns = sync.OnceValue(func() int32 {
+var connLimit = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	return connsFor(files.Cur)
@@ -45,15 +45,15 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// mostWaits returns the maximum number of connections of a class that may wait without a time limit. The other connections stay
+// waitLimit returns the maximum number of connections of a class that may wait without a time limit. The other connections stay
 // free for short requests.
-func mostWaits() int32 { return mostConns() / 4 * 3 }
+func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve is the part of mostConns by which processes from outside of the container may exceed it, such as the probes of a pod.
+// reserve is the part of connLimit by which processes from outside of the container may exceed it, such as the probes of a pod.
 // Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
 const reserve = 8
 
-// leaveTime is the time that a refused connection stays half open. At most a quarter of mostConns may be half open at the same
+// leaveTime is the time that a refused connection stays half open. At most a quarter of connLimit may be half open at the same
 // time.
 const leaveTime = 100 * time.Millisecond
 
@@ -180,7 +180,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
 		n := &g.places.taken[g.policy.classOf(who)]
-		if over := n.Add(1) - mostConns(); over > 0 && (over > mostConns()/reserve || !fromOutside(c, who)) {
+		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(c, who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
@@ -200,10 +200,10 @@ func fromOutside(c net.Conn, who peer) bool {
 // wait takes one of the places for requests that wait without a time limit. release frees the place.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
-	if n.Add(1) > mostWaits() {
+	if n.Add(1) > waitLimit() {
 		n.Add(-1)
 		return nil, refuse(client.KindBusy,
-			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, mostWaits())
+			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, waitLimit())
 	}
 	return func() { n.Add(-1) }, nil
 }
@@ -218,7 +218,7 @@ func (c *conn) Close() error {
 // so the write does not block; the deadline is only a precaution. The connection stays half open for a moment, because curl
 // reports an early close as a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
-	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
+	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
@@ -227,15 +227,15 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 		_ = g.places.close(c) // the answer has been written, or the write has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
-	if g.places.leaving.Add(1) > mostConns()/4 || !ok || half.CloseWrite() != nil {
+	if g.places.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
 		leave()
 		return
 	}
 	time.AfterFunc(leaveTime, leave)
 }
 
-// mostUnsent is the maximum size of the answers to one class of callers that the clients have not read yet, in bytes.
-const mostUnsent = 16 << 20
+// maxUnsentBytes is the maximum size of the answers to one class of callers that the clients have not read yet, in bytes.
+const maxUnsentBytes = 16 << 20
 
 // readTime is the time that a client may leave an answer unread while another answer of its class waits for room.
 const readTime = time.Second / 4
@@ -256,7 +256,7 @@ type unreadAnswer struct {
 	conn  net.Conn
 }
 
-func newRooms() (out [classes]*answerBudget) {
+func newAnswerBudgets() (out [classes]*answerBudget) {
 	for i := range out {
 		out[i] = &answerBudget{turn: make(chan struct{}, 1)}
 	}
@@ -291,7 +291,7 @@ var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of t
 func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
-		if m.unsent == 0 || m.unsent+h.bytes <= mostUnsent {
+		if m.unsent == 0 || m.unsent+h.bytes <= maxUnsentBytes {
 			m.unsent += h.bytes
 			m.unread = append(m.unread, h)
 			m.mu.Unlock()
@@ -320,5 +320,5 @@ func (m *answerBudget) free(h *unreadAnswer) {
 // inTurn makes an answer that may be large. It waits until no other answer of the class is being made and the budget has
 // room. build must not block, because the other requests of the same class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
-	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
+	return s.answerBudgets[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -32,11 +32,11 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 	s := serve(t, core, everyone)
 	class := s.policy.classOf(peer{uid: s.policy.self})
 	const wait = "/v1/slots/wait?dir=" + slotDir + "&until=d"
-	for range mostWaits() - 1 {
+	for range waitLimit() - 1 {
 		s.ask(t, wait)
 	}
 	s.ask(t, "/v1/events?follow=1")
-	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == mostWaits() })
+	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == waitLimit() })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
 		answer, err := http.ReadResponse(s.ask(t, target), nil)
 		if err != nil {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
-	blocking.Few() // what waits with a turn for somebody who needs one hangs then
+	blocking.UseMinimum() // what waits with a turn for somebody who needs one hangs then
 	goleak.VerifyTestMain(m)
 }
 
@@ -100,7 +100,7 @@ func coreOf(c core) Backend {
 	return Backend{
 		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
-		Config: c.Config, Init: c.Init, Settle: c.Settle,
+		Config: c.Config, Init: c.Init, StartDelay: c.Settle,
 		Boot:         Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
 		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
 		Gateways:     Gateways{ServedBy: c.ServedBy, AllowOwnGateway: c.AllowOwnGateway, Topology: c.Topology},

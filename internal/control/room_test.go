@@ -17,7 +17,7 @@ import (
 
 // Many readers that ask for the whole status and read nothing had PID 1 hold one answer each.
 func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
-	m := newRooms()[0]
+	m := newAnswerBudgets()[0]
 	total := 0
 	var gives []func()
 	for range 100 {
@@ -28,12 +28,12 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 			gives = append(gives, give)
 		}
 	}
-	if total == 0 || total > mostUnsent {
+	if total == 0 || total > maxUnsentBytes {
 		t.Errorf("%d bytes are held", total)
 	}
 	waits := make(chan error, 1)
 	go func() {
-		give, err := m.reserve(t.Context(), &unreadAnswer{mostUnsent * 2, time.Now(), nil}) // larger than the room: alone
+		give, err := m.reserve(t.Context(), &unreadAnswer{maxUnsentBytes * 2, time.Now(), nil}) // larger than the room: alone
 		if err == nil {
 			give()
 		}
@@ -88,7 +88,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := New(coreOf(newFakeCore(gateway("a", "up"))), everyone)
 	who := peer{uid: 10000}
-	s.rooms[s.policy.classOf(who)].turn <- struct{}{} // taken
+	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{} // taken
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -132,7 +132,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
 	s := New(coreOf(core), everyone)
 	who := peer{uid: 10000}
-	turn := s.rooms[s.policy.classOf(who)].turn
+	turn := s.answerBudgets[s.policy.classOf(who)].turn
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""

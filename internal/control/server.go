@@ -43,21 +43,21 @@ func closed(ctx context.Context) *client.Error {
 
 // Server answers the control API. Create it with New.
 type Server struct {
-	core        Backend
-	policy      policy
-	log         func(string)
-	used        func()
-	now         func() time.Time
-	bodyTime    time.Duration // from the end of a header to the end of the body
-	sendTime    time.Duration // for a client to read one piece of an answer
-	lookTime    time.Duration // maximum time that a request with a service name waits for the boot to list the profiles
-	limit       func(route) time.Duration
-	http        *http.Server
-	mux         *http.ServeMux
-	places      connCounts
-	rooms       [classes]*answerBudget // room for answers
-	cancel      context.CancelCauseFunc
-	noticeLimit [classes]noticeLimit
+	core          Backend
+	policy        policy
+	log           func(string)
+	used          func()
+	now           func() time.Time
+	bodyTime      time.Duration // from the end of a header to the end of the body
+	sendTime      time.Duration // for a client to read one piece of an answer
+	lookTime      time.Duration // maximum time that a request with a service name waits for the boot to list the profiles
+	limit         func(route) time.Duration
+	http          *http.Server
+	mux           *http.ServeMux
+	places        connCounts
+	answerBudgets [classes]*answerBudget // room for answers
+	cancel        context.CancelCauseFunc
+	noticeLimit   [classes]noticeLimit
 
 	mu       sync.Mutex
 	closing  *client.Error // error for new requests once the server is closed; nil before
@@ -69,7 +69,7 @@ func New(core Backend, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
-		limit: func(rt route) time.Duration { return rt.limit }, rooms: newRooms(),
+		limit: func(rt route) time.Duration { return rt.limit }, answerBudgets: newAnswerBudgets(),
 	}
 	if s.log == nil {
 		s.log = func(string) {}
@@ -207,7 +207,7 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 		return failure(err)
 	}
 	if rt.may != mayRead && r.Method == http.MethodPost {
-		r = r.WithContext(supervisor.WithBy(r.Context(), authorOf(rt, who)))
+		r = r.WithContext(supervisor.WithAuthor(r.Context(), authorOf(rt, who)))
 	}
 	body, bad := readBody(w, r)
 	if bad != nil {
@@ -219,7 +219,7 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 		out, err = s.answer(rt, req)
 	}
 	if err == nil && out.deferred != nil {
-		out, err = s.rooms[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.deferred) })
+		out, err = s.answerBudgets[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.deferred) })
 	}
 	if err != nil {
 		return failure(clientError(r.Context(), err))

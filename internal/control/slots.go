@@ -75,7 +75,7 @@ func absolute(dir string) error {
 }
 
 func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error) {
-	if err := errors.Join(absolute(c.Dir), lettersOf(c.Flags, svcLetters)); err != nil {
+	if err := errors.Join(absolute(c.Dir), checkLetters(c.Flags, svcLetters)); err != nil {
 		return reply{}, err
 	}
 	core, err := s.slots()
@@ -86,7 +86,7 @@ func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error)
 }
 
 func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
-	if err := lettersOf(c.Flags, scanLetters); err != nil {
+	if err := checkLetters(c.Flags, scanLetters); err != nil {
 		return reply{}, err
 	}
 	if strings.ContainsAny(c.Flags, endLetters) {
@@ -101,8 +101,8 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// lettersOf returns an error if flags contains a letter that is not in known, so that none of the letters is carried out.
-func lettersOf(flags, known string) error {
+// checkLetters returns an error if flags contains a letter that is not in known, so that none of the letters is carried out.
+func checkLetters(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
 			return refuse(client.KindBadRequest, "flags are %q; %q is none of %s", flags, string(l), known)

@@ -146,13 +146,13 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// mostTails is the maximum size of the last log lines in a list of services, in bytes. Beyond it, each service keeps only its
+// maxTailBytes is the maximum size of the last log lines in a list of services, in bytes. Beyond it, each service keeps only its
 // last fewLines lines, each cut to shortLine bytes. The services write these lines, and the lines of many services would fill the
 // memory.
 const (
-	mostTails = 1 << 20
-	fewLines  = 3
-	shortLine = 200
+	maxTailBytes = 1 << 20
+	fewLines     = 3
+	shortLine    = 200
 )
 
 func shortenTails(list []client.Service) {
@@ -164,7 +164,7 @@ func shortenTails(list []client.Service) {
 			}
 		}
 	}
-	if total <= mostTails {
+	if total <= maxTailBytes {
 		return
 	}
 	for i := range list {
@@ -302,9 +302,9 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
 		return v.Warning
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
-		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
+		return supervisor.ReasonLoop + ": " + v.LastExit.Explanation()
 	case (v.State == supervisor.Backoff || v.State == supervisor.Parked) && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
-		return v.LastExit.Words()
+		return v.LastExit.Explanation()
 	case v.State == supervisor.Down || v.State == supervisor.Up:
 		return s.core.Note(v)
 	}

@@ -35,7 +35,7 @@ var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, s
 // goalOf returns the goal of a command. before is the service before the command. after is the service just after the supervisor
 // accepted the command.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
-	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.Settle()}
+	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the run in progress is enough

@@ -21,8 +21,8 @@ import (
 // Shutdown is SIGRTMIN+3, which systemd takes as a request to shut down. Container managers for systemd send it.
 const Shutdown = syscall.Signal(37)
 
-// Meaningful returns the signals that the init acts on.
-func Meaningful() []os.Signal {
+// InitSignals returns the signals that the init acts on.
+func InitSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
 		syscall.SIGPWR, Shutdown,
@@ -31,7 +31,7 @@ func Meaningful() []os.Signal {
 
 var orders = listen(os.Args)
 
-// Orders returns the channel that receives the signals of [Meaningful].
+// Orders returns the channel that receives the signals of [InitSignals].
 func Orders() chan os.Signal {
 	if orders == nil {
 		orders = notify()
@@ -50,7 +50,7 @@ func listen(argv []string) chan os.Signal {
 
 func notify() chan os.Signal {
 	c := make(chan os.Signal, 16)
-	signal.Notify(c, Meaningful()...)
+	signal.Notify(c, InitSignals()...)
 	return c
 }
 

@@ -32,7 +32,7 @@ func changeUserAndExec(argv, env bare.Words) {
 	}
 	for i := 1; i < end; i++ {
 		w := argv.At(i)
-		errno, known := carryOut(w)
+		errno, known := applyWord(w)
 		switch {
 		case known && errno == 0:
 			if w[0] != 'b' { // "bound" is a setting of one thread, and the runtime may execute the command in another thread
@@ -57,8 +57,8 @@ func changeUserAndExec(argv, env bare.Words) {
 	}
 }
 
-// carryOut carries out one word of the form NAME=VALUE. errno is negative after an error. known is false if the word is unknown.
-func carryOut(word string) (errno int, known bool) {
+// applyWord carries out one word of the form NAME=VALUE. errno is negative after an error. known is false if the word is unknown.
+func applyWord(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 	at := max(bare.Index(word, "="), 0)
 	value := word[min(at+1, len(word)):]

@@ -47,7 +47,7 @@ func Before(c Call, name string) error {
 	var err error
 	for _, r := range match(c, name, func(r *rule) bool { return r.errno != 0 || r.delay != 0 }) {
 		if delay += r.delay; r.trace != "" {
-			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
+			appendLine(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.errno != 0 {
 			err = r.errno
@@ -64,7 +64,7 @@ func wait(d time.Duration) {
 	stamp := loadedRules.stamp
 	for end := time.Now().Add(d); loadedRules.stamp == stamp && time.Now().Before(end); load() {
 		loadedRules.Unlock()
-		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted // olint:forbidigo // the delay is the purpose
+		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted
 		loadedRules.Lock()
 	}
 }
@@ -73,7 +73,7 @@ func wait(d time.Duration) {
 func After(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {
-			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
+			appendLine(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.crash {
 			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and the
@@ -92,7 +92,7 @@ func Room(c Call, name string, n int) int {
 	return n
 }
 
-func note(file, line string) {
+func appendLine(file, line string) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "faultinject:", err)

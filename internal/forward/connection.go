@@ -36,7 +36,7 @@ type sentBatch struct {
 }
 
 const (
-	mostDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
+	maxDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
 
 	// unreadTime is the maximum time that a working receiver takes to read data that the kernel of its machine has acknowledged.
 	// The field unread keeps each batch for that time, but no more than unreadSize bytes in total.
@@ -77,8 +77,8 @@ func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 			data = append(fmt.Appendf(data, "%d ", len(m)), m...)
 			continue
 		}
-		if len(m) > mostDatagram {
-			m = bytes.ToValidUTF8(m[:mostDatagram], nil)
+		if len(m) > maxDatagram {
+			m = bytes.ToValidUTF8(m[:maxDatagram], nil)
 		}
 		if _, err := s.conn.Write(m); err != nil {
 			return err

@@ -15,9 +15,9 @@ import (
 // file is a Sink that writes records to a file with a size limit, one JSON object per line. A full file is renamed to PATH.1 and
 // replaced by a new file. If there are too many full files, the oldest one is removed.
 type file struct {
-	path string
-	most int64 // size limit of a file in bytes
-	keep int   // number of full files to keep
+	path      string
+	maxSize   int64 // size limit of a file in bytes
+	keptFiles int   // number of full files to keep
 }
 
 // Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
@@ -48,10 +48,10 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		if last[0] == '\n' {
 			data = data[1:]
 		}
-		if _, err = f.Write(data); err != nil || size+int64(len(data)) <= l.most {
+		if _, err = f.Write(data); err != nil || size+int64(len(data)) <= l.maxSize {
 			return errors.Join(err, f.Sync())
 		}
-		for i := l.keep - 1; i > 0; i-- {
+		for i := l.keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
 		_ = d.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit

@@ -73,12 +73,12 @@ type eventPosition struct {
 }
 
 const (
-	mostRecords = 2000    // maximum number of records in a batch
-	mostBytes   = 4 << 20 // maximum size of the text in a batch, in bytes
-	statusEvery = 2 * time.Second
-	saveEvery   = time.Second
-	longestWait = 10 * time.Minute // maximum pause that a receiver may ask for
-	mostState   = 64 << 10         // maximum size of the positions file in bytes
+	maxBatchRecords = 2000    // maximum number of records in a batch
+	maxBatchBytes   = 4 << 20 // maximum size of the text in a batch, in bytes
+	statusEvery     = 2 * time.Second
+	saveEvery       = time.Second
+	longestWait     = 10 * time.Minute // maximum pause that a receiver may ask for
+	maxStateSize    = 64 << 10         // maximum size of the positions file in bytes
 )
 
 // retries defines the delays between two attempts to send a batch.
@@ -141,7 +141,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.Pause, 250*time.Millisecond))
 	defer cancel()
-	for size := 0; len(batch) < mostRecords && size < mostBytes; {
+	for size := 0; len(batch) < maxBatchRecords && size < maxBatchBytes; {
 		select {
 		case r := <-f.records:
 			if r.Kind == KindGap {
@@ -230,7 +230,7 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 			r.Text = redact.Text(r.Text)
 		}
 		r.events = at
-		if batch = append(batch, r); len(batch) >= mostRecords {
+		if batch = append(batch, r); len(batch) >= maxBatchRecords {
 			return errFull
 		}
 		return nil
@@ -300,7 +300,7 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 }
 
 func (p *Positions) read(d *fsutil.Dir, name string) error {
-	text, err := d.ReadFile(name, mostState)
+	text, err := d.ReadFile(name, maxStateSize)
 	if err != nil {
 		return err
 	}

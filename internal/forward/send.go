@@ -81,7 +81,7 @@ func NewSink(to, authorization string) (Sink, error) {
 	case kind == "syslog" && stream:
 		return &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
 	case kind == "file" && way == "" && u.Path != "":
-		return &file{path: u.Path, most: 100 << 20, keep: 5}, nil
+		return &file{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
 	}
 	if usage, known := usages[kind]; known {
 		return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), usage)

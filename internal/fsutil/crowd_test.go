@@ -12,20 +12,20 @@ import (
 
 func TestADirectoryWithTooManyNamesIsNotHeldInMemory(t *testing.T) {
 	base := t.TempDir()
-	for i := range fsutil.MostNames + 1 {
+	for i := range fsutil.MaxNames + 1 {
 		must(t, os.Symlink("x", fmt.Sprintf("%s/%d", base, i)))
 	}
 	d := openDir(t, base, nil)
-	if entries, err := d.ReadDir(""); !errors.Is(err, fsutil.ErrCrowded) || entries != nil {
+	if entries, err := d.ReadDir(""); !errors.Is(err, fsutil.ErrTooManyNames) || entries != nil {
 		t.Errorf("%d entries, %v", len(entries), err)
 	}
 	seen := 0
 	must(t, d.EachName("", func(string, fs.FileMode) bool { seen++; return true }))
-	if seen != fsutil.MostNames+1 {
+	if seen != fsutil.MaxNames+1 {
 		t.Errorf("one by one there are %d", seen)
 	}
 	must(t, d.Remove("0"))
-	if entries, err := d.ReadDir(""); err != nil || len(entries) != fsutil.MostNames {
+	if entries, err := d.ReadDir(""); err != nil || len(entries) != fsutil.MaxNames {
 		t.Errorf("%d entries, %v", len(entries), err)
 	}
 }

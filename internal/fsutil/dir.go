@@ -137,10 +137,10 @@ func (d *Dir) describe(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// Born returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file
+// CreatedAt returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file
 // may get the same inode number, but never the same creation time. The error wraps errors.ErrUnsupported if the file system
 // does not store the time.
-func (d *Dir) Born(rel string) (born int64, err error) {
+func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	err = d.describe(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
 		err := unix.Statx(at, name, flags, unix.STATX_BTIME, &st)

@@ -47,8 +47,8 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 	})
 }
 
-// Grow creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
-func (d *Dir) Grow(nodes []Node) error {
+// AddNodes creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
+func (d *Dir) AddNodes(nodes []Node) error {
 	return d.do("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
 

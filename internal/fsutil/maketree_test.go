@@ -109,7 +109,7 @@ func TestGrowAddsWhatIsMissing(t *testing.T) {
 	d := openDir(t, dir, nil)
 	must(t, os.WriteFile(filepath.Join(dir, "run"), []byte("mine"), 0o600))
 	for range 2 {
-		if err := d.Grow(slotNodes()); err != nil {
+		if err := d.AddNodes(slotNodes()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestGrowAddsWhatIsMissing(t *testing.T) {
 	}
 	must(t, os.RemoveAll(filepath.Join(dir, "log")))
 	must(t, os.Symlink(t.TempDir(), filepath.Join(dir, "log")))
-	if err := d.Grow(slotNodes()); err == nil {
+	if err := d.AddNodes(slotNodes()); err == nil {
 		t.Error("a link was followed")
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SubSame works like [Dir.Sub], but fails with [ErrMount] if rel is on another mount than d. It fails immediately, even if the
-// server of that mount is gone.
-func (d *Dir) SubSame(rel string) (*Dir, error) {
+// SubOnSameMount works like [Dir.Sub], but fails with [ErrMount] if rel is on another mount than d. It fails immediately, even if
+// the server of that mount is gone.
+func (d *Dir) SubOnSameMount(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
 

@@ -41,8 +41,8 @@ type Owner struct {
 // Keeps reports whether a file of the user uid must not be given to o, see [ErrKept].
 func (o Owner) Keeps(uid uint32) bool { return uid != o.UID && o.Keep != nil && o.Keep(uid) }
 
-// Taking returns o with one exception from o.Keep: files of the user uid are given to o.
-func (o Owner) Taking(uid uint32) Owner {
+// AllowingUID returns o with one exception from o.Keep: files of the user uid are given to o.
+func (o Owner) AllowingUID(uid uint32) Owner {
 	keep := o
 	o.Keep = func(other uint32) bool { return other != uid && keep.Keeps(other) }
 	return o
@@ -58,8 +58,8 @@ func HardLinksProtected() bool {
 // Chown changes the owner of rel to the user to. If rel is "", it changes the directory itself. A file that already belongs to
 // this user keeps its group. Chown returns the old owner, and reports whether the owner has changed.
 //
-// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names, and for files
-// that their owners keep. A regular file loses its set-user-ID bit, set-group-ID bit and capabilities.
+// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names, and for
+// files that their owners keep. A regular file loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {

@@ -229,7 +229,7 @@ func TestOwnTree(t *testing.T) {
 				t.Errorf("%q: %v, want %v", rel, err, want)
 			}
 		}
-		if _, err := d.SubSame("t/sub"); !errors.Is(err, fsutil.ErrMount) {
+		if _, err := d.SubOnSameMount("t/sub"); !errors.Is(err, fsutil.ErrMount) {
 			t.Errorf("SubSame: %v", err)
 		}
 		must(t, w.Give(d, "t/sub", true))
@@ -247,7 +247,8 @@ func TestOwnTree(t *testing.T) {
 	})
 }
 
-// TestAFileThatIsGivenAwayGivesNoPower: neither set-user-id and set-group-id bits nor capabilities stay, whichever way a file goes.
+// TestAFileThatIsGivenAwayGivesNoPower: neither set-user-id and set-group-id bits nor capabilities stay, whichever way a file
+// goes.
 func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 	testkit.NeedRoot(t)
 	// vfs_cap_data, revision 2: cap_setuid is effective and permitted.

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostNames is the maximum number of names of one directory that are held in memory. Ten thousand names of the maximum length
+// MaxNames is the maximum number of names of one directory that are held in memory. Ten thousand names of the maximum length
 // need 6 MB.
-const MostNames = 10_000
+const MaxNames = 10_000
 
-// ErrCrowded means that a directory has more than [MostNames] names.
-var ErrCrowded = errors.New("too many names in one directory")
+// ErrTooManyNames means that a directory has more than [MaxNames] names.
+var ErrTooManyNames = errors.New("too many names in one directory")
 
 // ReadDir lists the directory rel ("" or "." is d itself), in byte order. The Info method of an entry calls [Dir.Lstat]. If there
-// are more than [MostNames] names, the error is [ErrCrowded]. [Dir.EachName] handles any number.
+// are more than [MaxNames] names, the error is [ErrTooManyNames]. [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
-	entries, more, err := d.ReadSome(rel, MostNames)
+	entries, more, err := d.ReadSome(rel, MaxNames)
 	if err == nil && more {
-		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrCrowded}
+		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrTooManyNames}
 	}
 	return entries, err
 }

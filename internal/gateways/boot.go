@@ -14,10 +14,10 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway.
+// maxOrderedProfiles is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway.
 // Recently used gateways can then start first. With more profiles, each gateway starts as soon as its profile has been
 // read.
-const mostInOrder = 256
+const maxOrderedProfiles = 256
 
 // Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
@@ -43,7 +43,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
 			b.Status.SetProfiles(n)
-			m.Registry.SetOrderedStart(n <= mostInOrder)
+			m.Registry.SetOrderedStart(n <= maxOrderedProfiles)
 		},
 		Decided: func(d profiles.Decision) {
 			name := d.Profile.Name
@@ -54,7 +54,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 			}
 			read = append(read, d.Profile)
 			m.Registry.AddPresent(name)
-			m.notePrior(d)
+			m.noteNotStarted(d)
 			start := supervised || d.Start && !m.isCmd(name)
 			answers = append(answers, m.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
 		},
@@ -91,7 +91,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 // gateway writes to the same file. The returned function completes the record; it blocks on the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
-		m.Intents.Note(profile, profiles.Running)
+		m.Intents.RecordExternal(profile, profiles.Running)
 		return func() error { return nil }
 	}
 	record, err := m.Intents.Record(profile, profiles.Running)
@@ -108,9 +108,9 @@ func (m *Manager) isCmd(profile string) bool {
 	return r.Foreground && profile == r.Profile
 }
 
-// lateProfiles are profiles whose files could not be read in time during the boot. When such a profile appears, its gateway is
+// unreadProfiles are profiles whose files could not be read in time during the boot. When such a profile appears, its gateway is
 // started if it ran in an earlier container.
-type lateProfiles struct {
+type unreadProfiles struct {
 	all   bool // no profile could be read
 	names map[string]bool
 }
@@ -129,13 +129,13 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.late = lateProfiles{plan.Unread, names}
+	m.late = unreadProfiles{plan.Unread, names}
 }
 
 // start reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier container.
 // started is the time when this container was started. A profile in l.names is started at most once. If l.all is set, a profile
 // is started each time it appears, as long as its state file is older than the container.
-func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
+func (l *unreadProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false
 	}

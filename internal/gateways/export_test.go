@@ -9,4 +9,4 @@ func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(servi
 func (m *Manager) ExpectLate(plan profiles.Plan) { m.expectLate(plan) }
 
 // NotePrior is a part of [Manager.RegisterProfiles].
-func (m *Manager) NotePrior(d profiles.Decision) { m.notePrior(d) }
+func (m *Manager) NotePrior(d profiles.Decision) { m.noteNotStarted(d) }

@@ -21,8 +21,8 @@ type gateway struct {
 	unrecorded       bool // whether an intent could not be written; recordLater tries again
 }
 
-// recordOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
-func (m *Manager) recordOf(profile string) *gateway {
+// gatewayOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
+func (m *Manager) gatewayOf(profile string) *gateway {
 	g := m.gateways[profile]
 	if g == nil {
 		g = &gateway{}
@@ -31,8 +31,8 @@ func (m *Manager) recordOf(profile string) *gateway {
 	return g
 }
 
-// notePrior stores the reason why the boot has not started a gateway that an operator may expect to run.
-func (m *Manager) notePrior(d profiles.Decision) {
+// noteNotStarted stores the reason why the boot has not started a gateway that an operator may expect to run.
+func (m *Manager) noteNotStarted(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
 	}
@@ -42,7 +42,7 @@ func (m *Manager) notePrior(d profiles.Decision) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.recordOf(d.Profile.Name).notStartedReason = text + ", so the boot has not started it: hinit start " + d.Profile.Name
+	m.gatewayOf(d.Profile.Name).notStartedReason = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
 // forget drops the record of a profile that was removed.
@@ -67,7 +67,7 @@ func (m *Manager) noteHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.recordOf(profile).home = home
+		m.gatewayOf(profile).home = home
 	}
 }
 
@@ -102,10 +102,10 @@ func (m *Manager) HandOver() Handover {
 // TakeOver restores the state from [Manager.HandOver]. Call it before any other method.
 func (m *Manager) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
-		m.recordOf(profile).inputs = hash
+		m.gatewayOf(profile).inputs = hash
 	}
 	for profile, wanted := range s.Wanted {
-		m.recordOf(profile).wanted = wanted
+		m.gatewayOf(profile).wanted = wanted
 	}
 	if s.Topology != nil {
 		m.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})

@@ -41,7 +41,7 @@ type Manager struct {
 	mu       sync.Mutex
 	gateways map[string]*gateway // records of the profiles, by the profile's name
 	departed map[profiles.HomeID]removedProfile
-	late     lateProfiles
+	late     unreadProfiles
 	watcher  watcher
 	boot     bootProgress
 	stopping time.Time // time when the stop of the container began, or zero
@@ -162,7 +162,7 @@ func (m *Manager) Reset() {
 	}
 	clear(m.gateways)
 	clear(m.departed)
-	m.late = lateProfiles{}
+	m.late = unreadProfiles{}
 	m.serving.Store(new(serving))
 	m.Registry.Reset()
 }
@@ -249,7 +249,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 	if end, limited := ctx.Deadline(); limited {
 		patience = max(time.Until(end), 1)
 	}
-	return m.orders.Wait(ctx, m.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
+	return m.orders.Wait(ctx, m.orders.Submit(verb, service, s.Profile, patience, supervisor.AuthorOf(ctx)))
 }
 
 // orderBackend adapts Manager to [orders.Backend].
@@ -304,7 +304,7 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 		}
 	}
 	// The context needs no end of its own: the call ends with the supervisor's loop.
-	if err := m.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil {
+	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), event(o.Verb, o.Service)); err != nil {
 		return "", err
 	}
 	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
@@ -325,7 +325,7 @@ func event(verb client.Verb, service string) supervisor.Event {
 	case client.VerbRestart:
 		return supervisor.Restart{Name: service}
 	case orders.Unwant:
-		return supervisor.Unwant{Name: service}
+		return supervisor.StayDown{Name: service}
 	case client.VerbStart, client.VerbRunOnce: // a gateway is not a task
 	}
 	return supervisor.Start{Name: service}
@@ -354,7 +354,7 @@ const recordEvery = time.Second
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g := m.recordOf(profile); !g.unrecorded {
+	if g := m.gatewayOf(profile); !g.unrecorded {
 		g.unrecorded = true
 		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
 	}

@@ -22,7 +22,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
 		m.mu.Lock()
-		m.recordOf(profile).begun = r.At
+		m.gatewayOf(profile).begun = r.At
 		m.mu.Unlock()
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
@@ -41,7 +41,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.To == supervisor.Parked && changed:
 		job = func() { m.watchParked(r.Service, profile, r.Reason) }
 	case r.From == supervisor.Parked && changed:
-		job = func() { m.watch().Disinterest(profile) }
+		job = func() { m.watch().EndInterest(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			m.noteInputs(r.Service, profile)
@@ -121,7 +121,7 @@ func (m *Manager) followState(profile string) {
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
 	service := profiles.SlotName(profile)
 	m.mu.Lock()
-	m.recordOf(profile).wanted = state.Start()
+	m.gatewayOf(profile).wanted = state.Start()
 	m.mu.Unlock()
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
@@ -192,7 +192,7 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := m.recordOf(profile)
+	g := m.gatewayOf(profile)
 	if text != "" && text != g.platformProblem {
 		m.say("%s: %s", profiles.SlotName(profile), text)
 	}
@@ -258,12 +258,12 @@ func (m *Manager) noteInputs(service, profile string) {
 		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
 	m.mu.Lock()
-	begun := m.recordOf(profile).begun
+	begun := m.gatewayOf(profile).begun
 	m.mu.Unlock()
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := m.recordOf(profile)
+	g := m.gatewayOf(profile)
 	if late && g.doubtfulInputs != hash {
 		g.doubtfulInputs = hash
 		hash = otherInputs

@@ -119,7 +119,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	home := m.recordOf(profile).home
+	home := m.gatewayOf(profile).home
 	d, known := m.departed[home]
 	if !known || d.profile == profile {
 		delete(m.departed, home)

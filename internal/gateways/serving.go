@@ -61,7 +61,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 		return ""
 	case own:
 		return client.ServedItself
-	case m.wanted(s.Profile):
+	case m.isWantedUp(s.Profile):
 		return client.ServedByNone
 	}
 	return ""
@@ -85,13 +85,13 @@ func (m *Manager) Note(s *supervisor.Service) string {
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return m.recordOf(s.Profile).notStartedReason
+		return m.gatewayOf(s.Profile).notStartedReason
 	}
 	return m.sharedExclusives(s)
 }
 
-// wanted reports whether the state file of a profile wants its gateway up.
-func (m *Manager) wanted(profile string) bool {
+// isWantedUp reports whether the state file of a profile wants its gateway up.
+func (m *Manager) isWantedUp(profile string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.gateways[profile]
@@ -129,7 +129,7 @@ func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 // not serve according to t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
-		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.wanted(s.Profile)
+		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.isWantedUp(s.Profile)
 	})
 }
 
@@ -359,7 +359,7 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 func (m *Manager) noteExclusives(service, profile string) {
 	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, its values are not compared
 	m.mu.Lock()
-	m.recordOf(profile).exclusives = list
+	m.gatewayOf(profile).exclusives = list
 	m.mu.Unlock()
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
@@ -376,7 +376,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mine := m.recordOf(s.Profile).exclusives
+	mine := m.gatewayOf(s.Profile).exclusives
 	if len(mine) == 0 {
 		return ""
 	}
@@ -385,7 +385,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
 			continue
 		}
-		for _, x := range m.recordOf(o.Profile).exclusives {
+		for _, x := range m.gatewayOf(o.Profile).exclusives {
 			if text := "it has the same " + x.Name + " as " + o.Name; slices.Contains(mine, x) && len(clashes) < 4 {
 				clashes = append(clashes, text)
 			}

@@ -147,8 +147,8 @@ func (c *compose) readProcess(p setting) {
 		switch e.name {
 		case "replicas":
 			n, err := strconv.Atoi(e.value)
-			if err != nil || n < 1 || n > mostReplicas {
-				c.note(e.from, "%q is no number from 1 to %d; one is made", e.value, mostReplicas)
+			if err != nil || n < 1 || n > maxReplicas {
+				c.note(e.from, "%q is no number from 1 to %d; one is made", e.value, maxReplicas)
 				n = 1
 			}
 			replicas = n
@@ -304,13 +304,13 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 		s.set("command", append(entrypoint, arguments...))
 	}
 	if s.isTask() {
-		asTask(s)
+		makeTask(s)
 	}
 	c.needCommand(s, p.from)
 }
 
-// asTask turns a service with the restart policy never into a task. A task without a schedule runs at boot.
-func asTask(s *service) {
+// makeTask turns a service with the restart policy never into a task. A task without a schedule runs at boot.
+func makeTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
 		if s.text("schedule.cron") == "" {
@@ -353,7 +353,7 @@ func (c *compose) depend(w wait) {
 	}
 	for _, to := range found {
 		if strings.Contains(w.condition, "_completed") {
-			asTask(to)
+			makeTask(to)
 		}
 		w.service.addNeed(need{name: to.name, until: until, place: w.place})
 	}

@@ -186,8 +186,8 @@ func (im *importer) needCommand(s *service, at from) {
 	}
 }
 
-// mostReplicas is the maximum number of services that are made from a single program with replicas.
-const mostReplicas = 200
+// maxReplicas is the maximum number of services that are made from a single program with replicas.
+const maxReplicas = 200
 
 // replicas calls make for each replica of a program, which makes the replica's service. It keeps only the notes on the first
 // service, because the other services have the same notes.

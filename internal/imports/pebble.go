@@ -191,7 +191,7 @@ func (p *plan) order(l *layered) {
 						if s.text("enabled") == "" {
 							other.set("enabled", "")
 						}
-						if l.names("before", name) || p.saysAt(name, "after", l.name) {
+						if l.names("before", name) || p.listsName(name, "after", l.name) {
 							p.note(e.from, "%s begins after it, so that it is enabled and not waited for", name)
 							break
 						}
@@ -206,7 +206,7 @@ func (p *plan) order(l *layered) {
 // names reports whether a key of the service, such as after, lists the service name.
 func (l *layered) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
-func (p *plan) saysAt(service, key, name string) bool {
+func (p *plan) listsName(service, key, name string) bool {
 	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
 }
 

@@ -115,12 +115,12 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // by the name of the mapping.
 func (e setting) keys() []setting { return e.keysAt(0) }
 
-// mostMerges is the maximum depth of merges (<<). Without a limit, a mapping that merges itself would never end.
-const mostMerges = 8
+// maxMergeDepth is the maximum depth of merges (<<). Without a limit, a mapping that merges itself would never end.
+const maxMergeDepth = 8
 
 func (e setting) keysAt(depth int) (list []setting) {
 	n := aliased(e.node)
-	if n == nil || n.Kind != yaml.MappingNode || depth > mostMerges {
+	if n == nil || n.Kind != yaml.MappingNode || depth > maxMergeDepth {
 		return nil
 	}
 	var merged []setting

@@ -29,8 +29,8 @@ type Holder struct {
 	// Host and Since come from the note of the last hinit that took the lock. Host is "" if there is no note.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the process
-	// belongs to root or to hinit's user. Command is the name of the process.
+	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the
+	// process belongs to root or to hinit's user. Command is the name of the process.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
 	// Lease is true if Host is the holder of the lease, as reported by the lease program.
@@ -68,13 +68,13 @@ func (v *Volume) holder(at string) Holder {
 			v.reading.Store(false)
 		})
 	}
-	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = stranger(at, os.Geteuid()); return nil })
+	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = findOtherHolder(at, os.Geteuid()); return nil })
 	return h
 }
 
-// stranger finds a process of this container that has locked the directory with the identity at (see placeOf). It ignores
+// findOtherHolder finds a process of this container that has locked the directory with the identity at (see placeOf). It ignores
 // processes of root and of the user own. pid is 0 if it finds no process.
-func stranger(at string, own int) (pid int, command string) {
+func findOtherHolder(at string, own int) (pid int, command string) {
 	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return

@@ -83,8 +83,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestASecondInitWaitsWhateverTheAgentWrites fills the directory with what ended or blocked an init of an older version. The holder
-// keeps its lock, the second init waits until the kernel releases the lock, and the old records are removed.
+// TestASecondInitWaitsWhateverTheAgentWrites fills the directory with what ended or blocked an init of an older version. The
+// holder keeps its lock, the second init waits until the kernel releases the lock, and the old records are removed.
 func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	home := t.TempDir()
 	dir := filepath.Join(home, DirName)
@@ -235,8 +235,8 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	mustHave(t, late)
 }
 
-// TestALockOnAServerIsLost when its name leads elsewhere, another machine has it, or the server refuses or is silent. Then nothing may
-// start.
+// TestALockOnAServerIsLost when its name leads elsewhere, another machine has it, or the server refuses or is silent. Then
+// nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
@@ -364,8 +364,8 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	}
 }
 
-// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads: HERMES_HOME was a directory below one of the agent's. The agent exchanged it for
-// a link to /root, and the next start made /root/.hinit.
+// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads: HERMES_HOME was a directory below one of the agent's. The
+// agent exchanged it for a link to /root, and the next start made /root/.hinit.
 func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -391,7 +391,8 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 	}
 }
 
-// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit: the agent renamed a directory of root's to .hinit, and the next start removed its files.
+// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit: the agent renamed a directory of root's to .hinit, and the next start
+// removed its files.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -414,9 +415,9 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	}
 }
 
-// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts something else where the lock file and the note belong.
-// It is 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock, on a server
-// too, and writes into no other file.
+// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts something else where the lock file and the note belong. It is
+// 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock, on a
+// server too, and writes into no other file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent = 10000
@@ -478,13 +479,14 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	}
 }
 
-// TestPID1IsNoStranger: an init that the agent started said of PID 1, which has the lock, that it is no hinit, and to end that process.
+// TestPID1IsNoStranger: an init that the agent started said of PID 1, which has the lock, that it is no hinit, and to end that
+// process.
 func TestPID1IsNoStranger(t *testing.T) {
 	testkit.NeedRoot(t)
 	v := newVolume(t, t.TempDir())
 	mustHave(t, v)
 	defer release(v)
-	if pid, command := stranger(placeOf(v.held.Lock), 10000); pid != 0 {
+	if pid, command := findOtherHolder(placeOf(v.held.Lock), 10000); pid != 0 {
 		t.Errorf("root's process %d (%s) is a stranger to the agent", pid, command)
 	}
 }
@@ -527,9 +529,9 @@ func agentsHome(t *testing.T) string {
 	return home
 }
 
-// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe: the agent of one machine closed .hinit, or the data directory, on a volume
-// where root has no rights. An init of another machine took the refusal for a file system without locks, and served beside the
-// first one for good.
+// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe: the agent of one machine closed .hinit, or the data directory, on a
+// volume where root has no rights. An init of another machine took the refusal for a file system without locks, and served beside
+// the first one for good.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 	for name, start := range map[string]struct {
 		waits bool // the second init waits when the agent does it
@@ -601,8 +603,8 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 	}
 }
 
-// TestAnInitThatMovedTheLockAwayWaitsForASlowServer: an init that had moved .hinit away served 11 s later. The holder still waited
-// for a slow server's answer, and served for up to 30 s.
+// TestAnInitThatMovedTheLockAwayWaitsForASlowServer: an init that had moved .hinit away served 11 s later. The holder still
+// waited for a slow server's answer, and served for up to 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	home := agentsHome(t)
 	if !asAgent(t, home) {
@@ -653,8 +655,8 @@ func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	}
 }
 
-// cachedMount mounts a FUSE file system with the lock file, all of which this machine may cache for an hour. Once moved is set, the
-// names in the directory dir lead to other files.
+// cachedMount mounts a FUSE file system with the lock file, all of which this machine may cache for an hour. Once moved is set,
+// the names in the directory dir lead to other files.
 func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -123,7 +123,7 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 			p.mu.Lock()
 			p.lost = true
 			p.mu.Unlock()
-			lost <- p.why()
+			lost <- p.whyNotHeld()
 			return
 		}
 		select {
@@ -135,8 +135,8 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 	}
 }
 
-// why returns the reason why the lease is not held.
-func (p *LeasedVolume) why() error {
+// whyNotHeld returns the reason why the lease is not held.
+func (p *LeasedVolume) whyNotHeld() error {
 	p.messages.Lock()
 	defer p.messages.Unlock()
 	if p.waits {
@@ -148,7 +148,7 @@ func (p *LeasedVolume) why() error {
 // Check implements [Lock].
 func (p *LeasedVolume) Check() error {
 	if left, _ := p.remaining(); left <= 0 {
-		return p.why()
+		return p.whyNotHeld()
 	}
 	return p.Volume.Check()
 }

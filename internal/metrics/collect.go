@@ -16,11 +16,11 @@ import (
 	"hinit/internal/procusage"
 )
 
-// MostServices is the default maximum number of services with metrics.
-const MostServices = 1000
+// MaxServices is the default maximum number of services with metrics.
+const MaxServices = 1000
 
-// mostSteps is the maximum number of boot steps with metrics.
-const mostSteps = 100
+// maxSteps is the maximum number of boot steps with metrics.
+const maxSteps = 100
 
 // causeSettles is the time during which the cause of an exit may still change, because the reason may become known late. An exit
 // is counted only after this time.
@@ -46,7 +46,7 @@ type Collector struct {
 	Source  Source
 	Proc    func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
 	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
-	Most    int                          // largest number of services with metrics; 0 means MostServices
+	Most    int                          // largest number of services with metrics; 0 means MaxServices
 	Timeout time.Duration                // time limit for hinit's answers; 0 means five seconds
 	Now     func() time.Time             // nil means time.Now
 	Context func() context.Context       // nil means context.Background
@@ -82,7 +82,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	out.sendInit(st, seen)
-	most := cmp.Or(max(c.Most, 0), MostServices)
+	most := cmp.Or(max(c.Most, 0), MaxServices)
 	// Prometheus refuses two series with the same labels, so only the first of several services with one label has metrics.
 	list := lo.UniqBy(st.Services, func(s client.Service) string { return label(s.Name) })
 	out.send(services, float64(len(st.Services)))
@@ -129,7 +129,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
 		s.send(lease, boolValue(i.Lease.State == client.LeaseHeld))
 	}
-	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), mostSteps)], func(step client.BootStep) string { return label(step.Name) }) {
+	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxSteps)], func(step client.BootStep) string { return label(step.Name) }) {
 		s.send(bootTime, step.Seconds, label(step.Name))
 		s.send(bootFault, boolValue(step.Error != ""), label(step.Name))
 	}
@@ -249,7 +249,7 @@ func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration
 			if e.To == client.StateKilling || e.To == client.StateFinishing {
 				break
 			}
-			if at, known := began[e.Service]; known && len(took) < MostServices {
+			if at, known := began[e.Service]; known && len(took) < MaxServices {
 				took[e.Service] = e.At.Sub(at)
 				delete(began, e.Service)
 			}
@@ -276,12 +276,13 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// mostLabel is the maximum size of a label's value in bytes.
-const mostLabel = 200
+// maxLabelBytes is the maximum size of a label's value in bytes.
+const maxLabelBytes = 200
 
-// label turns text from another program into a valid label value: it cuts the text to mostLabel bytes and replaces invalid UTF-8.
+// label turns text from another program into a valid label value: it cuts the text to maxLabelBytes bytes and replaces invalid
+// UTF-8.
 func label(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
+	return strings.ToValidUTF8(text[:min(len(text), maxLabelBytes)], "\uFFFD")
 }
 
 func boolValue(is bool) float64 {

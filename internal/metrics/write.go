@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// mostScrapes is the maximum number of requests that are answered at the same time.
-const mostScrapes = 4
+// maxScrapes is the maximum number of requests that are answered at the same time.
+const maxScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.
 func Write(w io.Writer, c *Collector) error {
@@ -39,6 +39,6 @@ func Handler(c *Collector) (http.Handler, error) {
 		return nil, err
 	}
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes, ErrorHandling: promhttp.ContinueOnError,
+		EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError,
 	}), nil
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// mostExtended limits how far a service may extend its own start timeout, as a multiple of this timeout.
-	mostExtended = 10
+	// maxExtension limits how far a service may extend its own start timeout, as a multiple of this timeout.
+	maxExtension = 10
 	// lateCheck is the delay of a watchdog check that shows that hinit itself did not run for a while, for example because the
 	// container was paused. In that time the service did not run either.
 	lateCheck = time.Second
@@ -162,7 +162,7 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 				c.Due = now
 			case c.Verdict == Pending:
 				c.Due = c.Since.Add(limit)
-				if last := c.Since.Add(mostExtended * limit); b.Until.After(last) {
+				if last := c.Since.Add(maxExtension * limit); b.Until.After(last) {
 					c.Due = last
 				} else if b.Until.After(c.Due) {
 					c.Due = b.Until

@@ -23,8 +23,8 @@ type conn struct {
 	raw  syscall.RawConn
 }
 
-// inShortTurn makes a system call that never waits, in a turn of blocking.Short.
-func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
+// runShortCall makes a system call that never waits, in a turn of blocking.Short.
+func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 // parseAddresses parses an address like "127.0.0.1:80". For the host localhost, it returns the IPv4 and IPv6 loopback addresses.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
@@ -82,7 +82,7 @@ func dial(to []unix.Sockaddr, deadline time.Time, what dialPurpose) (c *conn, er
 
 func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose) (*conn, error) {
 	fd, keep := -1, what != acceptsOnly
-	err := inShortTurn(func() (err error) {
+	err := runShortCall(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (c *conn) Read(buf []byte) (n int, err error) {
 func (c *conn) write(data []byte) error {
 	var err error
 	waitErr := c.raw.Write(func(fd uintptr) bool {
-		err = inShortTurn(func() error {
+		err = runShortCall(func() error {
 			n, err := unix.SendmsgN(int(fd), data, nil, nil, unix.MSG_NOSIGNAL)
 			data = data[max(n, 0):]
 			return err

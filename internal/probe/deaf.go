@@ -40,9 +40,9 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// counts reports whether the rounds must continue because of this silence. This is so if the silence began in this round, or if
-// it may still become unusual.
-func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
+// mayBecomeUnusual reports whether the rounds must continue because of this silence. This is so if the silence began in this
+// round, or if it may still become unusual.
+func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
 // /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. For any other
@@ -121,7 +121,7 @@ func (h *silenceMeter) silence() Silence {
 // pause of the container or the machine also stops this process. The first round after the rounds were suspended is an
 // exception.
 type signHistory struct {
-	looked     time.Time // time of the last round, by this process's clock
+	lastRound  time.Time // time of the last round, by this process's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
@@ -159,22 +159,22 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 // addRound adds the signs of one round, and returns the evidence so far. A round lengthens a silence by the time since the
 // previous round, but by no more than the duration most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
-	first := h.looked.IsZero()
-	passed := min(max(now.Sub(h.looked), 0), most)
+	first := h.lastRound.IsZero()
+	passed := min(max(now.Sub(h.lastRound), 0), most)
 	used := s.ticks - h.ticks
 	if first {
 		passed, used = 0, s.ticks
 	}
-	resting := !first && used <= 1+uint64(passed/restTick)
+	resting := !first && used <= 1+uint64(passed/idleTickInterval)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
 	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // not for the first heartbeat that a round sees, which may be old
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
 	}
-	h.looked, h.line, h.ticks = now, s.line, s.ticks
+	h.lastRound, h.line, h.ticks = now, s.line, s.ticks
 	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
 }
 
-// restTick is the shortest time in which an idle process uses one tick (10 ms) of processor time.
-const restTick = 5 * time.Second
+// idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
+const idleTickInterval = 5 * time.Second

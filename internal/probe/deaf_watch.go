@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// mostAsked is the maximum number of silent gateways that are probed at the same time.
-	mostAsked = 16
+	// maxProbes is the maximum number of silent gateways that are probed at the same time.
+	maxProbes = 16
 	// answerPatience is the time limit for an answer of a gateway, or of the disk.
 	answerPatience = 2 * time.Second
-	// longRest is the longest time for which the rounds are suspended. It has a limit because the kernel's signal about a stopped
-	// gateway may be lost.
-	longRest = time.Hour
+	// maxSuspension is the longest time for which the rounds are suspended. It has a limit because the kernel's signal about a
+	// stopped gateway may be lost.
+	maxSuspension = time.Hour
 	// roundsToBeDeaf is the number of consecutive rounds that must find a gateway deaf before it is reported as deaf.
 	roundsToBeDeaf = 2
 )
@@ -49,12 +49,12 @@ type DeafOptions struct {
 // become deaf by silence alone. The next line or heartbeat, or a stopped process, starts the rounds again. The methods may be
 // called from any goroutine and don't block.
 type DeafWatch struct {
-	o       DeafOptions
-	wake    chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
-	rests   atomic.Bool   // the rounds are suspended
-	rounds  atomic.Uint64
-	waiting atomic.Int32 // number of calls that wait for the disk at this moment
-	found   atomic.Pointer[map[string]Deafness]
+	o         DeafOptions
+	wake      chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
+	suspended atomic.Bool   // the rounds are suspended
+	rounds    atomic.Uint64
+	waiting   atomic.Int32 // number of calls that wait for the disk at this moment
+	found     atomic.Pointer[map[string]Deafness]
 
 	mu     sync.Mutex // held only briefly, never during a round
 	period time.Duration
@@ -63,8 +63,8 @@ type DeafWatch struct {
 	beats  map[string]time.Time // time of the last heartbeat of each profile's gateway
 
 	// The fields below are used only by the goroutine.
-	runs   map[string]*deafRun // the current run of each service
-	rested bool                // the rounds were suspended before this round
+	runs         map[string]*deafRun // the current run of each service
+	wasSuspended bool                // the rounds were suspended before this round
 }
 
 // deafRun holds the data about one run of a gateway that DeafWatch keeps from round to round.
@@ -94,7 +94,7 @@ type Deafness struct {
 // NewDeafWatch returns a DeafWatch. It does nothing before Set, and its rounds are suspended until Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
-	e.rests.Store(true)
+	e.suspended.Store(true)
 	return e
 }
 
@@ -114,18 +114,18 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 // Resume starts the rounds again if they are suspended. Call it for each line of a gateway, and for any other sign that may
 // matter.
 func (e *DeafWatch) Resume() {
-	if e.rests.Load() {
+	if e.suspended.Load() {
 		e.begin()
 	}
 }
 
 func (e *DeafWatch) begin() {
-	e.rests.Store(false)
+	e.suspended.Store(false)
 	pause.Wake(e.wake)
 }
 
-// Beat records a heartbeat of a profile's gateway.
-func (e *DeafWatch) Beat(profile string) {
+// RecordHeartbeat records a heartbeat of a profile's gateway.
+func (e *DeafWatch) RecordHeartbeat(profile string) {
 	e.mu.Lock()
 	e.beats[profile] = time.Now()
 	e.mu.Unlock()
@@ -142,17 +142,17 @@ func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 }
 
 func (e *DeafWatch) run() {
-	timer := time.NewTimer(longRest)
+	timer := time.NewTimer(maxSuspension)
 	for {
 		stopped := e.o.Children
-		if !e.rests.Load() {
+		if !e.suspended.Load() {
 			stopped = nil
 		}
 		select {
 		case <-timer.C:
-			e.rests.Store(true) // set before the round, so that a sign that comes during the round is not lost
-			timer.Reset(longRest)
-			if e.rested = !e.examineAll(); !e.rested {
+			e.suspended.Store(true) // set before the round, so that a sign that comes during the round is not lost
+			timer.Reset(maxSuspension)
+			if e.wasSuspended = !e.examineAll(); !e.wasSuspended {
 				e.begin()
 			}
 		case <-stopped:
@@ -187,7 +187,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 	period, policyOf := e.period, e.policy
 	e.mu.Unlock()
 	most := period * 3 / 2
-	if e.rested {
+	if e.wasSuspended {
 		most = math.MaxInt64
 	}
 	found := make(map[string]Deafness)
@@ -215,7 +215,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 			continue // the run has just ended
 		}
 		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
-		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.counts() || s.evidence.Log.counts())
+		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.After)
 		doubt = doubt || doubts && s.evidence.Idle
@@ -263,7 +263,7 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	}
 	var next atomic.Int64
 	var work sync.WaitGroup
-	for range min(mostAsked, len(closer)) {
+	for range min(maxProbes, len(closer)) {
 		work.Add(1)
 		guard.Go("asking a silent gateway", func() {
 			defer work.Done()
@@ -315,14 +315,14 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 		s.unknown = true // a hung disk may be the reason for the silence
 	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
-		e.Beat(s.service.Profile)
+		e.RecordHeartbeat(s.service.Profile)
 	}
 }
 
 // withDisk makes a call that may wait for the disk, and reports whether the call has succeeded in time. It fails immediately
 // while too many earlier calls still wait.
 func (e *DeafWatch) withDisk(call func() error) bool {
-	if e.waiting.Add(1) > mostAsked {
+	if e.waiting.Add(1) > maxProbes {
 		e.waiting.Add(-1)
 		return false
 	}
@@ -405,7 +405,7 @@ const (
 	notDeaf = "not deaf any more: "
 )
 
-// Remarked reports whether a remark in the event history was written by this package.
-func Remarked(text string) bool {
+// IsOwnRemark reports whether a remark in the event history was written by this package.
+func IsOwnRemark(text string) bool {
 	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
 }

@@ -166,8 +166,8 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	}
 }
 
-// TestOneThatHangsIsFound in virtual time: its lines and heartbeats end, and it uses no processor time. While the disk doesn't answer nothing is said, and
-// one that writes a heartbeat again is no more accused.
+// TestOneThatHangsIsFound in virtual time: its lines and heartbeats end, and it uses no processor time. While the disk doesn't
+// answer nothing is said, and one that writes a heartbeat again is no more accused.
 func TestOneThatHangsIsFound(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -177,7 +177,7 @@ func TestOneThatHangsIsFound(t *testing.T) {
 			r.examineAll()
 			time.Sleep(30 * time.Second)
 			r.lines.Add(1)
-			r.Beat("p0")
+			r.RecordHeartbeat("p0")
 		}
 		hung := errors.New("the volume does not answer")
 		r.disk.Store(&hung)
@@ -196,7 +196,7 @@ func TestOneThatHangsIsFound(t *testing.T) {
 		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], want) {
 			t.Errorf("it hangs: %q", said)
 		}
-		r.Beat("p0")
+		r.RecordHeartbeat("p0")
 		time.Sleep(30 * time.Second)
 		r.examineAll()
 		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
@@ -205,7 +205,8 @@ func TestOneThatHangsIsFound(t *testing.T) {
 	})
 }
 
-// TestAPausedContainerAccusesNobody: 200 gateways that were heard a moment ago, then ten hours in which nothing ran, this process neither.
+// TestAPausedContainerAccusesNobody: 200 gateways that were heard a moment ago, then ten hours in which nothing ran, this process
+// neither.
 func TestAPausedContainerAccusesNobody(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -217,7 +218,7 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				r.lines.Add(1)
 				for _, v := range r.snapshot.Services {
-					r.Beat(v.Profile)
+					r.RecordHeartbeat(v.Profile)
 				}
 			}
 		}
@@ -286,7 +287,7 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	defer signal.Stop(children)
 	r.o.Ended, r.o.Children = ended, children
 	r.Set(time.Millisecond, r.policy)
-	for rested := r.rounds.Load(); rested == 0 || !r.rests.Load(); rested = r.rounds.Load() { // a first round, and a rest after it
+	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() { // a first round, and a rest after it
 		r.Resume()
 		time.Sleep(time.Millisecond)
 	}
@@ -313,7 +314,7 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 		r.Set(r.period, r.policy)
 		for range 12 {
 			r.lines.Add(1)
-			r.Beat("p0")
+			r.RecordHeartbeat("p0")
 			r.Resume()
 			time.Sleep(time.Hour)
 		}

@@ -9,7 +9,7 @@
 // resolves no names.
 //
 // [DeafWatch] finds deaf gateways, which run but no longer react. A DeafWatch needs no configured check. It owns one goroutine
-// with one timer, and up to [mostAsked] goroutines while it probes silent gateways.
+// with one timer, and up to [maxProbes] goroutines while it probes silent gateways.
 //
 // With checks, a Prober owns one goroutine with one timer, and up to [maxRunningChecks] goroutines for running checks. Without
 // checks it owns none.

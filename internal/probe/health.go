@@ -55,8 +55,8 @@ func Begin(rules []config.Check, run uint64, began time.Time) Health {
 	return h
 }
 
-// Follow replaces the rules during a run. A check with the same name and kind keeps its state.
-func (h *Health) Follow(rules []config.Check, now time.Time) {
+// ReplaceRules replaces the rules during a run. A check with the same name and kind keeps its state.
+func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
 	for i := range next.Checks {
@@ -85,8 +85,8 @@ func (h *Health) Started() bool {
 	})
 }
 
-// Held reports whether check i must not run now.
-func (h *Health) Held(i int) bool {
+// IsOnHold reports whether check i must not run now.
+func (h *Health) IsOnHold(i int) bool {
 	c := &h.Checks[i]
 	switch {
 	case h.Abandoned || c.Verdict == Skipped:
@@ -100,7 +100,7 @@ func (h *Health) Held(i int) bool {
 // Next returns when the next check is due; ok is false if no check will run. busy reports whether check i is still running.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
-		if due := h.Checks[i].Due; !h.Held(i) && !busy(i) && (!ok || due.Before(first)) {
+		if due := h.Checks[i].Due; !h.IsOnHold(i) && !busy(i) && (!ok || due.Before(first)) {
 			first, ok = due, true
 		}
 	}
@@ -125,7 +125,7 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 // is dropped.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
-	if h.Held(i) {
+	if h.IsOnHold(i) {
 		return false, ""
 	}
 	if c.Asked.IsZero() || c.Good != good {
@@ -147,7 +147,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	switch {
 	case verdict == Passing && c.Rule.Kind == config.CheckStartup:
 		for j := range h.Checks { // the checks that have waited for the start-up checks are due now
-			if o := &h.Checks[j]; !h.Held(j) && o.Rule.Kind != config.CheckStartup && o.Asked.IsZero() && o.Due.Before(now) {
+			if o := &h.Checks[j]; !h.IsOnHold(j) && o.Rule.Kind != config.CheckStartup && o.Asked.IsZero() && o.Due.Before(now) {
 				o.Due = now
 			}
 		}

@@ -18,7 +18,8 @@ func rule(kind string, success, failure int) config.Check {
 	return config.Check{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
 }
 
-// TestThresholds walks answers (+ good, - bad) and what a check has come to after each: . pending, P passing, F failing, r a restart.
+// TestThresholds walks answers (+ good, - bad) and what a check has come to after each: . pending, P passing, F failing, r a
+// restart.
 func TestThresholds(t *testing.T) {
 	for _, tt := range []struct {
 		kind             string
@@ -65,7 +66,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := Begin([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
 	idle := func(int) bool { return false }
-	if !h.Held(0) || h.Held(1) || !h.Held(2) {
+	if !h.IsOnHold(0) || h.IsOnHold(1) || !h.IsOnHold(2) {
 		t.Error("the wrong checks are on hold at first")
 	}
 	if changed, act := h.Record(0, now, false, "dead"); changed || act != "" {
@@ -77,7 +78,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	h.NoteStart(1, now, 0)
 	now = now.Add(9 * time.Second)
 	h.Record(1, now, true, "ok")
-	if h.Held(0) || !h.Held(1) || h.Held(2) {
+	if h.IsOnHold(0) || !h.IsOnHold(1) || h.IsOnHold(2) {
 		t.Error("the wrong checks are on hold after the start")
 	}
 	if due, ok := h.Next(idle); !ok || !due.Equal(now) {
@@ -93,7 +94,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	if _, some := h.Next(idle); some {
 		t.Error("a run that is given up is asked")
 	}
-	if h = Begin([]config.Check{h.Checks[0].Rule}, 8, now); h.Held(0) {
+	if h = Begin([]config.Check{h.Checks[0].Rule}, 8, now); h.IsOnHold(0) {
 		t.Error("the next run is not asked")
 	}
 }
@@ -124,8 +125,8 @@ func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	h.Record(0, now, false, "x")
 	h.Record(0, now, false, "x")
 	alive.Period = time.Second
-	h.Follow([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
-	if h.Run != 3 || h.Held(2) || h.Checks[2].InARow != 2 || h.Checks[2].Rule.Period != time.Second {
+	h.ReplaceRules([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
+	if h.Run != 3 || h.IsOnHold(2) || h.Checks[2].InARow != 2 || h.Checks[2].Rule.Period != time.Second {
 		t.Errorf("after the reload: %+v", h)
 	}
 	if _, act := h.Record(2, now, false, "x"); act != config.OnRestart {
@@ -157,7 +158,7 @@ func FuzzHealth(f *testing.F) {
 		for _, b := range acts {
 			now = now.Add(time.Duration(b) * 10 * time.Millisecond)
 			i := int(b) % len(rules)
-			before, held := fmt.Sprint(h), h.Held(i)
+			before, held := fmt.Sprint(h), h.IsOnHold(i)
 			switch b / 64 {
 			case 3:
 				h.NoteStart(i, now, float64(b)/256)
@@ -165,7 +166,7 @@ func FuzzHealth(f *testing.F) {
 					t.Fatalf("due %v after %v", due, now)
 				}
 			case 2:
-				h.Follow(rules, now)
+				h.ReplaceRules(rules, now)
 			default:
 				changed, act := h.Record(i, now, b/64 == 1, "a")
 				c := h.Checks[i]

@@ -21,8 +21,8 @@ import (
 	"hinit/internal/config"
 )
 
-// answerSize is the maximum number of bytes of a response that are read, including its headers.
-const answerSize = 64 << 10
+// maxResponseSize is the maximum number of bytes of a response that are read, including its headers.
+const maxResponseSize = 64 << 10
 
 // httpCheck sends one GET request over a new connection. It uses net/http to format the request and to parse the response, but
 // not [http.Transport]. The transport would start goroutines, and its system calls would not take turns of package
@@ -88,7 +88,7 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	if err := c.write(h.request); err != nil {
 		return false, shortError(err, h.timeout)
 	}
-	limited := &io.LimitedReader{R: c, N: answerSize}
+	limited := &io.LimitedReader{R: c, N: maxResponseSize}
 	r := bufferedReaders.Get().(*bufio.Reader)
 	defer bufferedReaders.Put(r)
 	r.Reset(limited)
@@ -105,15 +105,15 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 }
 
 // unreadReason returns why a response could not be read completely. room is the number of bytes that were left below the limit
-// answerSize. late is true if the deadline has passed. The caller must pass late, because net/http does not report a deadline
-// that passes in the middle of a line.
+// maxResponseSize. late is true if the deadline has passed. The caller must pass late, because net/http does not report a
+// deadline that passes in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
 	}
 	_, broken := errors.AsType[unix.Errno](err)
 	switch {
-	case (late || broken) && room == answerSize:
+	case (late || broken) && room == maxResponseSize:
 		return shortError(err, h.timeout)
 	case late || broken:
 		return "its answer is not complete: " + shortError(err, h.timeout)
@@ -125,9 +125,9 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-// mostSearches is how often a body is searched after each read. After that it is searched only when its length has doubled, and
+// maxSearches is how often a body is searched after each read. After that it is searched only when its length has doubled, and
 // at its end.
-const mostSearches = 64
+const maxSearches = 64
 
 // judgeResponse compares a response with the expected status and body.
 func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
@@ -146,7 +146,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		if err == nil && searches > mostSearches && len(body) < 2*searched { // a body that comes byte by byte is searched less often
+		if err == nil && searches > maxSearches && len(body) < 2*searched { // a body that comes byte by byte is searched less often
 			continue
 		}
 		searched, searches = len(body), searches+1

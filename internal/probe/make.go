@@ -15,7 +15,7 @@ import (
 // returns false; the checkers are ready later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
-		p.prepareWith(t, nil, nil)
+		p.makeCheckers(t, nil, nil)
 		return true
 	}
 	t.making = true
@@ -26,16 +26,16 @@ func (p *Prober) prepareChecks(t *target) bool {
 		defer p.mu.Unlock()
 		t.making = false
 		if p.targets[t.name] == t && t.version == version {
-			p.prepareWith(t, env, err)
+			p.makeCheckers(t, env, err)
 		}
 		p.wakeUp()
 	})
 	return false
 }
 
-// prepareWith makes the checkers of t. env holds the environment variables of the profile. If they could not be read, err is the
+// makeCheckers makes the checkers of t. env holds the environment variables of the profile. If they could not be read, err is the
 // reason. A check that needs a missing variable is skipped. The caller holds p.mu.
-func (p *Prober) prepareWith(t *target, env map[string]string, err error) {
+func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))
 	for i, c := range t.Checks {

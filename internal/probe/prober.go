@@ -50,8 +50,8 @@ type Target struct {
 	Profile string
 	Expand  func(string) string // replaces all placeholders in a text, except variables
 	Env     map[string]string   // environment variables from the configuration
-	// AgentDecides is true if the service runs as the user who can write the profile's .env. Only then may its checks use variables
-	// from this file.
+	// AgentDecides is true if the service runs as the user who can write the profile's .env. Only then may its checks use
+	// variables from this file.
 	AgentDecides bool
 	Actor        *fsutil.Actor // identity of the service's user for file operations, which wait for turns of the data volume
 	Spec         proc.Spec     // how the supervisor starts the service
@@ -136,13 +136,13 @@ func (p *Prober) Set(service string, t Target) {
 	case old != nil:
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
 		next.ended = old.ended
-		next.health.Follow(next.rules, time.Now())
+		next.health.ReplaceRules(next.rules, time.Now())
 		if !AffectsReadiness(next.rules) || !AffectsReadiness(old.rules) { // the supervisor has dropped the last report
 			next.reported = readinessReport{}
 		}
 	case was:
 		next.health = handed
-		next.health.Follow(next.rules, time.Now())
+		next.health.ReplaceRules(next.rules, time.Now())
 	}
 	next.scheduleMessageChecks(time.Now())
 	p.targets[service] = next
@@ -275,7 +275,7 @@ func (p *Prober) startDue(now time.Time) {
 			continue
 		}
 		for i := range t.health.Checks {
-			if t.busy[i] || t.health.Held(i) || t.health.Checks[i].Due.After(now) {
+			if t.busy[i] || t.health.IsOnHold(i) || t.health.Checks[i].Due.After(now) {
 				continue
 			}
 			if p.runningChecks >= maxRunningChecks {
@@ -285,7 +285,7 @@ func (p *Prober) startDue(now time.Time) {
 			if t.checkers == nil && !p.prepareChecks(t) {
 				break
 			}
-			if t.health.Held(i) { // the preparation has skipped this check
+			if t.health.IsOnHold(i) { // the preparation has skipped this check
 				continue
 			}
 			p.startCheck(t, i, now)

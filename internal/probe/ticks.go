@@ -20,7 +20,7 @@ func processorTime(pid int) usage {
 // treeTicks returns, for each process, the number of ticks that the process and all its descendants have used.
 func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
-	_ = inShortTurn(func() error {
+	_ = runShortCall(func() error {
 		return procstat.Each("/proc", func(st procstat.Stat) { all[st.PID] = st })
 	})
 	sums := make(map[int]uint64, len(all))

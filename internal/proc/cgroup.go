@@ -12,8 +12,8 @@ import (
 // cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups is the maximum number of cgroups that are read for one service: its own cgroup and the cgroups below it.
-const mostCgroups = 64
+// maxCgroups is the maximum number of cgroups that are read for one service: its own cgroup and the cgroups below it.
+const maxCgroups = 64
 
 // memoryCgroups finds the cgroups in which the kernel measures the memory of services.
 type memoryCgroups struct {
@@ -91,7 +91,7 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 			}
 		}
 		list, err := os.ReadDir(dirs[i])
-		if err != nil || len(dirs) > mostCgroups {
+		if err != nil || len(dirs) > maxCgroups {
 			return nil, false
 		}
 		for _, e := range list {

@@ -20,9 +20,9 @@ const (
 	leafCgroup = "hinit"
 	// cgroupPrefix is the prefix of the names of the services' control groups. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// mostMoves is the maximum number of times that DivideCgroup moves all processes out of the container's own group. New processes
-	// may appear there during each move.
-	mostMoves = 10
+	// maxMoves is the maximum number of times that DivideCgroup moves all processes out of the container's own group. New
+	// processes may appear there during each move.
+	maxMoves = 10
 )
 
 // Cgroups is the control group of this container (cgroups(7), version 2). Each service that needs one has a child group in it.
@@ -57,7 +57,7 @@ func divideCgroup(root string) (*Cgroups, error) {
 		return nil, fmt.Errorf("its control group is not writable (%w)", err)
 	}
 	c := &Cgroups{dir: dir}
-	for range mostMoves {
+	for range maxMoves {
 		if err := c.moveToLeaf(); err != nil {
 			return nil, err
 		}

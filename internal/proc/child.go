@@ -84,7 +84,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 // Output works like Run, for a program that reads no input. It replaces the first three of spec.Files. out and errs are the
 // beginnings of the program's standard output and standard error, each with up to most bytes. The rest is dropped. The program
 // never blocks while it writes.
-func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
+func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
 		return nil, nil, x, err
@@ -99,8 +99,8 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 		defer spec.Files[1+i].Close()
 	}
 	x, err = Run(ctx, spec)
-	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // a read from memory doesn't fail
-	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, most))
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, maxBytes)) // a read from memory doesn't fail
+	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, maxBytes))
 	return out, errs, x, err
 }
 

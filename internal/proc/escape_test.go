@@ -41,8 +41,8 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
-// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that started the
-// main process, which need not be the one that takes in orphans.
+// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that
+// started the main process, which need not be the one that takes in orphans.
 func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
 	for range 4 { // on any thread
 		table := newTable(t)
@@ -159,7 +159,7 @@ func TestMarksNestAndRunOut(t *testing.T) {
 	if before.Max < firstMark>>1 {
 		t.Skip("real-time scheduling is limited here")
 	}
-	first := m.lower()
+	first := m.lowerLimit()
 	if first == 0 && before.Max != unix.RLIM_INFINITY {
 		t.Skip("this process has lower marks already")
 	}
@@ -167,12 +167,12 @@ func TestMarksNestAndRunOut(t *testing.T) {
 	if nested.step != nestedStep || nested.next != first {
 		t.Errorf("nested marker %+v under mark %d", nested, first)
 	}
-	inner := nested.lower()
+	inner := nested.lowerLimit()
 	if inner >= first || inner <= first-outerStep {
 		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
 	}
 	m.next = firstMark >> 1
-	if m.lower() != 0 {
+	if m.lowerLimit() != 0 {
 		t.Error("marks go below their floor")
 	}
 }
@@ -255,8 +255,8 @@ func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	_ = unix.Kill(daemon, unix.SIGKILL)
 }
 
-// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots: the agent gave a process the mark of a service of root's, and hinit ended that
-// service for the memory that the process took.
+// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots: the agent gave a process the mark of a service of root's, and hinit ended
+// that service for the memory that the process took.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

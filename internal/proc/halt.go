@@ -15,10 +15,10 @@ import (
 	"hinit/internal/procstat"
 )
 
-// uninterruptible is the time after which [FreezeOthers] treats a thread in an uninterruptible wait as stopped. The parent in a
-// vfork(2) waits like this for its child, which is itself stopped. A shorter wait is no proof: a fork may also wait, for instance
-// while a process moves to another control group.
-const uninterruptible = time.Second
+// uninterruptibleLimit is the time after which [FreezeOthers] treats a thread in an uninterruptible wait as stopped. The parent
+// in a vfork(2) waits like this for its child, which is itself stopped. A shorter wait is no proof: a fork may also wait, for
+// instance while a process moves to another control group.
+const uninterruptibleLimit = time.Second
 
 // FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
 // which also stops a child that is being forked at that moment. before lists the processes that were already stopped; pass it to
@@ -45,7 +45,7 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 	waiting := make(map[string]time.Time)
 	for begin := time.Now(); ; <-time.After(time.Millisecond) {
-		pid, beyond := s.findMoving(waiting)
+		pid, beyond := s.findUnstopped(waiting)
 		if pid == 0 {
 			return before, beyond, nil
 		}
@@ -84,9 +84,9 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// findMoving returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Each is 0 if
-// there is no such process. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
-func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
+// findUnstopped returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Each is 0
+// if there is no such process. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
+func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers continues to wait
 	}
@@ -104,7 +104,7 @@ func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 			} else if waiting[thread].IsZero() {
 				waiting[thread] = now
 			}
-			if !ok || strings.IndexByte("TtZXx", t.State) >= 0 || t.State == 'D' && now.Sub(waiting[thread]) >= uninterruptible {
+			if !ok || strings.IndexByte("TtZXx", t.State) >= 0 || t.State == 'D' && now.Sub(waiting[thread]) >= uninterruptibleLimit {
 				continue
 			}
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {

@@ -42,9 +42,9 @@ func newMarker() marker {
 	return marker{} // a limit as low as this was set to limit real-time scheduling
 }
 
-// lower lowers this process's own limit by a step, so that the next child inherits the new value as its mark. It returns the
+// lowerLimit lowers this process's own limit by a step, so that the next child inherits the new value as its mark. It returns the
 // mark, or 0 if marks don't work here.
-func (m *marker) lower() uint64 {
+func (m *marker) lowerLimit() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0
 	}

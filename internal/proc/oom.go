@@ -12,8 +12,8 @@ import (
 // oomScore is the oom_score_adj of this process (proc_pid_oom_score_adj(5)).
 type oomScore int
 
-// oomMost is the highest value of oom_score_adj.
-const oomMost = 1000
+// maxOOMScoreAdj is the highest value of oom_score_adj.
+const maxOOMScoreAdj = 1000
 
 func newOOMScore() oomScore {
 	text, _ := os.ReadFile("/proc/self/oom_score_adj")
@@ -21,12 +21,12 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raiseFor raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
-// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseFor after
+// raiseProcess raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
+// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseProcess after
 // the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
 // needs no privilege.
-func (own oomScore) raiseFor(s *scanner, pid, by int) {
-	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
+func (own oomScore) raiseProcess(s *scanner, pid, by int) {
+	score := []byte(strconv.Itoa(min(int(own)+by, maxOOMScoreAdj)))
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])

@@ -355,7 +355,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestEverythingThatIsStartedGoesBeforeHinit: the process, and what it has started itself before this one had a word with the kernel.
+// TestEverythingThatIsStartedGoesBeforeHinit: the process, and what it has started itself before this one had a word with the
+// kernel.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
@@ -363,7 +364,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table.Observe(1)
 	table.procfs.scan()
 	table.assignRuns()
-	want := strconv.Itoa(min(int(table.oom)+300, oomMost))
+	want := strconv.Itoa(min(int(table.oom)+300, maxOOMScoreAdj))
 	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}

@@ -17,7 +17,7 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostRead))
+	return io.ReadAll(io.LimitReader(f, maxRead))
 }
 
 // runAs calls a function with the file-system identity of another user (setfsuid(2)). If it can't restore the identity

@@ -10,14 +10,14 @@ import (
 	"hinit/internal/procstat"
 )
 
-// mostAncestors limits the number of ancestors that RunOf checks.
-const mostAncestors = 256
+// maxAncestors limits the number of ancestors that RunOf checks.
+const maxAncestors = 256
 
 // RunOf returns the run of a living process, or 0 if there is none. It reads only this process and its ancestors, so it is cheap.
 // For a main process it makes no system call.
 func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
-	for range mostAncestors {
+	for range maxAncestors {
 		if id := t.owned[pid]; id != 0 {
 			return id
 		}

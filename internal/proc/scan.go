@@ -88,7 +88,7 @@ func (s *scanner) readFile(name string) []byte {
 
 // stale reports whether both the last scan and the last decision not to scan are older than fresh. Only then does Observe check
 // whether a scan is needed.
-func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.skipped) >= fresh }
+func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
 // hasChild reports whether a process has a child. If the kernel does not report children (proc_pid_task(5)), the result is true.
 func (s *scanner) hasChild(pid int) bool {
@@ -141,11 +141,11 @@ func (s *scanner) threadNames(dir string) []string {
 	return names
 }
 
-// mostRead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
+// maxRead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
 // its memory as its environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
-const mostRead = 2 << 20
+const maxRead = 2 << 20
 
-// readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes. The next
+// readAll returns the content of a file below /proc. ok is false after an error, and for more than maxRead bytes. The next
 // call overwrites the returned bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -163,7 +163,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 		if n == 0 {
 			return data, true
 		}
-		if data = data[:len(data)+n]; len(data) > mostRead {
+		if data = data[:len(data)+n]; len(data) > maxRead {
 			return nil, false
 		}
 	}

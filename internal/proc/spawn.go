@@ -169,13 +169,13 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 			attr.Dir = ""
 		}
 	}
-	mark := t.marks.lower()
+	mark := t.marks.lowerLimit()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
 		return 0, spawnError(spec, path, err)
 	}
 	if spec.OOM != 0 {
-		t.oom.raiseFor(t.procfs, pid, spec.OOM)
+		t.oom.raiseProcess(t.procfs, pid, spec.OOM)
 	}
 	t.owned[pid] = spec.ID
 	user := uint32(os.Geteuid())

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is the maximum age at which a scan is reused, for questions in which newly forked processes don't matter.
-const fresh = 20 * time.Millisecond
+// maxAge is the maximum age at which a scan is reused, for questions in which newly forked processes don't matter.
+const maxAge = 20 * time.Millisecond
 
 // identity distinguishes a process from a later process with the same PID.
 type identity struct {
@@ -118,7 +118,7 @@ func (t *Table) assignRuns() {
 		if _, main := t.owned[p.PID]; id != 0 && !main {
 			t.members.known[identity{p.PID, p.Start}] = id
 			t.members.alive[id] = append(t.members.alive[id], p)
-			t.noteLatest(id, p)
+			t.recordYoungest(id, p)
 		}
 	}
 }
@@ -152,10 +152,10 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 		t.members.fresh[id]++
 	}
 	t.members.deadOrphans[who] = id
-	t.noteLatest(id, p)
+	t.recordYoungest(id, p)
 }
 
-func (t *Table) noteLatest(id uint64, p stat) {
+func (t *Table) recordYoungest(id uint64, p stat) {
 	if last, ok := t.members.youngestMember[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
 		t.members.youngestMember[id] = p
 	}
@@ -185,7 +185,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 // hasLeftover reports whether other processes of a run are alive after its main process has ended; the main process must not be
 // reaped yet. several is true if more than one main process has ended; then one scan serves them all.
 func (t *Table) hasLeftover(r *run, several bool) bool {
-	if !t.procfs.sawDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
+	if !t.procfs.isSeenDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
 		if !several && !t.procfs.hasUnknownChild(t.owned) {
 			return false
 		}
@@ -221,9 +221,9 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 // dead processes of a run but no living one. If the last scan still shows this, new processes must be appearing.
 const confirmingScans = 2
 
-// sawDead reports whether the last scan is fresh and shows the process as dead.
-func (s *scanner) sawDead(pid int) bool {
-	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
+// isSeenDead reports whether the last scan is fresh and shows the process as dead.
+func (s *scanner) isSeenDead(pid int) bool {
+	return time.Since(s.at) < maxAge && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
 // Observe records the living processes of a run, so that the table still knows their run after their parents have ended. It
@@ -233,7 +233,7 @@ func (t *Table) Observe(id uint64) {
 		t.procfs.skipped = time.Now()
 		return
 	}
-	t.procfs.scanWithin(fresh)
+	t.procfs.scanWithin(maxAge)
 	t.assignRuns()
 }
 
@@ -253,7 +253,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		_ = unix.Kill(r.main, syscall.Signal(signal)) // the PID is valid, because the process has not been reaped
 		signalled++
 	}
-	t.procfs.scanWithin(fresh)
+	t.procfs.scanWithin(maxAge)
 	for range 8 {
 		t.assignRuns()
 		before := len(seen)

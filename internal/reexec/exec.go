@@ -46,9 +46,9 @@ type Program struct {
 	CanResumeHalted bool
 }
 
-// Become executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
+// Execute executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
 // other goroutine may start a process during the call, because the child would inherit the descriptors in Keep.
-func (p *Program) Become() error {
+func (p *Program) Execute() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	memory, err := p.makeMemory()
@@ -166,18 +166,18 @@ func monotonic() int64 {
 	return now.Nano()
 }
 
-// Taken is the state that the previous generation has handed over.
-type Taken struct {
+// HandedState is the state that the previous generation has handed over.
+type HandedState struct {
 	State       json.RawMessage
 	Signals     []syscall.Signal // signals that the old program got and did not handle
 	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
 	Halted      *Halted          // nil if no process was stopped for the re-execution
-	Stood       time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
+	HaltedFor   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
 }
 
 // Threads returns the number of threads that this program may create, and the number of processors that it may use. 0 means no
 // limit. taken may be nil.
-func (taken *Taken) Threads() (threads, processors int) {
+func (taken *HandedState) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
 	}
@@ -190,7 +190,7 @@ var ErrNone = errors.New("nothing was handed over")
 // Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
 // still list stopped processes, which the caller must resume. Take works once: it removes Var from the environment, so that no
 // child gets it.
-func Take() (out *Taken, err error) {
+func Take() (out *HandedState, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
 	halted := parseHalted(os.Getenv(HaltVar))
@@ -202,7 +202,7 @@ func Take() (out *Taken, err error) {
 	if err != nil || fd < 3 || !isMemory(fd) {
 		return nil, ErrNone // another program has set the variable, for example an outer init
 	}
-	out = &Taken{Halted: halted}
+	out = &HandedState{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
 	defer memory.Close()
 	var st unix.Stat_t

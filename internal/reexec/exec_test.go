@@ -84,7 +84,7 @@ func image() error {
 		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), Keep: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
 		TakeUnhandled: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
 	}
-	fmt.Println("refused:", p.Become())
+	fmt.Println("refused:", p.Execute())
 	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	fmt.Println("afterwards:", <-term)
 	p.Path = "/proc/self/exe"
@@ -94,7 +94,7 @@ func image() error {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		return []syscall.Signal{syscall.SIGHUP}
 	}
-	return p.Become()
+	return p.Execute()
 }
 
 func TestProcessBecomesAnotherImage(t *testing.T) {

@@ -29,7 +29,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	err := g.countFault()
 	if err == nil {
 		over := false
-		err = awaitRoom(func() error {
+		err = retryWhileFewPIDs(func() error {
 			over, err = g.replaceProgram(Self, faultCause(doing), true, true)
 			return err
 		})
@@ -49,14 +49,14 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
 	if err == nil {
-		err = awaitRoom(func() error { return g.becomeProgram(Self, faultCause(doing), true, true) })
+		err = retryWhileFewPIDs(func() error { return g.becomeProgram(Self, faultCause(doing), true, true) })
 	}
 	g.giveUp(err)
 }
 
-// awaitRoom calls try, and returns its error. While too few PIDs are free for the new program's threads, it calls try again, for
-// at most pidWaitLimit.
-func awaitRoom(try func() error) error {
+// retryWhileFewPIDs calls try, and returns its error. While too few PIDs are free for the new program's threads, it calls try
+// again, for at most pidWaitLimit.
+func retryWhileFewPIDs(try func() error) error {
 	for end := time.Now().Add(pidWaitLimit); ; <-time.After(pidWaitLimit / 20) {
 		if err := try(); !errors.Is(err, errTooFewPIDs) || time.Now().After(end) {
 			return err

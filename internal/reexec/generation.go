@@ -27,18 +27,18 @@ const Self = "/proc/self/exe"
 
 // Host is the container whose state passes from one program to the next.
 type Host interface {
-	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution is
-	// possible now.
+	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution
+	// is possible now.
 	Claim() (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
 	// After a fault, Quiesce does as much as it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
 	// RunInLoop calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
 	RunInLoop(f func()) error
-	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until the
-	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic of the
-	// supervisor. fault is true if a panic is the cause.
-	HandOver(past Past, fault bool) (state any, thaw func(), err error)
+	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until
+	// the caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic
+	// of the supervisor. fault is true if a panic is the cause.
+	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
 	// TakeLate removes and returns the signals that were delivered and not handled. PutBack queues the given signals again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
@@ -52,8 +52,8 @@ type Host interface {
 	End(code int, reason string)
 }
 
-// Past tells the next generation about this generation and earlier generations.
-type Past struct {
+// PastGenerations tells the next generation about this generation and earlier generations.
+type PastGenerations struct {
 	Format int
 	Number int
 	Exe    string      // path of hinit's program file
@@ -89,14 +89,14 @@ func First(host Host, signals []syscall.Signal) *Generation {
 }
 
 // Follows makes g the successor of the generation that handed over past.
-func (g *Generation) Follows(past Past) {
+func (g *Generation) Follows(past PastGenerations) {
 	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
-	g.Settle()
+	g.MarkBootDone()
 }
 
 // DecodeState decodes the state in taken into the value that state points to. past must be the part of that value that describes
 // the old generation. DecodeState fails if the old generation used another format. It also restores the name of the process.
-func DecodeState(taken *Taken, state any, past *Past) error {
+func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
 	}
@@ -108,16 +108,16 @@ func DecodeState(taken *Taken, state any, past *Past) error {
 }
 
 // ResumeMessage returns the line for the log after a re-execution: its cause, and how long signals were lost.
-func (g *Generation) ResumeMessage(past Past, taken *Taken) string {
+func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
 	if taken.Halted != nil {
-		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.Stood.Round(100*time.Microsecond))
+		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.HaltedFor.Round(100*time.Microsecond))
 	}
 	return text
 }
 
-// Settle records that the boot is over, so that a re-execution is possible.
-func (g *Generation) Settle() { g.settled.Store(true) }
+// MarkBootDone records that the boot is over, so that a re-execution is possible.
+func (g *Generation) MarkBootDone() { g.settled.Store(true) }
 
 // Failed reports whether the container shuts down because of a fault.
 func (g *Generation) Failed() bool { return g.failed.Load() }
@@ -186,7 +186,7 @@ func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over
 // becomeProgram does the part of replaceProgram that runs in the supervisor's goroutine. It returns only after a failure.
 func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
-	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
+	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
 	state, thaw, err := g.host.HandOver(past, fault)
 	defer thaw()
 	if err != nil {
@@ -205,7 +205,7 @@ func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error 
 			return late
 		},
 	}
-	err = p.Become()
+	err = p.Execute()
 	g.host.PutBack(late)
 	return err
 }

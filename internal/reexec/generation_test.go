@@ -21,7 +21,7 @@ type host struct {
 	asked  []string
 	refuse error // of HandOver
 	late   []syscall.Signal
-	past   reexec.Past
+	past   reexec.PastGenerations
 	ended  chan string
 }
 
@@ -45,7 +45,7 @@ func (h *host) Quiesce(fault bool) (func(), error) {
 
 func (h *host) RunInLoop(f func()) error { h.note("yield"); f(); return nil }
 
-func (h *host) HandOver(past reexec.Past, _ bool) (any, func(), error) {
+func (h *host) HandOver(past reexec.PastGenerations, _ bool) (any, func(), error) {
 	h.note("hand over")
 	h.past = past
 	return &past, func() { h.note("thaw") }, h.refuse
@@ -79,7 +79,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if _, err := g.Ask(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
 	}
-	g.Settle()
+	g.MarkBootDone()
 	for path, why := range map[string]string{"relative": "not an absolute path", "/nowhere": "no such file", "/proc/self/status": "not an executable"} {
 		if _, err := g.Ask(t.Context(), path); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", path, err)
@@ -116,7 +116,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 		h := newHost()
 		h.refuse = errors.New("no")
 		g := reexec.First(h, nil)
-		g.Settle()
+		g.MarkBootDone()
 		g.Panicked("testing", "a fault", nil)
 		g.Panicked("testing", "another one meanwhile", nil)
 		if got := <-h.ended; got != said || !slices.Equal(h.asked, []string{"[hinit] the report of the fault is in /report", "rest true", "yield", "hand over", "thaw", "wake"}) {
@@ -131,7 +131,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 			h := newHost()
 			h.refuse = errors.New("no")
 			g := reexec.First(h, nil)
-			g.Follows(reexec.Past{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
+			g.Follows(reexec.PastGenerations{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
 			g.SupervisorPanicked("a fault", nil)
 			if tried := strings.Contains(h.said(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {
 				t.Errorf("%v later: %s", age, h.said())

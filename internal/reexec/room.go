@@ -27,8 +27,8 @@ const (
 	// plentyOfPIDs is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
 	// free, hinit stops all other processes.
 	plentyOfPIDs = 1024
-	// outsidePIDs is the number of PIDs that may be taken from outside the container, for instance by docker exec, while all other
-	// processes are stopped.
+	// outsidePIDs is the number of PIDs that may be taken from outside the container, for instance by docker exec, while all
+	// other processes are stopped.
 	outsidePIDs = 3
 	// spareThreads is the number of additional threads that must be possible besides the new program's own threads. This
 	// margin is needed because the PID limit of the control group may be unreadable.
@@ -97,7 +97,7 @@ func reservePIDs(knows bool) (halted *Halted, err error) {
 		threads = int(task.Nlink) - 2
 	}
 	// A subreaper can't stop other processes, so the PIDs that are free now must be enough.
-	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && roomFor(threads+spareThreads) {
+	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && canCreateThreads(threads+spareThreads) {
 		return nil, nil
 	}
 	if !knows {
@@ -112,7 +112,7 @@ func reservePIDs(knows bool) (halted *Halted, err error) {
 	switch {
 	case limited && free < 0:
 		err = fmt.Errorf("%w: the container has %d processes and threads more than its limit allows (docker: --pids-limit; a pod: podPidsLimit of the kubelet); stop some first", errTooFewPIDs, -free)
-	case beyond != 0 && !roomFor(spareThreads):
+	case beyond != 0 && !canCreateThreads(spareThreads):
 		err = fmt.Errorf("%w: the container is short of process numbers, and hinit may not stop process %d of another user meanwhile", errTooFewPIDs, beyond)
 	default:
 		return h, nil
@@ -121,8 +121,8 @@ func reservePIDs(knows bool) (halted *Halted, err error) {
 	return nil, err
 }
 
-// roomFor reports whether this process can create the given number of additional threads now.
-func roomFor(threads int) bool {
+// canCreateThreads reports whether this process can create the given number of additional threads now.
+func canCreateThreads(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return entry.HasRoomFor(threads)

@@ -24,7 +24,7 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 		{"memory", "memory.high", own.Memory.High.Text()},
 		{"memory", "memory.max", own.Memory.Max.Text()},
 		{"cpu", "cpu.weight", strconv.Itoa(own.Priority.CPUWeight)},
-		{"pids", "pids.max", strconv.Itoa(own.Priority.MostPIDs)},
+		{"pids", "pids.max", strconv.Itoa(own.Priority.MaxPIDs)},
 	} {
 		if l.value != "0" {
 			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.o.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})

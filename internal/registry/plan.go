@@ -89,7 +89,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	switch {
 	case was && !is:
 		return "-", tense("stopped", "be stopped") + ", it is not in the file any more"
-	case !was && is && def.Enabled && !def.WantedUp():
+	case !was && is && def.Enabled && !def.StartsAtBoot():
 		return "+", tense("added", "be added") + ", " + taskRuns(def)
 	case !was && is && def.Enabled:
 		return "+", tense("started", "be started")
@@ -97,7 +97,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 		return "+", tense("added", "be added") + ", it is not enabled"
 	case old.Enabled && !def.Enabled:
 		return "-", tense("stopped", "be stopped") + ", it is not enabled any more"
-	case !old.Enabled && def.Enabled && !def.WantedUp():
+	case !old.Enabled && def.Enabled && !def.StartsAtBoot():
 		return "+", tense("enabled", "be enabled") + ", " + taskRuns(def)
 	case !old.Enabled && def.Enabled:
 		return "+", tense("started", "be started") + ", it is enabled now"

@@ -116,7 +116,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		if known { // replace the checks of the old definition
 			r.o.Health.Check(&u)
 		}
-		r.meetLate(u)
+		r.reportMetNeeds(u)
 		return nil
 	}
 }
@@ -204,8 +204,8 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	return nil
 }
 
-// meetLate informs the supervisor of needs that were met while the service was being registered.
-func (r *Registry) meetLate(u supervisor.Unit) {
+// reportMetNeeds informs the supervisor of needs that were met while the service was being registered.
+func (r *Registry) reportMetNeeds(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met.of(need).Load() {
 			r.Post(supervisor.NeedMet{Need: need})

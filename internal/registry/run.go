@@ -47,7 +47,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		home = p.Home
 		if cfg.IsolationOf(p.Name).Mode == config.IsolationUser && !byRoot {
 			delete(ask.Env, "HERMES_HOME") // hinit sets this variable
-			if why := notOfTheBoard(ask); why != "" {
+			if why := findNonBoardInput(ask); why != "" {
 				return refuse(client.KindBadRequest, "profile %q has a user of its own, and %s; only root may pass that", p.Name, why)
 			}
 		}
@@ -76,9 +76,9 @@ var boardVars = []string{
 // boardOptions are the options of the agent that the dispatcher of the task board passes, each with one value.
 var boardOptions = []string{"--skills", "-m", "--toolsets"}
 
-// notOfTheBoard names a variable or option of a request that the dispatcher of the task board never sends. It returns "" if
+// findNonBoardInput names a variable or option of a request that the dispatcher of the task board never sends. It returns "" if
 // there is none.
-func notOfTheBoard(ask client.RunRequest) string {
+func findNonBoardInput(ask client.RunRequest) string {
 	for name := range ask.Env {
 		if !slices.Contains(boardVars, name) {
 			return fmt.Sprintf("the request sets the variable %q", name)

@@ -39,8 +39,8 @@ func TestWhatMayNotRun(t *testing.T) {
 	}
 }
 
-// TestTheAgentChoosesNoCodeThatATenantRuns: the agent's user had a worker of a profile with a user of its own run with BASH_ENV, and so
-// its own code as that user.
+// TestTheAgentChoosesNoCodeThatATenantRuns: the agent's user had a worker of a profile with a user of its own run with BASH_ENV,
+// and so its own code as that user.
 func TestTheAgentChoosesNoCodeThatATenantRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask client.RunRequest
@@ -58,13 +58,14 @@ func TestTheAgentChoosesNoCodeThatATenantRuns(t *testing.T) {
 		"an option without a value": {client.RunRequest{Options: []string{"--skills"}}, false},
 		"a word":                    {client.RunRequest{Options: []string{"gateway", "run"}}, false},
 	} {
-		if why := notOfTheBoard(c.ask); (why == "") != c.ok {
+		if why := findNonBoardInput(c.ask); (why == "") != c.ok {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
 }
 
-// TestATenantGetsEveryVariableOfTheDispatcher: the dispatcher is in another program, so its variables stand there and in boardVars.
+// TestATenantGetsEveryVariableOfTheDispatcher: the dispatcher is in another program, so its variables stand there and in
+// boardVars.
 func TestATenantGetsEveryVariableOfTheDispatcher(t *testing.T) {
 	text, err := os.ReadFile("../../kanban/spawn.go")
 	if err != nil {

@@ -55,7 +55,7 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 		r.o.Logger.Warn("%s", doubt)
 	}
 	want := supervisor.WantDown
-	if s.WantedUp() {
+	if s.StartsAtBoot() {
 		want = supervisor.WantUp
 	}
 	return r.register(ctx, u, want)
@@ -73,7 +73,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 		r.publishSlot(ctx, cfg, s)
 	}
 	switch {
-	case !known || before.Enabled == s.Enabled, s.Enabled && !s.WantedUp():
+	case !known || before.Enabled == s.Enabled, s.Enabled && !s.StartsAtBoot():
 		return nil
 	case s.Enabled:
 		return r.Do(ctx, supervisor.Start{Name: u.Name})
@@ -85,6 +85,6 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
 	if f := r.currentFollower(); f != nil {
-		f.SetDown(s.Name, !s.WantedUp())
+		f.SetDown(s.Name, !s.StartsAtBoot())
 	}
 }

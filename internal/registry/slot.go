@@ -137,7 +137,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 // serviceSlot describes the s6 service directory (slot) of a service of hinit.yaml.
 func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	out := Slot{
-		Name: s.Name, Down: !s.WantedUp(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),
+		Name: s.Name, Down: !s.StartsAtBoot(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),
 		LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
 	if u, err := r.o.Units.Service(cfg, s); err == nil {

@@ -26,7 +26,7 @@ const (
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
 	eventPast   = 200 // number of past events that the event pane shows at first
-	mostAtOnce  = 8   // maximum number of orders that are in progress at the same time
+	maxOrders   = 8   // maximum number of orders that are in progress at the same time
 )
 
 // app connects the terminal library, the model and the feeds. It implements tea.Model.
@@ -71,7 +71,7 @@ func (a *app) report(change func(now time.Time)) {
 
 // Init implements tea.Model. It starts goroutines that follow the status and measure the usage of each host.
 func (a *app) Init() tea.Cmd {
-	a.places, a.log, a.inside = make(chan struct{}, mostAtOnce), func() {}, func() {}
+	a.places, a.log, a.inside = make(chan struct{}, maxOrders), func() {}, func() {}
 	a.model.Tick(time.Now())
 	a.draw()
 	for i, f := range a.feeds {
@@ -170,7 +170,7 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// startOrders carries out orders in goroutines, at most mostAtOnce at a time. A shell needs the terminal, so startOrders returns
+// startOrders carries out orders in goroutines, at most maxOrders at a time. A shell needs the terminal, so startOrders returns
 // it as a command for the terminal library.
 func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {

@@ -36,8 +36,8 @@ type Judge func(st *unix.Stat_t) (why, remedy string)
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
 const overflow = 65534
 
-// Outside reports whether uid is the owner that the kernel shows for users that don't exist in this user namespace.
-func Outside(uid uint32) bool { return uid == overflow && !mapped(overflow) }
+// IsOverflowUID reports whether uid is the owner that the kernel shows for users that don't exist in this user namespace.
+func IsOverflowUID(uid uint32) bool { return uid == overflow && !mapped(overflow) }
 
 // mapped reports whether a user exists in this user namespace (user_namespaces(7)). If /proc/self/uid_map can't be read, it
 // returns true.
@@ -70,7 +70,7 @@ func mapped(uid uint32) bool {
 // Rights from an access control list appear in the group's bits (acl(5)).
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
-	case st.Uid != 0 && !Outside(st.Uid):
+	case st.Uid != 0 && !IsOverflowUID(st.Uid):
 		return "belongs to uid " + strconv.FormatUint(uint64(st.Uid), 10), "chown root"
 	case writable(st, 0o002):
 		return "can be written by everybody", "chmod o-w"

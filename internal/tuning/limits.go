@@ -35,8 +35,8 @@ const (
 const (
 	// processMargin is the minimum number of free process numbers. With fewer, the status shows a warning.
 	processMargin = 8
-	// mostScanned is the process limit of a container above which hinit does not search for the service with most processes.
-	mostScanned = 8192
+	// maxScannedLimit is the process limit of a container above which hinit does not search for the service with most processes.
+	maxScannedLimit = 8192
 )
 
 // CloseInheritedOnExec makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files
@@ -112,7 +112,7 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 		return ""
 	}
 	text := fmt.Sprintf("%d of the %d process numbers of the container are used, so it can start next to nothing", used, limit)
-	if limit > mostScanned {
+	if limit > maxScannedLimit {
 		return text
 	}
 	// Don't blame a service with few processes. In that case the processes belong to no service, or have left the session of

@@ -69,7 +69,7 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	limit, limited := processLimit(cgroupDir)
 	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {
 		n = 1
-		blocking.Few()
+		blocking.UseMinimum()
 	}
 	runtime.GOMAXPROCS(n) // fixed from now on, even if the container's share of processors changes
 	threads := n + blocking.Turns() + reservedThreads

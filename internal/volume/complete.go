@@ -63,9 +63,9 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 	r.Run(ctx, o.Options, phases)
 }
 
-// Plant copies the image's files for an empty data directory to the volume, if its data directory is empty. s.Planted says
-// whether it did.
-func Plant(ctx context.Context, o Options, s *boot.Step) error {
+// FillEmptyHome copies the image's files for an empty data directory to the volume, if its data directory is empty. s.Planted
+// says whether it did.
+func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
 	p := &bootSteps{Options: o.withDefaults()}
 	return p.copySeed(ctx, s)
 }

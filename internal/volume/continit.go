@@ -15,12 +15,12 @@ import (
 	"hinit/internal/trust"
 )
 
-// replaced are the names of the image's boot scripts whose work hinit does itself.
-var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
+// replacedScripts are the names of the image's boot scripts whose work hinit does itself.
+var replacedScripts = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
 // ImageHook returns the agent's own boot script as a hook that runs as root. docker/remove-s6 keeps this script in the image.
 func ImageHook() (boot.Hook, error) {
-	script := filepath.Join(config.ImageDir, replaced[0])
+	script := filepath.Join(config.ImageDir, replacedScripts[0])
 	if _, err := os.Stat(script); err != nil {
 		return boot.Hook{}, fmt.Errorf("cannot run the boot script of the image: %w; build the image with this docker/remove-s6, or leave HINIT_BOOT unset", err)
 	}
@@ -54,7 +54,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		info, err := os.Stat(path)
 		doubt := agentDoubt(path, agent)
 		switch {
-		case slices.Contains(replaced, e.Name()):
+		case slices.Contains(replacedScripts, e.Name()):
 			lines = append(lines, boot.Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
 		case err != nil:
 			skip(path, "%v", boot.Bare(err))

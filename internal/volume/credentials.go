@@ -117,7 +117,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 				p.ownCredentials(s, top, dir)
 				p.ownFromRoot(s, top, dir)
 			}
-			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // no entries if the directory is missing
+			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // no entries if the directory is missing
 			for _, e := range profiles {
 				p.ownCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
 				p.ownFromRoot(s, top, boot.ProfilesDir+"/"+e.Name())
@@ -137,7 +137,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 // ownCredentials makes the agent the owner of the credential files in the directory dir that root owns. found reports
 // whether dir contains credential files or is empty.
 func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
-	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
+	entries, _, err := top.ReadSome(dir, fsutil.MaxNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
 		known := slices.ContainsFunc(credentials, func(pattern string) bool {

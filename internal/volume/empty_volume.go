@@ -101,7 +101,7 @@ func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 		for i := range nodes {
 			nodes[i].Data, rest = rest[:files[i].Size], rest[files[i].Size:]
 		}
-		if err := to.Grow(nodes); err != nil {
+		if err := to.AddNodes(nodes); err != nil {
 			return err
 		}
 		files = files[len(nodes):]

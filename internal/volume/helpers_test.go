@@ -194,7 +194,7 @@ func environ(vars map[string]string) func(string) (string, bool) {
 func prepare(ctx context.Context, o Options) boot.Report {
 	var more []boot.Phase
 	if _, err := os.Stat(o.withDefaults().Image.Seed); err == nil {
-		more = append(more, boot.Phase{Name: "plant", Run: func(ctx context.Context, s *boot.Step) error { return Plant(ctx, o, s) }})
+		more = append(more, boot.Phase{Name: "plant", Run: func(ctx context.Context, s *boot.Step) error { return FillEmptyHome(ctx, o, s) }})
 	}
 	r := boot.Prepare(ctx, o.Options, more...)
 	Complete(ctx, o, r)

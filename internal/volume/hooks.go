@@ -37,9 +37,9 @@ var ErrHook = errors.New("a required boot step has failed")
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as
+// hasOtherSkillDirs reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as
 // inputs. In this case the hook can't be skipped.
-func skillsElsewhere(env []string, d *fsutil.Dir) bool {
+func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
 			return true
@@ -126,7 +126,7 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 // runOne runs the hook h unless m allows skipping it.
 func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
 	start := time.Now()
-	if m.unchanged(ctx, h) {
+	if m.isUnchanged(ctx, h) {
 		return client.BootStep{Name: h.Name, Seconds: boot.Since(start), Skipped: true}, nil
 	}
 	failure := runHook(ctx, h, runner, say, strict || h.Required)

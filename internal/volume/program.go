@@ -65,7 +65,7 @@ func Main(in io.Reader, out io.Writer) int {
 		moveHomes(ctx, o.Options, job.Starting)
 	case job.Plant:
 		s := boot.NewStep(o.Say)
-		err = Plant(ctx, o, s)
+		err = FillEmptyHome(ctx, o, s)
 		p.send(boot.Message{Report: &boot.Report{Planted: s.Planted}})
 	default:
 		err = p.boot(ctx, o, job)

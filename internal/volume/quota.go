@@ -37,11 +37,11 @@ const (
 
 // diskUsage holds the disk usage of one profile: the sum so far during a measurement, and the result after it.
 type diskUsage struct {
-	timedOut func() bool
-	bytes    uint64
-	files    int
-	part     bool            // the sum is incomplete: the time or the limit of files was reached
-	linked   map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
+	timedOut   func() bool
+	bytes      uint64
+	files      int
+	incomplete bool            // the sum is incomplete: the time or the limit of files was reached
+	linked     map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
@@ -93,12 +93,12 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 // or neither.
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
-	if s.part {
+	if s.incomplete {
 		has = "at least " + has
 	}
 	out := boot.Measurement{Service: w.Service}
 	switch {
-	case w.Stop > 0 && s.bytes >= w.Stop, w.Stopped && s.part:
+	case w.Stop > 0 && s.bytes >= w.Stop, w.Stopped && s.incomplete:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
 			has, config.Bytes(w.Stop).Text(), w.Profile)
 	case w.Warn > 0 && s.bytes >= w.Warn:
@@ -126,9 +126,9 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 
 // addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
-	d, err := in.SubSame(name)
+	d, err := in.SubOnSameMount(name)
 	if err != nil || depth > maxDepth {
-		s.part = s.part || !errors.Is(err, fsutil.ErrMount) && !errors.Is(err, fs.ErrNotExist)
+		s.incomplete = s.incomplete || !errors.Is(err, fsutil.ErrMount) && !errors.Is(err, fs.ErrNotExist)
 		return
 	}
 	defer d.Close()
@@ -142,11 +142,11 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		s.files++
 		return s.files < mostFiles
 	})
-	s.part = s.part || s.files >= mostFiles
+	s.incomplete = s.incomplete || s.files >= mostFiles
 	s.bytes += leastFile
 	for i, name := range names {
 		if i%256 == 0 && s.timedOut() {
-			s.part = true
+			s.incomplete = true
 			return
 		}
 		if info, err := d.Lstat(name); err == nil {
@@ -154,7 +154,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		}
 	}
 	for _, name := range dirs {
-		if s.part = s.part || s.timedOut(); s.part {
+		if s.incomplete = s.incomplete || s.timedOut(); s.incomplete {
 			return
 		}
 		s.addDir(d, name, depth+1)
@@ -182,7 +182,7 @@ func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices ma
 			dir := "/proc/" + strconv.Itoa(pid)
 			names, _ := os.ReadDir(dir + "/fd")
 			for _, name := range names {
-				if s.part = s.part || s.timedOut(); s.part { // a profile may have very many files open
+				if s.incomplete = s.incomplete || s.timedOut(); s.incomplete { // a profile may have very many files open
 					return nil
 				}
 				var st unix.Stat_t
@@ -212,7 +212,7 @@ func (s *diskUsage) addMapped(maps string, devices map[uint64]bool, mapped map[u
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if s.part = s.part || s.timedOut(); s.part {
+		if s.incomplete = s.incomplete || s.timedOut(); s.incomplete {
 			return
 		}
 		if !strings.HasSuffix(lines.Text(), " (deleted)") {

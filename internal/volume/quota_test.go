@@ -41,8 +41,8 @@ var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 200
 // tenantID is a user of someTenants.
 const tenantID = 20001
 
-// leave starts a process that belongs to a gateway only by its user. It runs the script in the directory dir, and goes on until the end
-// of the test.
+// leave starts a process that belongs to a gateway only by its user. It runs the script in the directory dir, and goes on until
+// the end of the test.
 func leave(t *testing.T, dir, script string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
@@ -194,7 +194,7 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 // A home that is measured in part keeps its stopped gateway from starting, and stops no running one.
 func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	part := func(bytes uint64, stopped bool) boot.Measurement {
-		s := diskUsage{bytes: bytes, part: true}
+		s := diskUsage{bytes: bytes, incomplete: true}
 		return s.checkQuota(boot.Gateway{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
 	}
 	if w := part(1<<20, false); w.Hold != "" {
@@ -216,7 +216,7 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	}
 	defer in.Close()
 	s.addDir(in, filepath.Base(dir), 0)
-	if !s.part || time.Since(begin) > time.Minute {
+	if !s.incomplete || time.Since(begin) > time.Minute {
 		t.Errorf("out of time: %+v", s)
 	}
 }

@@ -224,7 +224,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 		return nil
 	}
 	r.walk.From = was
-	entries, _, _ := d.ReadSome("", fsutil.MostNames) // an unreadable file keeps its owner
+	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // an unreadable file keeps its owner
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:

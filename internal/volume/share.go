@@ -30,11 +30,11 @@ const (
 // tenant is what was measured about the processes of a tenant, which is a profile with its own user.
 type tenant struct {
 	boot.Gateway
-	uid      uint32
-	used     float64 // number of processors that its processes used, on average
-	waits    bool    // a thread of the profile was waiting for a processor
-	confined bool    // a process of the profile is already limited to a few processors
-	files    int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
+	uid         uint32
+	used        float64 // number of processors that its processes used, on average
+	waitsForCPU bool    // a thread of the profile was waiting for a processor
+	confined    bool    // a process of the profile is already limited to a few processors
+	files       int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
 }
 
 // shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
@@ -88,14 +88,14 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 // until it uses less than half of its processors.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
-	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
+	active := func(t *tenant) bool { return t.used > 0.02 || t.waitsForCPU }
 	for _, t := range tenants {
 		if active(t) {
 			total, weights = total+t.used, weights+cmp.Or(t.Weight, 100)
 		}
 	}
 	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
-	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waits && t.used < fair(t)/2 })
+	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waitsForCPU && t.used < fair(t)/2 })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
 		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= processors/2
@@ -145,12 +145,12 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 				t = all[uint32(uid)]
 				seen[pid] = t
 			}
-			if t == nil || t.waits {
+			if t == nil || t.waitsForCPU {
 				continue
 			}
-			t.waits = p.State == 'R'
+			t.waitsForCPU = p.State == 'R'
 			if p.Threads > 1 {
-				_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(thread procstat.Stat) { t.waits = t.waits || thread.State == 'R' })
+				_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(thread procstat.Stat) { t.waitsForCPU = t.waitsForCPU || thread.State == 'R' })
 			}
 		}
 	}

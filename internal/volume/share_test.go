@@ -17,7 +17,7 @@ import (
 // TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
-		return &tenant{Gateway: boot.Gateway{Service: name}, used: used, waits: waits}
+		return &tenant{Gateway: boot.Gateway{Service: name}, used: used, waitsForCPU: waits}
 	}
 	heavy := func(t *tenant, weight int) *tenant { t.Weight = weight; return t }
 	confined := func(t *tenant) *tenant { t.confined = true; return t }

@@ -199,7 +199,7 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
 		limited, cancel := context.WithTimeout(ctx, inputTime)
 		defer cancel()
-		if s.hook.Name == skillsSync && skillsElsewhere(m.env, d) {
+		if s.hook.Name == skillsSync && hasOtherSkillDirs(m.env, d) {
 			return errUnsure
 		}
 		src := &volumeSource{top: d}
@@ -220,8 +220,8 @@ func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
 
-// unchanged reports whether a hook can be skipped, because it has already succeeded with the current inputs.
-func (m *StepRecord) unchanged(ctx context.Context, h boot.Hook) bool {
+// isUnchanged reports whether a hook can be skipped, because it has already succeeded with the current inputs.
+func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	s := m.stepOf(h)
 	if s == nil {
 		return false

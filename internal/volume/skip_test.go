@@ -174,7 +174,7 @@ func TestSkillsFromElsewhere(t *testing.T) {
 		{"", "HERMES_BUNDLED_SKILLS=", false},
 	} {
 		write(t, home+"/config.yaml", tt.config)
-		if got := skillsElsewhere([]string{"A=1", tt.env}, d); got != tt.want {
+		if got := hasOtherSkillDirs([]string{"A=1", tt.env}, d); got != tt.want {
 			t.Errorf("%q, %q: %v", tt.config, tt.env, got)
 		}
 	}

@@ -79,7 +79,7 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
 // directory of the homes; it may act with the agent's identity. last is the profile that gives way if several homes have the same
-// owner. A directory with more than [fsutil.MostNames] names is an error. So is a home that is renamed meanwhile: it could seem to
+// owner. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed meanwhile: it could seem to
 // be two homes with the same owner.
 func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
@@ -88,8 +88,8 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[st
 	var wrong error
 	err = d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.EachName("", func(name string, kind fs.FileMode) bool {
-			if seen++; seen > fsutil.MostNames {
-				wrong = fsutil.ErrCrowded
+			if seen++; seen > fsutil.MaxNames {
+				wrong = fsutil.ErrTooManyNames
 			} else if kind.IsDir() && !strings.HasPrefix(name, ".") {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
@@ -123,7 +123,7 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 	uid, tenant := tenants[profile]
 	if tenant {
 		to.UID, to.GID = uid, uid
-		to = to.Taking(homes[profile])
+		to = to.AllowingUID(homes[profile])
 	}
 	return to, tenant
 }
@@ -156,7 +156,7 @@ const moveTime = 5 * time.Second
 // other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is
 // about to start. Gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
-	say := boot.Teller{Tell: o.Say}
+	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)
 	if err != nil {
 		return
@@ -211,7 +211,7 @@ func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {
 		set(dir, 0o006, 0o001)
-		entries, _, _ := d.ReadSome(dir, fsutil.MostNames)
+		entries, _, _ := d.ReadSome(dir, fsutil.MaxNames)
 		for _, e := range entries {
 			if _, tenant := tenants[e.Name()]; dir == "" && e.Name() == boot.ProfilesDir || dir != "" && tenant {
 				continue

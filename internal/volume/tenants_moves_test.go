@@ -34,7 +34,7 @@ func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n i
 			panic(errCut{})
 		}
 	}}
-	must(t, MoveHome(d, "coder", uint32(was), to.Taking(uint32(was)), tenant, &w))
+	must(t, MoveHome(d, "coder", uint32(was), to.AllowingUID(uint32(was)), tenant, &w))
 	return true
 }
 
@@ -52,8 +52,8 @@ func wantAll(t *testing.T, home string, uid int) {
 	}
 }
 
-// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart: the power failed after the home had its new owner, and before it was closed to
-// other users. The starts after that left it open.
+// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart: the power failed after the home had its new owner, and before it was
+// closed to other users. The starts after that left it open.
 func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	testkit.NeedRoot(t)
 	steps := 0
@@ -81,7 +81,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}
 		if !complete { // typed again
-			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().Taking(uint32(uid)), false, -1)
+			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().AllowingUID(uint32(uid)), false, -1)
 		}
 		wantAll(t, home+"/profiles/coder", agentUID)
 		wantOwner(t, home+"/profiles/other/file", fmt.Sprintf("%d:%d 0644", agentUID, agentUID))
@@ -117,8 +117,8 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	}
 }
 
-// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write into
-// its data directory after that had changed.
+// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write
+// into its data directory after that had changed.
 func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -134,7 +134,7 @@ func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, On: true, All: true}
 	homes, asked := make(map[string]uint32), 0
-	for i := range fsutil.MostNames {
+	for i := range fsutil.MaxNames {
 		homes[fmt.Sprintf("customer-%d", i)] = 10000
 	}
 	given := assignUIDs(tenants, homes, "", func(uint32) bool { asked++; return false })

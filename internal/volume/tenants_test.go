@@ -182,7 +182,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	if err := MoveHome(d, "coder", uint32(uid), o.Owner(), false, &owntree.Walk{}); !errors.Is(err, fsutil.ErrKept) {
 		t.Errorf("automatic work takes a tenant's home: %v", err)
 	}
-	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().Taking(uint32(uid)), false, &owntree.Walk{}))
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 }
 
@@ -203,7 +203,7 @@ func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, said, uid := tenantVolume(t, true)
-	for i := range fsutil.MostNames {
+	for i := range fsutil.MaxNames {
 		must(t, os.WriteFile(fmt.Sprintf("%s/profiles/x%d", o.Home, i), nil, 0o600))
 	}
 	moveHomes(t.Context(), o.Options, "")

@@ -59,8 +59,8 @@ func bySocket(r *http.Request) bool {
 	return local
 }
 
-// bearer returns the token in the Authorization header of a request, and whether there is one.
-func bearer(r *http.Request) (given string, is bool) {
+// bearerToken returns the token in the Authorization header of a request, and whether there is one.
+func bearerToken(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
@@ -70,7 +70,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
 	}
-	if given, is := bearer(r); is {
+	if given, is := bearerToken(r); is {
 		return same(given, s.Token)
 	}
 	c, err := r.Cookie(sessionCookie)
@@ -210,7 +210,7 @@ func addressKey(address string) string {
 	return ip.String()
 }
 
-// limiter limits the rate of requests for each key, and allows bursts. It stores at most [mostBuckets] keys.
+// limiter limits the rate of requests for each key, and allows bursts. It stores at most [maxBuckets] keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -219,7 +219,7 @@ type limiter struct {
 	buckets map[string]*rate.Limiter
 }
 
-const mostBuckets = 4096
+const maxBuckets = 4096
 
 func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
@@ -231,7 +231,7 @@ func (l *limiter) allow(key string) bool {
 	defer l.mu.Unlock()
 	b := l.buckets[key]
 	if b == nil {
-		if len(l.buckets) >= mostBuckets {
+		if len(l.buckets) >= maxBuckets {
 			clear(l.buckets) // every key then gets a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)

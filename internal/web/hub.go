@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	mostEvents     = 4096                  // maximum number of events that the timeline keeps
-	mostRows       = 5000                  // maximum number of services that the page shows
+	maxEvents      = 4096                  // maximum number of events that the timeline keeps
+	maxRows        = 5000                  // maximum number of services that the page shows
 	retry          = time.Second           // pause between two attempts to connect to hinit
 	reconnectAfter = 6 * time.Second       // silence of the stream after which the hub opens the stream again
 	staleAfter     = 3 * time.Second       // silence after which the page calls the status old; above client.WatchInterval
@@ -30,7 +30,7 @@ const (
 	sharedAge      = time.Second           // maximum age of a fetched status that another request may use
 	lookTime       = 5 * time.Second       // time limit of a request for the status
 	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostVersions   = 16                    // maximum number of stored versions, and of the changes that a version caches
+	maxVersions    = 16                    // maximum number of stored versions, and of the changes that a version caches
 	mostAtOnce     = 50                    // maximum number of services in one request by name
 )
 
@@ -177,8 +177,8 @@ func (h *hub) followEvents(ctx context.Context) {
 			last = e.Seq
 			h.mu.Lock()
 			h.events = append(h.events, e)
-			if len(h.events) > 2*mostEvents {
-				h.events = slices.Clone(h.events[len(h.events)-mostEvents:])
+			if len(h.events) > 2*maxEvents {
+				h.events = slices.Clone(h.events[len(h.events)-maxEvents:])
 			}
 			h.mu.Unlock()
 			if e.Service != "" {
@@ -298,7 +298,7 @@ func (h *hub) set(st client.Status, failed error) {
 		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
 	if next.top != h.page.top || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
-		h.page, h.past = next, append(h.past[max(0, len(h.past)-mostVersions+1):], next)
+		h.page, h.past = next, append(h.past[max(0, len(h.past)-maxVersions+1):], next)
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
@@ -313,11 +313,11 @@ func render(fill func(w *bytes.Buffer) error) template.HTML {
 	return template.HTML(w.String()) //nolint:gosec // a template has escaped it
 }
 
-// distinct returns at most mostRows services with valid names, each name once.
+// distinct returns at most maxRows services with valid names, each name once.
 func distinct(list []client.Service) []client.Service {
 	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
-	return list[:min(len(list), mostRows)]
+	return list[:min(len(list), maxRows)]
 }
 
 // delta holds the changes from the version that a reader has to the current version.
@@ -364,7 +364,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	}
 	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
 		data, _ := json.Marshal(d) // never fails for strings
-		if text = string(data); len(v.encoded) < mostVersions {
+		if text = string(data); len(v.encoded) < maxVersions {
 			v.encoded[key] = text
 		}
 	}

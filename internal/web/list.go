@@ -23,7 +23,7 @@ import (
 type listPage struct {
 	Query, State, Order, By string
 	Orders                  *ordersView // buttons for the group, if the list shows a single group
-	Chips                   []chip
+	Chips                   []stateLink
 	Bys                     [][2]string
 	Columns                 []column
 	Head                    template.HTML
@@ -32,8 +32,8 @@ type listPage struct {
 	Shown                   int
 }
 
-// chip is a link that filters the list by a state, with the number of services in that state.
-type chip struct {
+// stateLink is a link that filters the list by a state, with the number of services in that state.
+type stateLink struct {
 	Link, State, Class, Sign, Word string
 	N                              int
 	On                             bool
@@ -98,9 +98,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 		return s.Base + "/?" + q.Encode()
 	}
-	page.Chips = append(page.Chips, chip{link("state", ""), "", "", "", "all", len(rows), page.State == ""})
+	page.Chips = append(page.Chips, stateLink{link("state", ""), "", "", "", "all", len(rows), page.State == ""})
 	for _, g := range grades {
-		page.Chips = append(page.Chips, chip{link("state", g.Class), g.Class, g.Class, g.Sign, g.Word, count[g.Class], page.State == g.Class})
+		page.Chips = append(page.Chips, stateLink{link("state", g.Class), g.Class, g.Class, g.Sign, g.Word, count[g.Class], page.State == g.Class})
 	}
 	page.Columns = slices.Clone(columns)
 	for i := range page.Columns {
@@ -265,7 +265,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
 			// The changes during the pause are sent together.
-			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, leastPause)) {
+			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
 				return
 			}
 			select {

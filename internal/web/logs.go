@@ -82,8 +82,8 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// wanted returns a log line in the form of the page, and whether the line matches the search.
-func (s *search) wanted(line []byte) (out logLine, is bool) {
+// parseMatch returns a log line in the form of the page, and whether the line matches the search.
+func (s *search) parseMatch(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
 	}
@@ -172,7 +172,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 		return err
 	}
 	err = reader.Read(ctx, as, what.Options, func(line []byte) error {
-		if out, is := what.wanted(line); is {
+		if out, is := what.parseMatch(line); is {
 			return emit(out)
 		}
 		return nil
@@ -228,7 +228,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, v subject) {
 	what.N, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
 	s.stream(w, r, s.followers, "lines", 256, func(ctx context.Context, out chan<- []byte) {
 		_ = reader.Read(ctx, as, what.Options, func(line []byte) error {
-			shown, is := what.wanted(line)
+			shown, is := what.parseMatch(line)
 			if !is {
 				return nil
 			}

@@ -174,13 +174,13 @@ func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, s
 	if !over {
 		return
 	}
-	p.cpu = push(p.cpu, float32(p.run/stretch.Seconds()))
-	p.memory = push(p.memory, float32(p.most))
+	p.cpu = appendPoint(p.cpu, float32(p.run/stretch.Seconds()))
+	p.memory = appendPoint(p.memory, float32(p.most))
 	p.run, p.most = 0, 0
 	p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
 }
 
-func push(values []float32, v float32) []float32 {
+func appendPoint(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 

@@ -12,7 +12,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheDeafOneOfFiftyIsFoundAtTheFirstLook: it stands in the first row, on a telephone too, and no page is longer than it must be. With
+// TestTheDeafOneOfFiftyIsFoundAtTheFirstLook: it stands in the first row, on a telephone too, and no page is longer than it must
+// be. With
 // -pictures it makes the pictures of the documentation.
 func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	if testing.Short() {
@@ -88,7 +89,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 			if v.Name == deaf && k > 17 {
 				wave = 0
 			}
-			p.cpu, p.memory = push(p.cpu, float32(wave)), push(p.memory, float32(60e6+float64(k)*float64(i%7)*1e6))
+			p.cpu, p.memory = appendPoint(p.cpu, float32(wave)), appendPoint(p.memory, float32(60e6+float64(k)*float64(i%7)*1e6))
 		}
 		p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
 	}

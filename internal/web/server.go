@@ -60,7 +60,7 @@ const (
 	mostSearches  = 4    // maximum number of concurrent log searches
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	leastPause    = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
+	minPause      = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
 
 // Server serves the status page. It implements http.Handler.
@@ -159,7 +159,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	if _, is := bearer(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
+	if _, is := bearerToken(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
 		s.tooManyGuesses(w)
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
@@ -260,8 +260,8 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// mostConns is the maximum number of connections of a listener. The listener closes additional connections.
-const mostConns = 4096
+// maxConns is the maximum number of connections of a listener. The listener closes additional connections.
+const maxConns = 4096
 
 // sendBuffer limits the memory that the kernel uses for data that a client has not read.
 const sendBuffer = 64 << 10
@@ -299,7 +299,7 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &boundedListener{Listener: l, conns: newConnectionLimit(mostConns)}, nil
+	return &boundedListener{Listener: l, conns: newConnectionLimit(maxConns)}, nil
 }
 
 // Loopback reports whether only this machine can reach an address.

@@ -138,7 +138,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all services of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearer(r) // browsers don't add this header on their own, so other sites can't forge the request
+	_, bearer := bearerToken(r) // browsers don't add this header on their own, so other sites can't forge the request
 	switch {
 	case done[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")

@@ -131,8 +131,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
-// class returns the style class of a state in a bar.
-func class(state string) string {
+// stateClass returns the style class of a state in a bar.
+func stateClass(state string) string {
 	s := client.Service{State: state, Ready: true}
 	return lookOf(&s).Class
 }
@@ -156,11 +156,11 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			}
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
-			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == class(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
+			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == stateClass(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
 				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a segment is at least one unit wide
 				return
 			}
-			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), oneLine(state)})
+			b.Segments = append(b.Segments, segment{x, max(end-x, 1), stateClass(state), oneLine(state)})
 		}
 		back := func(until time.Time, ongoing bool) {
 			if !gone.IsZero() && until.After(from) {

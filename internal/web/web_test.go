@@ -416,12 +416,12 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	}
 	f.set(func() {
 		f.lie, f.services = false, nil
-		for i := range 3 * mostRows {
+		for i := range 3 * maxRows {
 			f.services = append(f.services, client.Service{Name: fmt.Sprint("s", i/2), State: "made up", Restarts: -1})
 		}
 	})
 	old()
-	if _, page := s.do("GET", "/", nil); strings.Count(page, "<tr data-name") != mostRows {
+	if _, page := s.do("GET", "/", nil); strings.Count(page, "<tr data-name") != maxRows {
 		t.Errorf("%d rows of a hinit with endless services", strings.Count(page, "<tr data-name"))
 	}
 	s.hub.look = time.Second

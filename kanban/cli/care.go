@@ -118,7 +118,7 @@ func (x *examination) file(ctx context.Context) error {
 		why, _, _ := strings.Cut(cmp.Or(kanban.Explain(err), err.Error()), "; try again")
 		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
 	}
-	misfits, err := x.Misfits(ctx)
+	misfits, err := x.NonIntegerValues(ctx)
 	if len(misfits) > 0 {
 		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", firstOf(misfits))
 	}
@@ -183,7 +183,7 @@ func (x *examination) claims(context.Context) error {
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
 		case owner != x.host:
-			x.findings.Warning("lock", "%s is claimed by another host, %q, until %s; if that host is gone: hinit kanban reclaim %s", t.ID, owner, at(t.ClaimExpires), t.ID)
+			x.findings.Warning("lock", "%s is claimed by another host, %q, until %s; if that host is gone: hinit kanban reclaim %s", t.ID, owner, formatTime(t.ClaimExpires), t.ID)
 		case t.WorkerPID != 0 && !alive:
 			x.findings.Warning("lock", "%s: its worker, process %d, is gone; the next pass releases it", t.ID, t.WorkerPID)
 		case t.WorkerPID == 0 && t.ClaimExpires < now:
@@ -227,8 +227,8 @@ func (x *examination) held(ctx context.Context) error {
 	return nil
 }
 
-// recent is the maximum time since a claim expired. A process with an older claim no longer counts as a dispatcher.
-const recent = 10 * time.Minute
+// maxClaimAge is the maximum time since a claim expired. A process with an older claim no longer counts as a dispatcher.
+const maxClaimAge = 10 * time.Minute
 
 // dispatchers reports which processes start the workers of this board.
 func (x *examination) dispatchers(context.Context) error {
@@ -236,7 +236,7 @@ func (x *examination) dispatchers(context.Context) error {
 	if len(pids) == 0 { // no process holds the board's lock; see whether a gateway dispatches
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
-	since := x.Now().Add(-recent).Unix()
+	since := x.Now().Add(-maxClaimAge).Unix()
 	for _, t := range x.running {
 		owner, text, _ := strings.Cut(t.ClaimLock, ":")
 		text, _, _ = strings.Cut(text, ".")
@@ -254,15 +254,15 @@ func (x *examination) dispatchers(context.Context) error {
 	case len(pids) == 1:
 		x.findings.OK("dispatcher", "process %d", pids[0])
 	case known && len(x.ready) > 0:
-		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(x.ready), x.whoCould())
+		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(x.ready), x.dispatcherAdvice())
 	case known:
-		x.findings.Warning("dispatcher", "nobody dispatches; %s", x.whoCould())
+		x.findings.Warning("dispatcher", "nobody dispatches; %s", x.dispatcherAdvice())
 	}
 	return nil
 }
 
-// whoCould returns advice on how to start a dispatcher for the board.
-func (x *examination) whoCould() string {
+// dispatcherAdvice returns advice on how to start a dispatcher for the board.
+func (x *examination) dispatcherAdvice() string {
 	if !x.cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
 	}

@@ -231,8 +231,8 @@ func (c *call) reportDone(ok bool, err error, format string, args ...any) error 
 	return err
 }
 
-// each runs an operation on every task in ids, even after a failure. It fails if at least one operation failed.
-func (c *call) each(ids []string, done string, do func(id string) (bool, error)) error {
+// forEachTask runs an operation on every task in ids, even after a failure. It fails if at least one operation failed.
+func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {
 		ok, err := do(id)
@@ -285,7 +285,7 @@ func (c *call) printJSON(v any) error {
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
-		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing) })
+		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), emptyCell) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
 	_ = w.Flush() // ignore the error: Flush fails only if the reader of the output is gone
@@ -376,8 +376,9 @@ func seconds(text string) (int64, error) {
 	return int64(d / time.Second), err
 }
 
-// when parses a time and returns it in seconds since 1970. It accepts such seconds, a date, a local date and time, or RFC 3339.
-func when(text string) (int64, error) {
+// parseTime parses a time and returns it in seconds since 1970. It accepts such seconds, a date, a local date and time, or RFC
+// 3339.
+func parseTime(text string) (int64, error) {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 			return t.Unix(), nil
@@ -390,13 +391,13 @@ func when(text string) (int64, error) {
 	return n, err
 }
 
-// nothing is the text of an empty table cell.
-const nothing = "-"
+// emptyCell is the text of an empty table cell.
+const emptyCell = "-"
 
-// at formats a time in seconds since 1970 for the user. 0 means that there is no such time.
-func at(epoch int64) string {
+// formatTime formats a time in seconds since 1970 for the user. 0 means that there is no such time.
+func formatTime(epoch int64) string {
 	if epoch == 0 {
-		return nothing
+		return emptyCell
 	}
 	return time.Unix(epoch, 0).Format(time.DateTime)
 }

@@ -146,7 +146,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count("Promoted", res.Promoted, nil)
 	count("Spawned", len(res.Spawned), nil)
 	for _, t := range res.Spawned {
-		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, cmp.Or(t.Workspace, nothing), map[bool]string{true: " (dry)"}[dry])
+		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, cmp.Or(t.Workspace, emptyCell), map[bool]string{true: " (dry)"}[dry])
 	}
 	tasks := func(what string, ids []string) {
 		if len(ids) > 0 {
@@ -200,7 +200,7 @@ func reassign(c *call) action {
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
 			}
-			return c.reportDone(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
+			return c.reportDone(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), emptyCell))
 		})
 	}
 }
@@ -315,13 +315,13 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 const (
 	// sayTime limits each call to PID 1: the report about the boards, and the question whether the container stops.
 	sayTime = 5 * time.Second
-	// sayMost is the length, in bytes, of the longest text that PID 1 accepts.
-	sayMost = 200
+	// maxStatusBytes is the length, in bytes, of the longest text that PID 1 accepts.
+	maxStatusBytes = 200
 )
 
 func clip(text string) string {
-	if len(text) > sayMost {
-		return strings.ToValidUTF8(text[:sayMost-3], "") + "..."
+	if len(text) > maxStatusBytes {
+		return strings.ToValidUTF8(text[:maxStatusBytes-3], "") + "..."
 	}
 	return text
 }

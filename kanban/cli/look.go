@@ -97,7 +97,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 		fmt.Fprintf(c.Terminal.Out, "%s\n", line)
 		return
 	}
-	c.print("  %s  %s%s %s\n", at(e.CreatedAt), task, e.Kind, e.Payload)
+	c.print("  %s  %s%s %s\n", formatTime(e.CreatedAt), task, e.Kind, e.Payload)
 }
 
 func stats(c *call) action {
@@ -166,8 +166,8 @@ type attemptLine struct {
 	EndedAt   int64  `json:"ended_at"` // 0 while the attempt runs
 }
 
-// overviewMost is the maximum number of tasks, and of attempts, in an overview.
-const overviewMost = 20
+// maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
+const maxOverviewRows = 20
 
 // onEach calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. onEach doesn't
 // create a missing file.
@@ -214,12 +214,12 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 	if o.Stats, err = s.Stats(ctx, now); err != nil {
 		return err
 	}
-	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: overviewMost})
+	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: maxOverviewRows})
 	if err != nil {
 		return err
 	}
 	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine { return taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError} })
-	runs, err := s.LastRuns(ctx, overviewMost)
+	runs, err := s.LastRuns(ctx, maxOverviewRows)
 	for _, r := range runs {
 		t, err := s.Task(ctx, r.TaskID)
 		if err != nil && !errors.Is(err, kanban.ErrNoTask) {
@@ -332,7 +332,7 @@ func boards(c *call) action {
 			return c.reportDone(true, err, "Renamed board %s to %s", slug, arg)
 		}
 		err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
-		return c.reportDone(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, nothing))
+		return c.reportDone(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, emptyCell))
 	}
 }
 

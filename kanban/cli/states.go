@@ -77,7 +77,7 @@ func complete(c *call) action {
 		if err := metadata(&done.Metadata); err != nil {
 			return err
 		}
-		return c.each(words, "Completed %s", func(id string) (ok bool, err error) {
+		return c.forEachTask(words, "Completed %s", func(id string) (ok bool, err error) {
 			if done.Run, err = attempt(id); err != nil {
 				return false, err
 			}
@@ -96,7 +96,7 @@ func (c *call) idsFlag() *list {
 // withReason runs an operation on every task in ids. Like the agent's own command, it adds the reason as a comment to each task
 // that was changed.
 func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
-	return c.each(ids, done+" %s", func(id string) (bool, error) {
+	return c.forEachTask(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
 		if ok && err == nil && reason != "" {
 			_, err = s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
@@ -150,7 +150,7 @@ func promote(c *call) action {
 		promote := func(id string) (bool, error) { return true, s.Promote(ctx, c.Now(), id, p) }
 		all := append(words[:1:1], *ids...)
 		if !c.json {
-			return c.each(all, did+" %s", promote)
+			return c.forEachTask(all, did+" %s", promote)
 		}
 		var failed error
 		for _, id := range all {
@@ -185,7 +185,7 @@ func claim(c *call) action {
 			}
 			return fmt.Errorf("cannot claim %s: status=%s lock=%s", id, t.Status, cmp.Or(t.ClaimLock, "(none)"))
 		}
-		return c.reportDone(true, nil, "Claimed %s\nWorkspace: %s", t.ID, cmp.Or(t.WorkspacePath, nothing))
+		return c.reportDone(true, nil, "Claimed %s\nWorkspace: %s", t.ID, cmp.Or(t.WorkspacePath, emptyCell))
 	}
 }
 
@@ -245,7 +245,7 @@ func (c *call) showRuns(list []kanban.Run) {
 					why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
 				}
 			}
-			row(r.ID, r.Profile, pid, at(r.StartedAt), took, outcome, why)
+			row(r.ID, r.Profile, pid, formatTime(r.StartedAt), took, outcome, why)
 		}
 	})
 }

@@ -45,7 +45,7 @@ func create(c *call) action {
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
 	optional(c, &n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
-	optional(c, &due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", when)
+	optional(c, &due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", parseTime)
 	triage := f.Bool("triage", false, "put it into triage")
 	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -76,7 +76,7 @@ func create(c *call) action {
 			t, err = s.Task(ctx, id)
 		}
 		return c.show(t, err, func() {
-			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, cmp.Or(t.Assignee, nothing))
+			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, cmp.Or(t.Assignee, emptyCell))
 			if t.Status == kanban.Ready && t.Assignee != "" {
 				c.warnIdle()
 			}
@@ -173,7 +173,7 @@ func showTask(c *call) action {
 
 // row prints the name and the value of a property on one line. It prints nothing if the value is empty.
 func (c *call) row(name, value string) {
-	if value != "" && value != nothing {
+	if value != "" && value != emptyCell {
 		c.print("  %-16s %s\n", name, value)
 	}
 }
@@ -184,9 +184,9 @@ func (c *call) showWhole(all taskDetails) {
 	c.row("status", string(t.Status))
 	c.row("assignee", t.Assignee)
 	c.row("priority", fmt.Sprint(t.Priority))
-	c.row("created", at(t.CreatedAt)+" by "+cmp.Or(t.CreatedBy, nothing))
-	c.row("started", at(t.StartedAt))
-	c.row("completed", at(t.CompletedAt))
+	c.row("created", formatTime(t.CreatedAt)+" by "+cmp.Or(t.CreatedBy, emptyCell))
+	c.row("started", formatTime(t.StartedAt))
+	c.row("completed", formatTime(t.CompletedAt))
 	c.row("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
 	c.row("branch", t.Branch)
 	c.row("claim", t.ClaimLock)
@@ -200,7 +200,7 @@ func (c *call) showWhole(all taskDetails) {
 		c.print("\n%s\n", prose(t.Body))
 	}
 	for _, m := range all.Comments {
-		c.print("\n%s %s: %s\n", at(m.CreatedAt), m.Author, prose(m.Body))
+		c.print("\n%s %s: %s\n", formatTime(m.CreatedAt), m.Author, prose(m.Body))
 	}
 	if len(all.Runs) > 0 {
 		c.print("\nAttempts\n")
@@ -278,9 +278,9 @@ func archive(c *call) action {
 			return fmt.Errorf("cannot archive: name tasks, or archived ones after --rm")
 		}
 		if len(remove) > 0 {
-			return c.each(remove, "Deleted %s", func(id string) (bool, error) { return s.DeleteArchived(ctx, id) })
+			return c.forEachTask(remove, "Deleted %s", func(id string) (bool, error) { return s.DeleteArchived(ctx, id) })
 		}
-		return c.each(words, "Archived %s", func(id string) (bool, error) { return s.Archive(ctx, c.Now(), id) })
+		return c.forEachTask(words, "Archived %s", func(id string) (bool, error) { return s.Archive(ctx, c.Now(), id) })
 	}
 }
 
@@ -299,7 +299,7 @@ func assign(c *call) action {
 		if errors.Is(err, kanban.ErrRunning) {
 			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
 		}
-		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
+		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), emptyCell))
 	}
 }
 

@@ -72,7 +72,7 @@ func (l *List) Add(path string, now time.Time) error {
 func (l *List) Prune(limits Limits, now time.Time) error {
 	keep := limits.Archives
 	if limits.Room >= 0 {
-		keep = min(keep, l.affordable(limits.Room))
+		keep = min(keep, l.countThatFit(limits.Room))
 	}
 	for n := 0; n < mostAtOnce && (len(l.names) > keep || l.Expired(limits.MaxAge, now)); n++ {
 		if err := l.RemoveOldest(); err != nil {
@@ -102,8 +102,8 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// affordable returns the number of archives that fit into room bytes, counted from the newest.
-func (l *List) affordable(room int64) int {
+// countThatFit returns the number of archives that fit into room bytes, counted from the newest.
+func (l *List) countThatFit(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range Forms(name) {
 			var st unix.Stat_t

@@ -15,13 +15,13 @@ import (
 	"hinit/internal/pause"
 )
 
-// Most is the default maximum, in bytes, of an archive's decompressed size when package reader reads it.
-const Most = 256 << 20
+// DefaultMaxSize is the default maximum, in bytes, of an archive's decompressed size when package reader reads it.
+const DefaultMaxSize = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. The size 0
-	// disables compression.
+	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. The size
+	// 0 disables compression.
 	CompressionTarget() (dir string, most int64)
 	// Packed is called after a compression. err is nil if every archive that was old enough has been compressed.
 	Packed(err error)

@@ -34,8 +34,8 @@ type Options struct {
 	Previous bool
 	// Follow makes Read continue with new lines until ctx ends.
 	Follow bool
-	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns it.
-	// Caught may be nil.
+	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns
+	// it. Caught may be nil.
 	Caught func() error
 	// Read calls Missing at a place where lines are missing. Either an archive can't be read, or files were removed before
 	// Read reached them. why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil,
@@ -71,7 +71,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 		o.MaxLine = defaultMaxLine
 	}
 	if o.MaxArchive == 0 {
-		o.MaxArchive = gzipped.Most
+		o.MaxArchive = gzipped.DefaultMaxSize
 	}
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}

@@ -230,7 +230,7 @@ func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	}
 	defer f.Close()
 	if packed {
-		return madeOf(f, file)
+		return isCompressedFormOf(f, file)
 	}
 	own, err := f.Stat()
 	return err == nil && os.SameFile(own, file)

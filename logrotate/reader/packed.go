@@ -89,8 +89,9 @@ func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int
 	return offset, 0, err
 }
 
-// madeOf reports whether f is the compressed form of the given file. It compares the gzip header, see [packer.Origin].
-func madeOf(f *os.File, file os.FileInfo) bool {
+// isCompressedFormOf reports whether f is the compressed form of the given file. It compares the gzip header, see
+// [packer.Origin].
+func isCompressedFormOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))
 }

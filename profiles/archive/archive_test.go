@@ -248,7 +248,7 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 		t.Errorf("%d files came, of %d:\n%v\n%v", len(got), head.Files, got, want)
 	}
 	began := int64(-1)
-	x.Snapshot, x.From, x.Begin = head.Snapshot, 5000, func(from int64) { began = from }
+	x.Snapshot, x.From, x.BeforeSend = head.Snapshot, 5000, func(from int64) { began = from }
 	if rest, _, _ := exported(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
 		t.Errorf("the rest begins at %d, and is another one", began)
 	}
@@ -324,7 +324,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 		}
 	}
 	quiet := sync.OnceFunc(func() { close(stop); <-done })
-	_, head, _ := exported(t, archive.Export{Home: dir, Quiet: func() error { quiet(); return nil }})
+	_, head, _ := exported(t, archive.Export{Home: dir, StopGateway: func() error { quiet(); return nil }})
 	if quiet(); head.Moment != archive.Consistent {
 		t.Errorf("with the gateway stopped: %+v", head)
 	}
@@ -369,7 +369,7 @@ func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
 func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	dir := home(t)
 	rename := func() error { return os.Rename(dir, dir+"-renamed") }
-	out, head, _ := exported(t, archive.Export{Home: dir, Quiet: rename})
+	out, head, _ := exported(t, archive.Export{Home: dir, StopGateway: rename})
 	if n := total(t, imported(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d, %+v", n, head)
 	}
@@ -427,7 +427,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 			break
 		}
 		x.Snapshot = head.Snapshot
-		snapshot, now, whereErr := im.Where()
+		snapshot, now, whereErr := im.InterruptedAt()
 		switch {
 		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // not even the head came
 		case !errors.Is(err, archive.ErrInterrupted) || whereErr != nil || snapshot != head.Snapshot || now < at:
@@ -617,7 +617,7 @@ func sparse(t *testing.T, path string, share, of int64) {
 func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 2, 1)
-	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true, Begin: func(int64) { t.Error("it begins to send") }}
+	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true, BeforeSend: func(int64) { t.Error("it begins to send") }}
 	var out bytes.Buffer
 	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "sparse, compressed or shared") {
 		t.Errorf("%d bytes were sent: %v", out.Len(), err)
@@ -666,8 +666,8 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	}
 }
 
-// TestAStreamThatEndsInItsHeadIsNotComplete: for an export that had failed, or a connection that broke, the import said that the stream is not
-// an archive of a profile.
+// TestAStreamThatEndsInItsHeadIsNotComplete: for an export that had failed, or a connection that broke, the import said that the
+// stream is not an archive of a profile.
 func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t)})
 	says := func(in io.Reader) string {
@@ -688,7 +688,8 @@ func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute: an agent stopped SQLite at a database of 100 GB, and the export stood still for a day.
+// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute: an agent stopped SQLite at a database of 100 GB, and the export stood
+// still for a day.
 func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	for name, grows := range map[string]bool{"stops": false, "grows slowly": true} {
 		t.Run(name, func(t *testing.T) {

@@ -39,10 +39,10 @@ type Export struct {
 	// Backup copies the SQLite database called name from the open directory from to the open directory to. It must not
 	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon
 	// after the end of ctx, even if an agent delays the copy.
-	Backup func(ctx context.Context, from, to *os.File, name string) error
-	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
-	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
-	Begin  func(from int64) // called before the first byte is sent, with the offset in the archive; only if HomeIdle is set; may be nil
+	Backup         func(ctx context.Context, from, to *os.File, name string) error
+	StopGateway    func() error     // stops the gateway; called after the first pass; may be nil
+	RestartGateway func() error     // lets the gateway start again; called after the last pass; may be nil
+	BeforeSend     func(from int64) // called before the first byte is sent, with the offset in the archive; only if HomeIdle is set; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
@@ -58,7 +58,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	}
 	defer home.Close()
 	if x.HomeIdle {
-		head, sum, err = x.sendStill(ctx, home, out)
+		head, sum, err = x.sendIdleHome(ctx, home, out)
 		return head, sum, false, err
 	}
 	at := home
@@ -137,21 +137,21 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 		return head, "", err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, mostHead))
+	text, err := io.ReadAll(io.LimitReader(f, maxHead))
 	if err = cmp.Or(err, json.Unmarshal(text, &head)); err == nil {
 		sum, err = x.write(ctx, text, files.Root, out)
 	}
 	return head, sum, err
 }
 
-// sendStill writes an archive directly from the files of a home, without a snapshot, because no process is changing the home. An
-// unchanged home always gives the same bytes, so an interrupted transfer can continue.
-func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
+// sendIdleHome writes an archive directly from the files of a home, without a snapshot, because no process is changing the home.
+// An unchanged home always gives the same bytes, so an interrupted transfer can continue.
+func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	var st unix.Statfs_t
 	_ = unix.Statfs(x.Home, &st) // after an error st is zero, and the size is not checked
-	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {
+	err = x.eachFile(files, head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		if head.Files++; info.Mode().IsRegular() {
 			head.Bytes += info.Size()
@@ -172,8 +172,8 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 	if x.Snapshot != head.Snapshot {
 		x.From = 0
 	}
-	if x.Begin != nil {
-		x.Begin(x.From)
+	if x.BeforeSend != nil {
+		x.BeforeSend(x.From)
 	}
 	sum, err = x.write(ctx, text, files, out)
 	return head, sum, err

@@ -22,8 +22,8 @@ const (
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
-	mostHead  = 1 << 20
-	mostNamed = 100 // limit for each list of names in a head
+	maxHead  = 1 << 20
+	maxNamed = 100 // limit for each list of names in a head
 )
 
 // The values of Head.Moment. They say whether the archive shows all files as they were at a single moment.
@@ -49,21 +49,21 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// leave records that the file rel was left out of the archive. why is the reason.
-func (h *Head) leave(rel, why string) {
+// recordLeftOut records that the file rel was left out of the archive. why is the reason.
+func (h *Head) recordLeftOut(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))
 	h.LeftOut[why] = names
 }
 
-// Names is a list of at most mostNamed names. If there are more, the last element is "…".
+// Names is a list of at most maxNamed names. If there are more, the last element is "…".
 type Names []string
 
 func (n *Names) add(name string) {
-	if len(*n) < mostNamed {
+	if len(*n) < maxNamed {
 		*n = append(*n, name)
 	} else {
-		(*n)[mostNamed-1] = "…"
+		(*n)[maxNamed-1] = "…"
 	}
 }
 
@@ -83,10 +83,10 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// check examines the tar header h before its file is unpacked. It refuses a header that an export never writes, for example
-// with a name outside the profile or with a setuid bit. rel is the path of the file within the profile. If links is true,
+// checkTarHeader examines the tar header h before its file is unpacked. It refuses a header that an export never writes, for
+// example with a name outside the profile or with a setuid bit. rel is the path of the file within the profile. If links is true,
 // symbolic links may lead out of the profile.
-func check(h *tar.Header, links bool) (rel string, err error) {
+func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
 	case !is || !fs.ValidPath(rel) || rel == ".":
@@ -97,16 +97,16 @@ func check(h *tar.Header, links bool) (rel string, err error) {
 		err = fmt.Errorf("its mode %o has a setuid, setgid or sticky bit", h.Mode)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink:
 		err = errors.New("it is neither a file nor a directory nor a symbolic link")
-	case h.Typeflag == tar.TypeSymlink && !links && !staysInside(rel, h.Linkname):
+	case h.Typeflag == tar.TypeSymlink && !links && !leadsInside(rel, h.Linkname):
 		err = errors.New("the link leads out of the profile")
 	}
 	return rel, err
 }
 
-// staysInside reports whether a symbolic link leads to a path within the profile. at is the path of the link, and target is
+// leadsInside reports whether a symbolic link leads to a path within the profile. at is the path of the link, and target is
 // its content. ".." is allowed only at the beginning of target: there it leads to the directories above the link, which are
 // never links themselves.
-func staysInside(at, target string) bool {
+func leadsInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {
 		rest = rest[len("../"):]

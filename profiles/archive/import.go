@@ -40,15 +40,15 @@ type Import struct {
 type unpacking struct {
 	*Import
 
-	tempDir string     // path of the temporary directory, next to the homes
-	held    *directory // the temporary directory, locked
-	archive *os.File   // the file that receives the archive, or the input stream if the stream is a regular file
-	own     bool       // archive is in the temporary directory, so a later import can continue the transfer
-	top     *os.Root   // the new home while it is unpacked
-	head    Head
-	sums    sums
-	files   int64
-	bytes   int64
+	tempDir       string     // path of the temporary directory, next to the homes
+	lockedTempDir *directory // the temporary directory, locked
+	archive       *os.File   // the file that receives the archive, or the input stream if the stream is a regular file
+	canContinue   bool       // archive is in the temporary directory, so a later import can continue the transfer
+	top           *os.Root   // the new home while it is unpacked
+	head          Head
+	sums          sums
+	files         int64
+	bytes         int64
 }
 
 // Run reads an archive from in and creates the profile from it. It returns the head and the checksum of the archive. After an
@@ -63,14 +63,14 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		return head, "", err
 	}
 	defer homes.Close()
-	if u.held, err = u.openTemporary(homes); err != nil {
+	if u.lockedTempDir, err = u.openTemporary(homes); err != nil {
 		return head, "", err
 	}
-	defer u.held.Close()
+	defer u.lockedTempDir.Close()
 	if err = u.receive(in); err == nil {
 		err = u.makeProfile()
 	}
-	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.own && u.head.Format > 0 {
+	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.canContinue && u.head.Format > 0 {
 		err = ErrInterrupted
 	} else if cut {
 		err = fmt.Errorf("the archive is not complete: %w", err)
@@ -79,15 +79,15 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		sum = u.sums.text()
 	}
 	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory holds the old home
-		return u.head, sum, errors.Join(err, homes.RemoveAll(u.held.name))
+		return u.head, sum, errors.Join(err, homes.RemoveAll(u.lockedTempDir.name))
 	}
-	_, at, where := im.Where()
+	_, at, where := im.InterruptedAt()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// Where describes an interrupted import. snapshot is the snapshot that the import was receiving, and at is the offset in the
-// archive at which the missing part begins.
-func (im *Import) Where() (snapshot string, at int64, err error) {
+// InterruptedAt describes an interrupted import. snapshot is the snapshot that the import was receiving, and at is the offset in
+// the archive at which the missing part begins.
+func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
 		return "", 0, err
@@ -125,10 +125,10 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
-			return cmp.Or(u.readHead(u.start()), u.admit())
+			return cmp.Or(u.readHead(u.start()), u.checkTarget())
 		}
 	}
-	u.own = true
+	u.canContinue = true
 	if u.archive, err = os.OpenFile(u.tempDir+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if u.From == 0 {
 		start = io.TeeReader(in, u.archive) // the sender may take long for the first file, so read no byte beyond the head
 	}
-	err = cmp.Or(u.readHead(start), u.admit())
+	err = cmp.Or(u.readHead(start), u.checkTarget())
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
 	if err = cmp.Or(err, seekErr); err != nil {
 		return err
@@ -156,17 +156,17 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 }
 
 // start returns a reader for the beginning of the archive, which contains the head.
-func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*mostHead) }
+func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
 // readHead reads the head from start, and no byte beyond the head.
 func (u *unpacking) readHead(start io.Reader) error {
-	t := tar.NewReader(io.LimitReader(start, 2*mostHead)) // a valid head fits into these bytes
+	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
 	h, err := t.Next()
 	if errors.Is(err, io.EOF) { // an empty stream, for example because the export failed immediately
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err
-	} else if err != nil || h.Name != headName || h.Size > mostHead {
+	} else if err != nil || h.Name != headName || h.Size > maxHead {
 		return errors.New("it is not an archive of a profile")
 	}
 	text, err := io.ReadAll(t)
@@ -178,8 +178,8 @@ func (u *unpacking) readHead(start io.Reader) error {
 	return err
 }
 
-// admit returns an error if an existing profile must not be replaced, or if the volume has too little free space.
-func (u *unpacking) admit() error {
+// checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little free space.
+func (u *unpacking) checkTarget() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -195,7 +195,7 @@ func (u *unpacking) admit() error {
 		return err
 	}
 	need, free := u.head.Bytes+u.head.Files*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize) //nolint:unconvert // 32 bits wide on some machines
-	if u.own {
+	if u.canContinue {
 		need += max(need-u.From, 0)
 	}
 	if need > free || st.Files > 0 && uint64(u.head.Files) > st.Ffree {
@@ -230,7 +230,7 @@ func (u *unpacking) makeProfile() (err error) {
 		return err
 	}
 	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // every profile has this file
-	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.held.file.Fd()))); err == nil && u.Ready != nil {
+	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.Ready != nil {
 		err = u.Ready()
 	}
 	if err != nil {
@@ -259,7 +259,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		case h.Name == sumsName:
 			return do(h, "", t)
 		}
-		rel, err := check(h, u.Links)
+		rel, err := checkTarHeader(h, u.Links)
 		if err == nil {
 			err = do(h, rel, t)
 		}
@@ -320,5 +320,5 @@ func (u *unpacking) commit(home string) error {
 	} else if errors.Is(err, unix.EINVAL) {
 		err = os.Rename(home, at) // a plain rename can replace only an empty directory
 	}
-	return cmp.Or(err, unix.Syncfs(int(u.held.file.Fd())))
+	return cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd())))
 }

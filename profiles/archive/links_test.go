@@ -83,7 +83,7 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	dir := home(t)
 	neighbour(t, dir)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
-	x.Copied = func() error {
+	x.RestartGateway = func() error {
 		files := snapshotOf(t, dir) + "/files"
 		must(0, os.Rename(files, files+"-mine"))(t)
 		link(t, "../../../writer", files)
@@ -111,7 +111,7 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	other := neighbour(t, dir)
 	before := listing(t, other)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
-	x.Quiet = func() error {
+	x.StopGateway = func() error {
 		link(t, "../../../../writer/sessions", snapshotOf(t, dir)+"/files/sessions")
 		write(t, dir+"/sessions/new", "planted")
 		write(t, dir+"/sessions/a/b/c", "planted too")
@@ -138,7 +138,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 		}
 		return os.ErrInvalid
 	}}
-	x.Quiet = func() error {
+	x.StopGateway = func() error {
 		seen = true
 		noSecret(t, snapshotOf(t, dir))
 		return nil
@@ -164,7 +164,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 		}
 		return err
 	}}
-	x.Quiet = func() error {
+	x.StopGateway = func() error {
 		noSecret(t, snapshotOf(t, dir))
 		return nil
 	}

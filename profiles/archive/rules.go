@@ -17,8 +17,8 @@ const (
 	filesDir   = "files"
 )
 
-// isIdentity is the reason that is recorded when a clone leaves out a file or a variable.
-const isIdentity = "identity that two profiles must not share"
+// reasonIdentity is the reason that is recorded when a clone leaves out a file or a variable.
+const reasonIdentity = "identity that two profiles must not share"
 
 // runtimeState lists files that describe the gateway on one host and are never exported: PIDs, locks, the desired state, reserved
 // disk space.
@@ -69,12 +69,12 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
 		return "neither a file nor a directory nor a link", false
 	case x.Clone && (secret && rel != ".env" || slices.Contains(identityDirs, rel)):
-		return isIdentity, false
+		return reasonIdentity, false
 	case secret && !x.Secrets:
 		return "secret", false
-	case kind == fs.ModeSymlink && !x.Links && !staysInside(rel, target):
+	case kind == fs.ModeSymlink && !x.Links && !leadsInside(rel, target):
 		return "link that leads out of the profile", false
-	case strings.Count(rel, "/") > mostDepth:
+	case strings.Count(rel, "/") > maxDepth:
 		return "too many directories above it", false
 	}
 	return "", false

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	mostPasses = 4
-	// coarse is longer than the resolution of file timestamps. A file that changed less than this time before it was copied may
-	// have changed again without a new timestamp.
-	coarse = 50 * time.Millisecond
+	maxPasses = 4
+	// timestampResolution is longer than the resolution of file timestamps. A file that changed less than this time before it was
+	// copied may have changed again without a new timestamp.
+	timestampResolution = 50 * time.Millisecond
 	// backupTime is the time limit for copying a database with SQLite. The limit grows by blockTime for each 512 bytes that
 	// the database occupies on the disk. It is needed because an agent can block SQLite with a FIFO, or with a signal to the
 	// program that runs SQLite.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
 	growthTimeout = time.Minute // cancel a backup whose copy doesn't grow for this long: the agent controls the database's size
-	mostDepth     = 500         // maximum depth of nested directories; each one stays open while its content is copied
+	maxDepth      = 500         // maximum depth of nested directories; each one stays open while its content is copied
 	reserve       = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
@@ -54,7 +54,7 @@ type snapshot struct {
 	top             *os.File // the home as an os.File, for Backup
 	files           *directory
 	seed            maphash.Seed
-	notes           map[uint64]copiedFile
+	copied          map[uint64]copiedFile
 	failedDatabases map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
 	slow            bool            // SQLite did not copy a database in time, so SQLite must not open another one
 	pass            uint8
@@ -64,22 +64,22 @@ type snapshot struct {
 	head            Head
 }
 
-// copyHome copies the home in passes until a pass finds no change, or mostPasses are done. Then it writes the head into dir, the
+// copyHome copies the home in passes until a pass finds no change, or maxPasses are done. Then it writes the head into dir, the
 // directory of the snapshot. files is the directory for the copies.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
-	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
+	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
 	var err error
 	if s.top, err = home.Open("."); err != nil {
 		return err
 	}
 	defer s.top.Close()
 	for s.pass = 1; ; s.pass++ {
-		if s.pass == 2 && s.Quiet != nil {
-			if err := s.Quiet(); err != nil {
+		if s.pass == 2 && s.StopGateway != nil {
+			if err := s.StopGateway(); err != nil {
 				return err
 			}
 		} else if s.pass > 1 {
-			pause.For(ctx, 2*coarse)
+			pause.For(ctx, 2*timestampResolution)
 		}
 		s.head = Head{
 			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: Consistent,
@@ -93,17 +93,17 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		if err := s.walk("."); err != nil {
 			return err
 		}
-		for _, n := range s.notes {
+		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
 				s.changed++ // the file is gone
 			}
 		}
-		if s.changed == 0 || s.pass == mostPasses {
+		if s.changed == 0 || s.pass == maxPasses {
 			break
 		}
 	}
-	if s.Copied != nil {
-		if err := s.Copied(); err != nil {
+	if s.RestartGateway != nil {
+		if err := s.RestartGateway(); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 func (s *snapshot) walk(dir string) error {
 	f, err := s.home.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return s.missing(dir, err)
+		return s.ignoreIfGone(dir, err)
 	}
 	defer f.Close()
 	for {
@@ -127,18 +127,18 @@ func (s *snapshot) walk(dir string) error {
 			return nil
 		}
 		if err != nil {
-			return s.missing(dir, err)
+			return s.ignoreIfGone(dir, err)
 		}
 	}
 }
 
-// missing decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has
+// ignoreIfGone decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has
 // another type now. It also returns nil, and records the file as left out, if reading the file is not permitted. An error of
 // [os.Root] without an error number means that a directory was replaced by a link out of the home. The file then counts as
 // gone.
-func (s *snapshot) missing(rel string, err error) error {
+func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		s.head.leave(rel, "no permission to read it")
+		s.head.recordLeftOut(rel, "no permission to read it")
 		return nil
 	}
 	if !errors.As(err, new(unix.Errno)) || slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
@@ -156,16 +156,16 @@ func (s *snapshot) entry(rel string) error {
 		target, err = s.home.Readlink(rel)
 	}
 	if err != nil {
-		return s.missing(rel, err)
+		return s.ignoreIfGone(rel, err)
 	}
-	if why, skip := s.leftOut(rel, target, info); skip || s.companion(rel, info) {
+	if why, skip := s.leftOut(rel, target, info); skip || s.isCompanion(rel, info) {
 		return nil
 	} else if why != "" {
-		s.head.leave(rel, why)
+		s.head.recordLeftOut(rel, why)
 		return nil
 	}
 	key := maphash.String(s.seed, rel)
-	was, known := s.notes[key]
+	was, known := s.copied[key]
 	n := copiedFile{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
 	n.db = info.Mode().IsRegular() && (was.db || was.stamp != n.stamp) && s.isDatabase(rel)
 	last := changedAt(info)
@@ -189,11 +189,11 @@ func (s *snapshot) entry(rel string) error {
 		if torn || s.failedDatabases[rel] {
 			s.head.Torn.add(rel)
 		}
-		if torn || now.Sub(last) < coarse {
+		if torn || now.Sub(last) < timestampResolution {
 			n.stamp = 0
 		}
 	}
-	s.notes[key] = n
+	s.copied[key] = n
 	switch {
 	case n.dir:
 		return errors.Join(s.files.Chmod(rel, info.Mode().Perm()|0o700), s.walk(rel))
@@ -269,7 +269,7 @@ func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	from, before, err := openFile(s.home, rel)
 	if err != nil {
-		return true, s.missing(rel, err)
+		return true, s.ignoreIfGone(rel, err)
 	}
 	defer from.Close()
 	to, err := s.files.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -278,7 +278,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	}
 	defer to.Close()
 	if rel == ".env" && s.Clone {
-		text, err := io.ReadAll(io.LimitReader(from, mostHead))
+		text, err := io.ReadAll(io.LimitReader(from, maxHead))
 		kept, names := withoutIdentity(string(text))
 		s.removedVars = names
 		_, writeErr := io.WriteString(to, kept)
@@ -300,13 +300,13 @@ func (s *snapshot) finish(dir *directory) error {
 		s.head.Moment = Inconsistent
 	}
 	for _, name := range s.removedVars {
-		s.head.leave(name+" in .env", isIdentity)
+		s.head.recordLeftOut(name+" in .env", reasonIdentity)
 	}
 	err := fs.WalkDir(s.files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
 			return err
 		}
-		if s.notes[maphash.String(s.seed, rel)].pass != s.pass {
+		if s.copied[maphash.String(s.seed, rel)].pass != s.pass {
 			if err = s.files.RemoveAll(rel); err == nil && d.IsDir() {
 				err = fs.SkipDir
 			}
@@ -335,9 +335,9 @@ func (s *snapshot) finish(dir *directory) error {
 // own backup includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// companion reports whether the file rel is a companion of an existing database. A companion is not copied by itself,
+// isCompanion reports whether the file rel is a companion of an existing database. A companion is not copied by itself,
 // because SQLite copies its content with the database.
-func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
+func (s *snapshot) isCompanion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }

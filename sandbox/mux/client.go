@@ -44,8 +44,8 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// Heard returns the time since the last frame arrived.
-func (c *Client) Heard() time.Duration {
+// SinceLastFrame returns the time since the last frame arrived.
+func (c *Client) SinceLastFrame() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 

@@ -46,8 +46,8 @@ func (answer) Close() error                { return nil }
 func (answer) CloseWrite() error           { return nil }
 func (answer) Said() string                { return "" }
 
-// A container passed its gate with unchecked mounts because its user had removed the working directory: the engine's error was taken
-// for the answer of the gate.
+// A container passed its gate with unchecked mounts because its user had removed the working directory: the engine's error was
+// taken for the answer of the gate.
 func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	root := t.TempDir()
 	for name, answer := range map[string]string{
@@ -62,7 +62,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 			c.State = "exited"
 			c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root, Target: "/mnt"}}
 			e := &answering{engine: engine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
-			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
+			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
 			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
 				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
 			}

@@ -36,13 +36,13 @@ type Guarded struct {
 	Engine sandbox.FullEngine // not embedded, so that every new method of the engine needs its own guard
 	policy Policy
 	owner  Owner
-	places Places
+	places PathTranslator
 	gate   *Gate
 }
 
 // Guard returns an engine that allows the owner only what the policy permits. It hides the containers of other owners. Closing it
 // does not close the underlying engine.
-func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
+func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places PathTranslator, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
 

@@ -43,7 +43,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 			if err != nil {
 				return false, err
 			}
-			outside, ok := g.places.Outside(source)
+			outside, ok := g.places.ToEngine(source)
 			if !ok {
 				return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
 			}
@@ -96,7 +96,7 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 // fileIdentity returns the device and inode number of the file at a path on the engine's machine. It doesn't follow symbolic
 // links.
 func (g *Guarded) fileIdentity(outside string) (string, error) {
-	inside, ok := g.places.Inside(outside)
+	inside, ok := g.places.FromEngine(outside)
 	if !ok {
 		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
 	}
@@ -243,7 +243,7 @@ type Gate struct {
 
 // gateRecord is what the Gate knows about one container.
 type gateRecord struct {
-	turn        chan struct{} // a lock: holds one element while the container is locked
+	lock        chan struct{} // a lock: holds one element while the container is locked
 	users       int           // number of callers that hold the lock or wait for it
 	passedStart time.Time     // the start time of the container when it last passed its gate
 }
@@ -257,7 +257,7 @@ func (g *Gate) record(id string) *gateRecord {
 		g.containers = map[string]*gateRecord{}
 	}
 	if g.containers[id] == nil {
-		g.containers[id] = &gateRecord{turn: make(chan struct{}, 1)}
+		g.containers[id] = &gateRecord{lock: make(chan struct{}, 1)}
 	}
 	return g.containers[id]
 }
@@ -302,8 +302,8 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
 	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn; leave() }, nil
+	case c.lock <- struct{}{}:
+		return func() { <-c.lock; leave() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, fmt.Errorf("cannot use the container %.12s: %w", id, context.Cause(ctx))

@@ -13,15 +13,15 @@ import (
 	"hinit/sandbox"
 )
 
-// Places translates between paths of this process and paths on the engine's machine. They differ if this process itself runs in a
-// container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
-type Places struct {
+// PathTranslator translates between paths of this process and paths on the engine's machine. They differ if this process itself
+// runs in a container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
+type PathTranslator struct {
 	self   string // the id of this process's container, or "" outside of a container
 	mounts []sandbox.Mount
 }
 
-// FindPlaces finds out whether this process runs in a container, and asks the engine for that container's mounts.
-func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
+// NewPathTranslator finds out whether this process runs in a container, and asks the engine for that container's mounts.
+func NewPathTranslator(ctx context.Context, engine sandbox.Engine) (PathTranslator, error) {
 	var c sandbox.Container
 	var err error
 	if cluster, is := engine.(sandbox.Cluster); is {
@@ -30,9 +30,9 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 		c, err = engine.Inspect(ctx, id)
 	}
 	if err != nil {
-		return Places{}, err
+		return PathTranslator{}, err
 	}
-	p := Places{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
+	p := PathTranslator{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
 	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // the innermost mount first
 	return p, nil
 }
@@ -48,18 +48,18 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// Outside translates a path of this process to a path on the engine's machine. ok is false if the engine's machine does not have
+// ToEngine translates a path of this process to a path on the engine's machine. ok is false if the engine's machine does not have
 // the file.
-func (p Places) Outside(inside string) (outside string, ok bool) {
+func (p PathTranslator) ToEngine(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
 
-// Inside translates a path on the engine's machine to a path of this process.
-func (p Places) Inside(outside string) (inside string, ok bool) {
+// FromEngine translates a path on the engine's machine to a path of this process.
+func (p PathTranslator) FromEngine(outside string) (inside string, ok bool) {
 	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
 }
 
-func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string)) (string, bool) {
+func (p PathTranslator) translate(path string, ends func(sandbox.Mount) (from, to string)) (string, bool) {
 	if p.self == "" {
 		return path, true
 	}
@@ -75,7 +75,7 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 // Within reports whether the path is read-only for this process (readOnly), and whether something else is mounted below it
 // (covered). A covered path must not be mounted in another container. There, the covering mount would be missing, and the
 // files that it hides would be visible.
-func (p Places) Within(inside string) (readOnly, covered bool) {
+func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
 		rest, below := cutDir(m.Target, inside)
@@ -95,19 +95,19 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Translated is an engine for a process that may itself run in a container. It replaces the source of each bind mount by the path
-// on the engine's machine. A source that can't be translated is left unchanged.
-type Translated struct{ sandbox.Engine }
+// TranslatingEngine is an engine for a process that may itself run in a container. It replaces the source of each bind mount by
+// the path on the engine's machine. A source that can't be translated is left unchanged.
+type TranslatingEngine struct{ sandbox.Engine }
 
 // Create implements sandbox.Engine.
-func (t Translated) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
-	places, err := FindPlaces(ctx, t.Engine)
+func (t TranslatingEngine) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
+	places, err := NewPathTranslator(ctx, t.Engine)
 	if err != nil {
 		return "", err
 	}
 	spec.Mounts = slices.Clone(spec.Mounts)
 	for i, m := range spec.Mounts {
-		if outside, ok := places.Outside(filepath.Clean(m.Source)); ok && m.Type == "bind" {
+		if outside, ok := places.ToEngine(filepath.Clean(m.Source)); ok && m.Type == "bind" {
 			spec.Mounts[i].Source = outside
 		}
 	}

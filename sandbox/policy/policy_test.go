@@ -197,7 +197,7 @@ func TestEscapes(t *testing.T) {
 			p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
 			spec := good(root)
 			change(&spec)
-			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate()).Create(t.Context(), spec)
+			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec)
 			if !errors.Is(err, sandbox.ErrRefused) {
 				t.Errorf("error %v", err)
 			}
@@ -216,7 +216,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	root := t.TempDir()
 	e := &engine{}
 	p := Policy{Images: []string{"allowed"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
-	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
+	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestOnlyItsOwn(t *testing.T) {
 	again := container("again", "1000", "coder")
 	again.Name = "x" + replacedMark + "y"
 	e.containers["elsewhere"], e.containers["again"] = elsewhere, again
-	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{self: "hinit"}, readyGate())
+	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{self: "hinit"}, readyGate())
 	ctx := t.Context()
 	for id := range e.containers {
 		if id == "mine" {
@@ -321,7 +321,7 @@ func TestOnlyItsOwn(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{"a": container("a", "1000", "coder"), "b": container("b", "1000", "writer")}}
-	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
+	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
 	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
@@ -351,17 +351,17 @@ func TestAllowsImage(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	p := Places{self: "x", mounts: []sandbox.Mount{{Source: "/var/lib/v/_data/sub", Target: "/opt/data/sub"}, {Source: "/var/lib/v/_data", Target: "/opt/data"}}}
+	p := PathTranslator{self: "x", mounts: []sandbox.Mount{{Source: "/var/lib/v/_data/sub", Target: "/opt/data/sub"}, {Source: "/var/lib/v/_data", Target: "/opt/data"}}}
 	for inside, want := range map[string]string{"/opt/data": "/var/lib/v/_data", "/opt/data/a/b": "/var/lib/v/_data/a/b", "/opt/data/sub/x": "/var/lib/v/_data/sub/x", "/opt/database": "", "/etc": ""} {
-		got, ok := p.Outside(inside)
+		got, ok := p.ToEngine(inside)
 		if got != want || ok != (want != "") {
 			t.Errorf("%s is %q outside", inside, got)
 		}
-		if back, ok := p.Inside(got); want != "" && (!ok || back != inside) {
+		if back, ok := p.FromEngine(got); want != "" && (!ok || back != inside) {
 			t.Errorf("%s is %q inside", got, back)
 		}
 	}
-	if got, ok := (Places{}).Outside("/x"); !ok || got != "/x" {
+	if got, ok := (PathTranslator{}).ToEngine("/x"); !ok || got != "/x" {
 		t.Error("who is in no container has the paths of the engine")
 	}
 }
@@ -388,7 +388,7 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	places := Places{self: "me", mounts: []sandbox.Mount{
+	places := PathTranslator{self: "me", mounts: []sandbox.Mount{
 		{Source: "/host/secret", Target: root + "/above/secret"}, {Source: "/host/ro", Target: root + "/ro", ReadOnly: true}, {Source: "/host/data", Target: root},
 	}}
 	e := &engine{}
@@ -445,7 +445,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 		p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}}
 
 		e := &engine{}
-		if _, err := Guard(e, p, owner, Places{}, readyGate()).Create(t.Context(), spec); err != nil {
+		if _, err := Guard(e, p, owner, PathTranslator{}, readyGate()).Create(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		if made := e.created[0]; made.User != fmt.Sprintf("%d:%d", uid, gid) || len(made.CapAdd)+len(made.Groups) > 0 || !slices.Contains(made.SecurityOpt, "no-new-privileges") ||
@@ -454,7 +454,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 		}
 
 		e, p.Private = &engine{}, true
-		if _, err := Guard(e, p, owner, Places{}, readyGate()).Create(t.Context(), spec); err != nil {
+		if _, err := Guard(e, p, owner, PathTranslator{}, readyGate()).Create(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		made := e.created[0]
@@ -469,7 +469,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 	spec := good(root)
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
-	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
+	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("a file that can be written: %v", err)
 	}
 }
@@ -503,7 +503,7 @@ func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 		if err := os.Mkdir(there, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, Places{}, gateOf(root))
+		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, PathTranslator{}, gateOf(root))
 		for path, want := range map[string]os.FileMode{filepath.Join(top, "made", "workspace"): want, there: 0o700} {
 			_, info, err := g.resolveSource(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
 			if err != nil || info.Mode().Perm() != want {

@@ -122,7 +122,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.Outside(source) // a path inside this container would be the same in every container of its image
+		place, ok := g.places.ToEngine(source) // a path inside this container would be the same in every container of its image
 		if !ok {
 			place = g.places.self + source // such a path lasts only as long as this container
 		}

@@ -28,7 +28,7 @@ type service struct {
 	engine       sandbox.FullEngine
 	opts         sandbox.Options // the operator's options
 	settings     settings
-	places       policy.Places
+	places       policy.PathTranslator
 	gate         *policy.Gate
 	agent        *account.User // nil if the agent's user does not exist
 	log          func(string, ...any)
@@ -181,8 +181,8 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
 	opts.SweepOrphans = false // the service sweeps for all tenants
-	// With these options a caller could make root read any file that a link in its home names. Callers can pass variables by exec -e
-	// instead.
+	// With these options a caller could make root read any file that a link in its home names. Callers can pass variables by exec
+	// -e instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), Operator: key.operator}
 	if from.UID != 0 {
@@ -210,7 +210,7 @@ func (h *service) prepareState() error {
 
 // volume returns the id of the volume, see prepareState.
 func (h *service) volume() string {
-	place, ok := h.places.Outside(h.opts.Home)
+	place, ok := h.places.ToEngine(h.opts.Home)
 	if !ok {
 		place = h.opts.Home
 	}

@@ -41,7 +41,7 @@ func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.S
 	if err != nil {
 		return fail(unreachableCode(req), err)
 	}
-	manager, err := sandbox.NewManager(policy.Translated{Engine: engine}, opts)
+	manager, err := sandbox.NewManager(policy.TranslatingEngine{Engine: engine}, opts)
 	if err != nil {
 		return fail(cmdline.Failed, err)
 	}

@@ -128,9 +128,9 @@ const engineRetryTime = 2 * time.Second
 
 // awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead, hinit
 // would only start it again.
-func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.Places, error) {
+func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.PathTranslator, error) {
 	for told := false; ; told = true {
-		places, err := policy.FindPlaces(ctx, engine)
+		places, err := policy.NewPathTranslator(ctx, engine)
 		if err == nil {
 			if _, err = engine.Info(ctx); err == nil {
 				return places, nil

@@ -24,8 +24,8 @@ func sockets(pid int) (names []string) {
 	return names
 }
 
-// PID 1 stood still while it was asked for a worker, and the task was reclaimed by hand. When PID 1 went on, it started that worker
-// beside the one of the next attempt.
+// PID 1 stood still while it was asked for a worker, and the task was reclaimed by hand. When PID 1 went on, it started that
+// worker beside the one of the next attempt.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	t.Parallel() // it waits
 	b := newBox(t, "")
@@ -90,7 +90,7 @@ func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	job := kanban.Job{Profile: "coder", Ref: kanban.Ref{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
 	job.Vars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
 	for range 2 {
-		if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Sight != kanban.Ended {
+		if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Liveness != kanban.Ended {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	}

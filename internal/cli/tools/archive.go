@@ -197,13 +197,13 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	}
 	wake := func() error { return nil }
 	if a.stopsGateway {
-		x.Quiet = func() error {
+		x.StopGateway = func() error {
 			return asProcessUser(func() (err error) {
 				wake, err = a.stopGateway(name)
 				return err
 			})
 		}
-		x.Copied = func() error { return asProcessUser(wake) }
+		x.RestartGateway = func() error { return asProcessUser(wake) }
 	}
 	kept := false
 	err = user.Do(func() (err error) {
@@ -302,7 +302,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	if a.printsOffset {
 		snapshot, at := "", int64(0)
 		err := a.agent.Actor.Do(func() (err error) {
-			snapshot, at, err = a.im.Where()
+			snapshot, at, err = a.im.InterruptedAt()
 			return err
 		})
 		if err == nil {

@@ -62,7 +62,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 			return nil
 		}
 		if c.JSON {
-			return cli.JSONLineTo(t.Out, e)
+			return cli.WriteJSONLine(t.Out, e)
 		}
 		_, err := fmt.Fprintln(t.Out, show.Line(eventLine(e)))
 		return err

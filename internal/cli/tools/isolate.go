@@ -111,7 +111,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if err := volume.MoveHome(d, name, uid, to.Taking(uid), tenant, &w); err != nil || w.Failed > 0 {
+			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
 			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
@@ -122,8 +122,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 }
 
 // openHome opens the home of a profile as the user of the process, and returns the uid of the home's owner. If expected is not 0,
-// another owner is an error. If expected is 0, and the owner is a user of isolation.uids whom hinit would not choose for this name,
-// that is an error too. The agent's user can rename homes, so it may be the home of another profile.
+// another owner is an error. If expected is 0, and the owner is a user of isolation.uids whom hinit would not choose for this
+// name, that is an error too. The agent's user can rename homes, so it may be the home of another profile.
 func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
 	if home, err = fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir, name), nil); err != nil {
 		return nil, 0, err
@@ -145,16 +145,16 @@ func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner u
 // isTenant reports whether a uid is in the range for users of profiles.
 func (m *manager) isTenant(uid uint32) bool { return m.agent.WithTenants(m.cfg).Tenants.HasUID(uid) }
 
-// emptyHome removes everything except the marker from an open home that belongs to a user of isolation.uids, as this user. Then it
-// gives the home to the agent's user, who can remove the home then, but has read no file in it. A home of another user stays as it
-// is. An interrupted command can be repeated, because the marker is left.
+// emptyHome removes everything except the marker from an open home that belongs to a user of isolation.uids, as this user. Then
+// it gives the home to the agent's user, who can remove the home then, but has read no file in it. A home of another user stays
+// as it is. An interrupted command can be repeated, because the marker is left.
 func (m *manager) emptyHome(home *fsutil.Dir, owner uint32) error {
 	if !m.isTenant(owner) {
 		return nil
 	}
 	to := fsutil.Owner{UID: owner, GID: owner, Keep: m.isTenant}
 	err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
-	entries, more, listErr := home.ReadSome("", fsutil.MostNames)
+	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {
 		if e.Name() != m.store.Marker() {
@@ -170,9 +170,9 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32) error {
 	return err
 }
 
-// setAside renames a home that an import replaces, if the home belongs to a user of isolation.uids. The import runs as the agent's
-// user, and this user can rename such a home, but not replace it. After an error of the import, finish renames the home back.
-// Otherwise finish removes the home.
+// setAside renames a home that an import replaces, if the home belongs to a user of isolation.uids. The import runs as the
+// agent's user, and this user can rename such a home, but not replace it. After an error of the import, finish renames the home
+// back. Otherwise finish removes the home.
 func (a *archiver) setAside(name string) (finish func(failed error) error, err error) {
 	home, owner, err := a.openHome(name, 0)
 	if err != nil || !a.isTenant(owner) {

@@ -52,7 +52,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("re-execute hinit", err)
 	}
 	path := cmp.Or(*file, before.Init.Binary)
-	if err := tryBinary(path); err != nil {
+	if err := checkBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
 	same := runsFile(before.Init, path) // compare before the re-execution, because hinit runs this file after every re-execution
@@ -89,9 +89,10 @@ func agesMatch(age, since time.Duration) bool {
 // tryTimeout limits how long a binary may take to report that it can take over.
 const tryTimeout = 10 * time.Second
 
-// tryBinary checks that a binary can take over from the running hinit. It runs the binary only to make it print the state format
-// that it accepts at a handover. A binary that does not support handovers would start as if the container had just started.
-func tryBinary(path string) error {
+// checkBinary checks that a binary can take over from the running hinit. It runs the binary only to make it print the state
+// format that it accepts at a handover. A binary that does not support handovers would start as if the container had just
+// started.
+func checkBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")
 	}

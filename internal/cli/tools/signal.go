@@ -48,7 +48,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 		case err != nil:
 			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", verb, name), err))
 		case asJSON:
-			worst = max(worst, t.Failed(verb, cli.JSONLineTo(t.Out, s)))
+			worst = max(worst, t.Failed(verb, cli.WriteJSONLine(t.Out, s)))
 		default:
 			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(number), pid)
 		}

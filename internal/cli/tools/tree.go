@@ -99,7 +99,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		return nil, err
 	}
 	of := procusage.RootsOf(st, "/proc")
-	branches := growTree(roots, all, of, isNested, len(names) == 0)
+	branches := buildTree(roots, all, of, isNested, len(names) == 0)
 	user := userNames()
 	for _, b := range branches {
 		for i := range b.Processes {
@@ -117,10 +117,10 @@ type treeRoot struct {
 	pid         int
 }
 
-// growTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
-// process. nested reports whether a process is in a PID namespace below this one. If rest is true, growTree adds a branch for the
-// processes that belong to no service.
-func growTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
+// buildTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
+// process. nested reports whether a process is in a PID namespace below this one. If rest is true, buildTree adds a branch for
+// the processes that belong to no service.
+func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
 			of.Mains[r.pid] = r.name

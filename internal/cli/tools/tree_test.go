@@ -46,7 +46,7 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	var got strings.Builder
 	of := proc.ServiceRoots{Init: 1, Mains: make(map[int]string), Mark: func(pid int) (proc.Mark, bool) { return all[pid].mark, true }}
 	nested := func(pid int) bool { return all[pid].nested }
-	for _, b := range growTree(roots, table, of, nested, true) {
+	for _, b := range buildTree(roots, table, of, nested, true) {
 		fmt.Fprintf(&got, "%s:", b.Name)
 		for _, p := range b.Processes {
 			fmt.Fprintf(&got, " %d/%d", p.PID, p.Depth)

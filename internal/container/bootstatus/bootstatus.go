@@ -20,8 +20,8 @@ import (
 	"hinit/supervisor"
 )
 
-// mostWarnings limits each of the two lists of warnings. A further warning replaces the oldest one of its list.
-const mostWarnings = 50
+// maxWarnings limits each of the two lists of warnings. A further warning replaces the oldest one of its list.
+const maxWarnings = 50
 
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
@@ -97,7 +97,7 @@ func (s *Status) remember(list *[]string, warning string) bool {
 	if slices.Contains(*list, warning) {
 		return false
 	}
-	*list = append(slices.Delete(*list, 0, max(0, len(*list)+1-mostWarnings)), warning)
+	*list = append(slices.Delete(*list, 0, max(0, len(*list)+1-maxWarnings)), warning)
 	return true
 }
 

@@ -162,7 +162,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 }
 
 // NoteHeartbeat records that a profile's gateway has written its state file, which shows that it is alive.
-func (h *Health) NoteHeartbeat(profile string) { h.deaf.Beat(profile) }
+func (h *Health) NoteHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
 // NoteOutput tells the watch for deaf gateways that a service has written output.
 func (h *Health) NoteOutput() { h.deaf.Resume() }
@@ -217,7 +217,7 @@ func (h *Health) Checks(service string) []client.Check {
 	for i := range found.Checks {
 		p := &found.Checks[i]
 		c := client.Check{Name: p.Rule.Name, Kind: p.Rule.Kind, Type: types[i], State: string(p.Verdict), Since: p.Since, Answer: p.Answer, Failures: p.Failures(), Failed: p.Verdict == probe.Failing}
-		if found.Held(i) && p.Verdict == probe.Pending {
+		if found.IsOnHold(i) && p.Verdict == probe.Pending {
 			c.State = client.CheckHeld
 		}
 		if !found.Paused.IsZero() {

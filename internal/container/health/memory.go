@@ -41,12 +41,12 @@ type memoryWatch struct {
 // limit applies the limits in cfg, and starts the watch if cfg has a limit.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
-	limited := cfg.Agent.Memory.Set() || w.container().Limit > 0
+	limited := cfg.Agent.Memory.IsSet() || w.container().Limit > 0
 	for _, p := range cfg.Profiles.Own {
-		limited = limited || p.Memory.Set()
+		limited = limited || p.Memory.IsSet()
 	}
 	for _, s := range cfg.Services {
-		limited = limited || s.Memory.Set()
+		limited = limited || s.Memory.IsSet()
 	}
 	if limited && w.started.CompareAndSwap(false, true) {
 		guard.Go("watching memory", w.watch)
@@ -107,7 +107,7 @@ func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
 	for _, v := range w.loop.Snapshot().Services {
-		if v.State == supervisor.Up && v.PID != 0 && w.limitOf(v).Set() {
+		if v.State == supervisor.Up && v.PID != 0 && w.limitOf(v).IsSet() {
 			services, mains = append(services, v), append(mains, v.PID)
 		}
 	}

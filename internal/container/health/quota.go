@@ -42,9 +42,9 @@ type quotaWatch struct {
 // watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. Each
 // is started once.
 func (h *Health) watchQuotas(cfg *config.Config) {
-	set := cfg.Agent.Priority.Quota.Set()
+	set := cfg.Agent.Priority.Quota.IsSet()
 	for _, p := range cfg.Profiles.Own {
-		set = set || p.Priority.Quota.Set()
+		set = set || p.Priority.Quota.IsSet()
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
 		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
@@ -132,7 +132,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // replaces the notes in last. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
-	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
+	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() })
 	if share {
 		work = boot.MeasureShare
 		all = h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool {

@@ -61,7 +61,7 @@ func decide(p pressure) (d decision) {
 	d.full = share >= refuseAt || share >= tightAt && (p.full || stalled)
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
 	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
-		d.shed = victim(p.services)
+		d.shed = chooseVictim(p.services)
 	}
 	best := -1
 	for _, s := range p.services {
@@ -72,9 +72,9 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// victim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less than a
-// quarter of the average memory, because their end would free next to nothing.
-func victim(services []candidate) string {
+// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less
+// than a quarter of the average memory, because their end would free next to nothing.
+func chooseVictim(services []candidate) string {
 	var lowest []candidate
 	total := uint64(0)
 	for _, s := range services {

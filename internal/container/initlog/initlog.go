@@ -68,9 +68,9 @@ func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(war
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
 	terminationLog = "/dev/termination-log"
-	// maxMessageBytes is the number of bytes of the file that Kubernetes keeps. mostLast is the maximum number of lines that
-	// hinit writes; it drops older lines.
-	maxMessageBytes, mostLast = 4096, 16
+	// maxMessageBytes is the number of bytes of the file that Kubernetes keeps. maxMessageLines is the maximum number of lines
+	// that hinit writes; it drops older lines.
+	maxMessageBytes, maxMessageLines = 4096, 16
 	// rewriteEvery is the minimum time between two writes of the file.
 	rewriteEvery = time.Second
 	// killed is the first line of the message until the container ends in the regular way.
@@ -100,7 +100,7 @@ func NewTerminationLog() *TerminationLog {
 func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
 	w.lines = append(w.lines, show.Line(line))
-	w.lines = w.lines[max(0, len(w.lines)-mostLast):]
+	w.lines = w.lines[max(0, len(w.lines)-maxMessageLines):]
 	w.mu.Unlock()
 	pause.Wake(w.wake)
 	w.start.Do(func() { guard.Go("writing the termination message", w.follow) })

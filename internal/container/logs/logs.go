@@ -204,7 +204,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 		l.o.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
 		return
 	}
-	values, all := l.bounded(service, values)
+	values, all := l.fitSecrets(service, values)
 	if more || !all {
 		l.o.Warn("%s: its .env has more secrets than hinit masks, so the container log may show some of them; keep only real secrets in it", service)
 	}
@@ -213,15 +213,15 @@ func (l *Logs) ReadSecrets(service, profile string) {
 	}
 }
 
-// mostMasked limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
-const mostMasked = 2 << 20
+// maxMaskedBytes limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
+const maxMaskedBytes = 2 << 20
 
-// bounded returns as many of a service's secrets as fit into mostMasked. all reports whether all of them fit.
-func (l *Logs) bounded(service string, values []string) (kept []string, all bool) {
+// fitSecrets returns as many of a service's secrets as fit into maxMaskedBytes. all reports whether all of them fit.
+func (l *Logs) fitSecrets(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.masked, service)
-	room := mostMasked
+	room := maxMaskedBytes
 	for _, n := range l.masked {
 		room -= n
 	}

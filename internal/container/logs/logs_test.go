@@ -156,21 +156,21 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	cfg.Logs.Mask = true
 	large := strings.Repeat("s", 16<<10)
 	l, _, said := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
-	for i := range 2 * mostMasked / len(large) {
+	for i := range 2 * maxMaskedBytes / len(large) {
 		l.ReadSecrets(fmt.Sprint("gateway-", i), "coder")
 	}
 	kept := 0
 	for _, n := range l.masked {
 		kept += n
 	}
-	if kept != mostMasked {
-		t.Errorf("%d bytes are kept, want %d", kept, mostMasked)
+	if kept != maxMaskedBytes {
+		t.Errorf("%d bytes are kept, want %d", kept, maxMaskedBytes)
 	}
 	if want := "gateway-255: its .env has more secrets than hinit masks"; !strings.Contains(said.String(), want) {
 		t.Errorf("it said %.200q", said)
 	}
 	l.Drop("gateway-0", func(string) bool { return false })
-	if values, all := l.bounded("gateway-new", []string{large}); len(values) != 1 || !all {
+	if values, all := l.fitSecrets("gateway-new", []string{large}); len(values) != 1 || !all {
 		t.Error("the room of a service that is gone is not used again")
 	}
 }

@@ -76,7 +76,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
 		})
-		wanted, seed = r.job.Wanted(), r.job.HasSeed()
+		wanted, seed = r.job.IsNeeded(), r.job.HasSeed()
 	})
 	for _, mode := range modes {
 		s.Warn("%s", mode)
@@ -187,7 +187,7 @@ func (s *Stage) ExpectServices(cfg *config.Config) {
 	var list []*supervisor.Service
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		of := cfg.Services[name]
-		v := s.expectedService(name, supervisor.KindService, registry.NeedBoot, of.WantedUp())
+		v := s.expectedService(name, supervisor.KindService, registry.NeedBoot, of.StartsAtBoot())
 		if v.Command = of.Command; of.Log {
 			v.Log = cfg.Logs.Dir + "/" + name + "/current"
 		}

@@ -65,7 +65,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	if err != nil {
 		return start, initlog.Refuse(exitUsage, err), false
 	}
-	agent, err := boot.SettleAgent(cfg)
+	agent, err := boot.ResolveAgent(cfg)
 	if err != nil {
 		return start, initlog.Refuse(ExitFailed, err), false
 	}
@@ -81,14 +81,14 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 		}
 	})
 	return Start{cfg, agent, args, boot.RouteCommand(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.CommandFinder(path(cfg.Home), wd),
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, FindProgram: boot.CommandFinder(path(cfg.Home), wd),
 	})}, 0, true
 }
 
-// Plain returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses the first
-// of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
-func Plain(file string) (start Start, code int, ok bool) {
-	file, err := plainFile(file)
+// ServicesOnly returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses
+// the first of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
+func ServicesOnly(file string) (start Start, code int, ok bool) {
+	file, err := findConfigFile(file)
 	if err != nil {
 		return start, initlog.Refuse(exitUsage, err), false
 	}
@@ -105,9 +105,9 @@ func Plain(file string) (start Start, code int, ok bool) {
 // hereConfig is the file in the working directory that "hinit run" reads if none is named.
 const hereConfig = "hinit.yaml"
 
-// plainFile returns the path of the configuration of a plain supervisor. The path is absolute, so that a reload finds the same
-// file.
-func plainFile(named string) (file string, err error) {
+// findConfigFile returns the path of the configuration of a plain supervisor. The path is absolute, so that a reload finds the
+// same file.
+func findConfigFile(named string) (file string, err error) {
 	switch {
 	case named != "":
 		file = named

@@ -37,7 +37,7 @@ func Line(r supervisor.Record) string {
 		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
-	case r.From == r.To && probe.Remarked(r.Reason):
+	case r.From == r.To && probe.IsOwnRemark(r.Reason):
 		return r.Service + ": " + r.Reason
 	case r.From == r.To:
 		return ""

@@ -33,7 +33,7 @@ type Signals struct {
 	Children chan os.Signal // SIGCHLD
 	Orders   chan os.Signal // signals that hinit acts on, see Event
 
-	faults    <-chan os.Signal // wakes TellFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
+	faults    <-chan os.Signal // wakes ReportFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
 	interrupt time.Time // time of the last Ctrl-C that was forwarded
@@ -98,7 +98,7 @@ func (s *Signals) SetInterrupt(at time.Time) { s.interrupt = at }
 
 // Handled returns the signals that have a handler, except SIGCHLD.
 func Handled() (all []syscall.Signal) {
-	for _, s := range append(early.Meaningful(), fatalSignals...) {
+	for _, s := range append(early.InitSignals(), fatalSignals...) {
 		if n, is := s.(syscall.Signal); is {
 			all = append(all, n)
 		}
@@ -110,7 +110,7 @@ func Handled() (all []syscall.Signal) {
 // not lose them.
 func (s *Signals) TakeLate() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
-	signal.Notify(idle, early.Meaningful()...)
+	signal.Notify(idle, early.InitSignals()...)
 	signal.Stop(idle) // returns when no signal is on its way to a channel
 	for {
 		select {
@@ -137,8 +137,8 @@ func (s *Signals) PutBack(late []syscall.Signal) {
 // tellPause is the minimum time between two reports of ignored signals.
 const tellPause = 10 * time.Second
 
-// TellFaults reports fault signals, such as SIGSEGV, that another process sent and PID 1 ignored. It returns when ctx ends.
-func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
+// ReportFaults reports fault signals, such as SIGSEGV, that another process sent and PID 1 ignored. It returns when ctx ends.
+func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
 		select {

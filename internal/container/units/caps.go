@@ -56,13 +56,13 @@ func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, s
 	}
 	g := m.cgroupsOrNil()
 	if g != nil {
-		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MostPIDs})
+		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
 	}
 	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
 		spec.Setup.Nice = max(spec.Setup.Nice, niceOf(own.Priority.CPUWeight))
 	}
-	if _, set := own.Limits["nproc"]; own.Priority.MostPIDs > 0 && !g.Has("pids") && ownUser && !set {
-		n := uint64(own.Priority.MostPIDs)
+	if _, set := own.Limits["nproc"]; own.Priority.MaxPIDs > 0 && !g.Has("pids") && ownUser && !set {
+		n := uint64(own.Priority.MaxPIDs)
 		spec.Limits = append(slices.Clone(spec.Limits), proc.Limit{Resource: unix.RLIMIT_NPROC, Soft: n, Hard: n})
 	}
 }

@@ -103,7 +103,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 	switch {
 	case m.agent.Cred == nil:
 		return nil, "isolation: user needs root to change users; start the container without --user, or set isolation to files"
-	case cfg.UIDRange().Has(m.agent.User.UID) || cfg.UIDRange().Has(m.agent.User.GID):
+	case cfg.UIDRange().Contains(m.agent.User.UID) || cfg.UIDRange().Contains(m.agent.User.GID):
 		return m.agent.Cred, fmt.Sprintf("isolation.uids has the agent's own uid %d or gid %d in it; choose another range", m.agent.User.UID, m.agent.User.GID)
 	}
 	if !m.agent.Tenants.On {

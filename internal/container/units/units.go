@@ -250,7 +250,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.IsConfiguredTask, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
-	policy.Announces, policy.Sheddable = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
+	policy.Announces, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
 		policy.ParkOnOutput = refusalText
 	}

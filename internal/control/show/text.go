@@ -13,8 +13,8 @@ const (
 	nameWidth = 40
 	// phraseWidth is the maximum width of a cell with words, in columns.
 	phraseWidth = 120
-	// mostMarks is the maximum number of combining marks on a letter. Real languages need two.
-	mostMarks = 2
+	// maxMarks is the maximum number of combining marks on a letter. Real languages need two.
+	maxMarks = 2
 	// blanks are characters that Unicode classifies as letters or symbols although they are invisible.
 	blanks = "\u115f\u1160\u2800\u3164\uffa0"
 )
@@ -52,18 +52,18 @@ func plainText(text string) bool {
 // escape writes text to b, escaped as Line describes.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := mostMarks // a mark at the beginning is escaped, because it would join the text before it
+	marks := maxMarks // a mark at the beginning is escaped, because it would join the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(b, `\x%02x`, text[0])
-			marks = mostMarks
-		case mark && marks >= mostMarks, !strconv.IsPrint(r), strings.ContainsRune(blanks, r):
+			marks = maxMarks
+		case mark && marks >= maxMarks, !strconv.IsPrint(r), strings.ContainsRune(blanks, r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
-			marks = mostMarks
+			marks = maxMarks
 		case mark:
 			b.WriteString(text[:n])
 			marks++

@@ -58,7 +58,7 @@ func hostile(text string) (what string) {
 		case unicode.In(r, unicode.C, unicode.Zl, unicode.Zp):
 			return string(r)
 		case unicode.Is(unicode.M, r):
-			if marks++; marks > mostMarks {
+			if marks++; marks > maxMarks {
 				return "a heap of marks"
 			}
 		default:

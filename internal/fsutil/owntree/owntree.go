@@ -68,8 +68,8 @@ type Walk struct {
 
 type inode struct{ dev, ino uint64 }
 
-// hasNamesOutside reports whether a file has names (hard links) outside the tree, which may be in a directory of another user.
-func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
+// hasLinksOutside reports whether a file has names (hard links) outside the tree, which may be in a directory of another user.
+func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
@@ -194,7 +194,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced by another process
-	case w.hasNamesOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
+	case w.hasLinksOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err := w.separate(in, parent, name, st)
 		if w.stop != nil {
 			return
@@ -287,7 +287,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 		return
 	}
 	changed, err := false, fsutil.ErrHardLink
-	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasNamesOutside(st) {
+	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasLinksOutside(st) {
 		changed, err = fsutil.ChangeOwner(fd, st, w.To, w.DryRun)
 	}
 	switch {

@@ -111,7 +111,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		s.actInTime(q, o)
 		guard.Go("carrying out orders", func() {
 			for s.next(q, profile) {
-				s.carryOut(q)
+				s.executeCurrent(q)
 			}
 		})
 		return o
@@ -185,9 +185,9 @@ func (s *Queues) next(q *queue, profile string) bool {
 	return q.current != nil
 }
 
-// carryOut records the current order and passes it to the supervisor. Only the queue's goroutine calls it, for one order after
-// the other.
-func (s *Queues) carryOut(q *queue) {
+// executeCurrent records the current order and passes it to the supervisor. Only the queue's goroutine calls it, for one order
+// after the other.
+func (s *Queues) executeCurrent(q *queue) {
 	o := q.current
 	sync, err := s.backend.Record(o)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// refused78 is the exit code after which PID 1 parks a gateway until its configuration changes.
-const refused78 = 78
+// exitParked is the exit code after which PID 1 parks a gateway until its configuration changes.
+const exitParked = 78
 
 // Main confines this process according to the plan in argv (see isolation.Argv), and executes the command in argv. If argv
 // contains the word "save", Main instead writes the container's rules to a file for later processes. It returns the exit code.
@@ -34,7 +34,7 @@ func Main(argv, env []string) int {
 	words := argv[:isolation.Head(argv)]
 	if name := value(words, "name"); value(words, "refused") != "" {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, value(words, "refused"))
-		return refused78
+		return exitParked
 	}
 	err := errors.New("the command is missing")
 	if len(words) > 0 {

@@ -112,12 +112,12 @@ func filter() []bpf.Instruction {
 	}
 	program = append(program, failCallUnless(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, failCallUnless(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
-	program = append(program, keepMark()...)
+	program = append(program, denyMarkChange()...)
 	for _, request := range refusedControls {
 		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
-	// Landlock can't limit the ports on which multipath TCP, SMC and SCTP listen, so the filter refuses these sockets. Programs fall
-	// back to TCP.
+	// Landlock can't limit the ports on which multipath TCP, SMC and SCTP listen, so the filter refuses these sockets. Programs
+	// fall back to TCP.
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
 		program = append(program, failCallUnless(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
@@ -126,10 +126,10 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// keepMark returns instructions that make a change of the limit RLIMIT_RTTIME fail. Its value is the mark by which hinit
+// denyMarkChange returns instructions that make a change of the limit RLIMIT_RTTIME fail. Its value is the mark by which hinit
 // finds the processes of a run (package proc). With a changed mark, a process could count as another profile's process, or
 // as no profile's. Reading the limit is allowed. After the instructions, the number of the call is loaded again.
-func keepMark() []bpf.Instruction {
+func denyMarkChange() []bpf.Instruction {
 	return append(failCallUnless(unix.SYS_SETRLIMIT, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 1}, unix.EPERM),
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_PRLIMIT64, SkipTrue: 8},
 		load(dataArg1), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 5},

@@ -156,7 +156,7 @@ func (l *logger) run(wake int) int {
 			return l.c.fatal(exitSystem, "unable to poll: "+strerror(err))
 		}
 		now = time.Now()
-		if fds[0].Revents != 0 && l.signalled(wake, now) && ending.IsZero() {
+		if fds[0].Revents != 0 && l.handleSignals(wake, now) && ending.IsZero() {
 			ending = now.Add(partialTime)
 		}
 		readable := len(fds) > 1 && fds[1].Revents != 0
@@ -213,8 +213,8 @@ func (l *logger) patience(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// signalled handles the signals that have arrived. end reports whether s6-log must end.
-func (l *logger) signalled(wake int, now time.Time) (end bool) {
+// handleSignals handles the signals that have arrived. end reports whether s6-log must end.
+func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	var came [64]byte
 	n, _ := unix.Read(wake, came[:]) // an error means no signal
 	for _, s := range came[:max(n, 0)] {

@@ -102,9 +102,9 @@ func (s *Service) closePipe() {
 	}
 }
 
-// Take opens the directory at path for the service. link is true if path is a symbolic link. If an earlier directory of this
-// name has a service that has not ended yet, the new service uses the same pipe. Call Begin next.
-func (s *Service) Take(path string, link bool) error {
+// OpenDirectory opens the directory at path for the service. link is true if path is a symbolic link. If an earlier directory of
+// this name has a service that has not ended yet, the new service uses the same pipe. Call Begin next.
+func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ func (s *Service) dropLogger() {
 	if s.LoggerPlace == nil {
 		return
 	}
-	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
+	_ = s.do(supervisor.StayDown{Name: s.LoggerName()})
 	s.scanner.Unwatch(s.LoggerPlace.Path) // the watch still exists if the outer directory was moved
 	s.closePipe()
 	s.LoggerPlace.close()
@@ -280,9 +280,9 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle does the work for which a supervisor record was lost. If the supervisor has forgotten a service that is being
-// removed, Settle marks it as gone. It also removes a logger that has exited or whose time is over.
-func (s *Service) Settle() {
+// RepairLost does the work for which a supervisor record was lost. If the supervisor has forgotten a service that is being
+// removed, RepairLost marks it as gone. It also removes a logger that has exited or whose time is over.
+func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
 	}

@@ -152,9 +152,9 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 		}
 		return s.host.Do(ctx, supervisor.Once{Name: name})
 	case 'O':
-		return s.host.Do(ctx, supervisor.Unwant{Name: name})
+		return s.host.Do(ctx, supervisor.StayDown{Name: name})
 	case 'Q':
-		err := s.host.Do(ctx, supervisor.Unwant{Name: name})
+		err := s.host.Do(ctx, supervisor.StayDown{Name: name})
 		if _, gateway := profiles.SlotProfile(name); gateway && native {
 			return errors.Join(err, s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.Unwant, name) }))
 		}

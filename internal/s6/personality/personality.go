@@ -20,9 +20,9 @@ const (
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init must act as s6. If HINIT_S6 is set, it decides. If not, the init acts as s6 if it is PID
+// ActsAsS6 reports whether this init must act as s6. If HINIT_S6 is set, it decides. If not, the init acts as s6 if it is PID
 // 1 in an image made for s6.
-func Wanted() bool {
+func ActsAsS6() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
 	}
@@ -38,7 +38,7 @@ func Wanted() bool {
 // Path returns the PATH for all processes that this init starts as the agent's user. home is the user's home directory.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
-	if Wanted() {
+	if ActsAsS6() {
 		path = withCommands(path)
 	}
 	return path

@@ -34,7 +34,7 @@ func (w *Switch) On() *S6 { return w.s6.Load() }
 func (w *Switch) Open(ctx context.Context) error {
 	s6, err := Open(ctx, w.host, w.settings())
 	if err == nil {
-		w.turnOn(s6)
+		w.activate(s6)
 	}
 	return err
 }
@@ -50,10 +50,10 @@ func (w *Switch) TakeOver(old *Handover) {
 		w.host.Warn("%v", err)
 		return
 	}
-	w.turnOn(s6)
+	w.activate(s6)
 }
 
-func (w *Switch) turnOn(s6 *S6) {
+func (w *Switch) activate(s6 *S6) {
 	w.s6.Store(s6)
 	w.follow(s6, s6.Exports())
 }

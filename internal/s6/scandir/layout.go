@@ -78,7 +78,7 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 		return nil, nil, err
 	}
 	defer base.Close()
-	if err := base.Grow(append([]fsutil.Node{
+	if err := base.AddNodes(append([]fsutil.Node{
 		{Name: "basedir", Mode: fs.ModeDir | 0o755},
 		{Name: environmentDir, Mode: fs.ModeDir | 0o755},
 	}, envFiles(l.Env)...)); err != nil {
@@ -104,7 +104,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
-		if l.emptyOld(dir, id.UID) {
+		if l.emptyOldDir(dir, id.UID) {
 			return dir, nil
 		}
 		_ = dir.Close() // an error doesn't matter: nothing was written through it
@@ -120,9 +120,9 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenNoLink(path, owner)
 }
 
-// emptyOld gives a directory to owner and empties it. It reports whether that succeeded. It fails if the directory has too many
-// files to remove quickly, or if it belonged to another user and is not empty.
-func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
+// emptyOldDir gives a directory to owner and empties it. It reports whether that succeeded. It fails if the directory has too
+// many files to remove quickly, or if it belonged to another user and is not empty.
+func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
 		return false
@@ -303,16 +303,16 @@ const fewFiles = 2000
 
 func hasFewFiles(in *fsutil.Dir, name string) bool {
 	left := fewFiles
-	return leavesRoom(in, name, &left)
+	return hasFewFilesIn(in, name, &left)
 }
 
-func leavesRoom(in *fsutil.Dir, name string, left *int) bool {
+func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	entries, more, err := in.ReadSome(name, *left)
 	if *left -= len(entries); err != nil || more {
 		return false
 	}
 	for _, e := range entries {
-		if e.IsDir() && !leavesRoom(in, path.Join(name, e.Name()), left) {
+		if e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) {
 			return false
 		}
 	}
@@ -333,7 +333,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 	defer dir.Close()
 	for {
-		entries, more, err := dir.ReadSome("", fsutil.MostNames)
+		entries, more, err := dir.ReadSome("", fsutil.MaxNames)
 		for _, e := range entries {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}

@@ -48,17 +48,17 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 func (s *Scanner) checkSlots() {
 	s.pending.Store(false)
 	s.looked = time.Now()
-	gone := s.goneSlots()
+	gone := s.removedSlots()
 	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
 		e := s.entries[name]
 		switch {
 		case gone[name]:
-			s.isLost(e)
+			s.handleRemoved(e)
 		case e.Slot != nil && e.Slot.Kind == other:
 			e.Service.Refresh()
 		}
 		if e.Service != nil {
-			e.Service.Settle()
+			e.Service.RepairLost()
 		}
 		if e.Refused != (foreign.ID{}) { // forget the complaint once the directory has changed: a later fault is new
 			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
@@ -73,9 +73,9 @@ func (s *Scanner) checkSlots() {
 	}
 }
 
-// goneSlots returns the names of the slots whose directory was removed or replaced. It checks all slots with a single change of
-// identity.
-func (s *Scanner) goneSlots() map[string]bool {
+// removedSlots returns the names of the slots whose directory was removed or replaced. It checks all slots with a single change
+// of identity.
+func (s *Scanner) removedSlots() map[string]bool {
 	gone := make(map[string]bool)
 	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, don't report any slot as gone
 		for name, e := range s.entries {
@@ -88,7 +88,7 @@ func (s *Scanner) goneSlots() map[string]bool {
 	return gone
 }
 
-func (s *Scanner) isLost(e *entry) {
+func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
 	switch slot.Kind {
@@ -247,7 +247,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 		service = foreign.New(serviceHost{s.host, s}, name)
 		s.scheduleCheck() // foreign directories are checked more often
 	}
-	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
+	if err := service.OpenDirectory(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err
 	}
 	slot.ID = service.Main.ID

@@ -111,7 +111,7 @@ func (h *host) Do(_ context.Context, e supervisor.Event) error {
 			return supervisor.ErrUnknown
 		}
 		delete(h.services, e.Name)
-	case supervisor.Unwant:
+	case supervisor.StayDown:
 		if v := h.services[e.Name]; v != nil {
 			next := *v
 			next.Want = supervisor.WantDown

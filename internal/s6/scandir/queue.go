@@ -130,16 +130,16 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// unseenMost is the maximum number of queued slots that are made before the next publish. A publish after each slot would be
+// maxUnpublished is the maximum number of queued slots that are made before the next publish. A publish after each slot would be
 // expensive, because its cost grows with the number of slots.
-const unseenMost = 64
+const maxUnpublished = 64
 
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {
 		s.makeOrReport(first.name)
 	}
-	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= unseenMost) {
+	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= maxUnpublished) {
 		s.publish()
 	}
 	if first.reached != nil {
@@ -193,7 +193,7 @@ func (s *Scanner) complete(e *entry) {
 	if len(nodes) == 0 {
 		return
 	}
-	if err := e.Slot.dir.Grow(nodes); err != nil && s.nameUnchanged(e.Slot) {
+	if err := e.Slot.dir.AddNodes(nodes); err != nil && s.nameUnchanged(e.Slot) {
 		s.host.Say("cannot complete the slot of %s: %v", e.Slot.Name, err)
 	}
 }

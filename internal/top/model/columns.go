@@ -13,8 +13,8 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// mostMeasurements is the maximum number of measurements of a service that are kept for its graphs.
-const mostMeasurements = 60
+// maxMeasurements is the maximum number of measurements of a service that are kept for its graphs.
+const maxMeasurements = 60
 
 // usageHistory holds the latest measurements of a service in seen. last is the newest measurement. known is false if the usage
 // could not be measured.
@@ -26,7 +26,7 @@ type usageHistory struct {
 
 func (r *usageHistory) add(u Usage, known bool) {
 	r.last, r.known = u, known
-	r.seen = append(r.seen[max(len(r.seen)-mostMeasurements+1, 0):], u)
+	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
 }
 
 // sparks draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height is the

@@ -17,9 +17,9 @@ type screenLayout struct {
 	lines int // number of lines of the pane below its title
 }
 
-// leastTable is the minimum number of rows that the table keeps while a pane is shown. On a shorter terminal, the pane replaces
+// minTableRows is the minimum number of rows that the table keeps while a pane is shown. On a shorter terminal, the pane replaces
 // the table.
-const leastTable = 4
+const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
@@ -29,7 +29,7 @@ func (m *Model) layout() (at screenLayout) {
 		return at
 	}
 	at.lines = max(body/2, 6)
-	if at.rows = body - at.lines - 1; at.rows < leastTable || m.pane.zoomed {
+	if at.rows = body - at.lines - 1; at.rows < minTableRows || m.pane.zoomed {
 		at.rows, at.lines = 0, max(body, 0)
 		at.pane = at.head
 		at.head = -1

@@ -37,7 +37,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	if c.Whole {
 		m.forgetRemoved()
 	}
-	m.arrange()
+	m.rebuildRows()
 }
 
 // forgetRemoved drops the usage and the marks of services that were removed.
@@ -77,7 +77,7 @@ func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 		r.add(u, is)
 	}
 	if m.table.sort == byCPU || m.table.sort == byMemory {
-		m.arrange()
+		m.rebuildRows()
 	}
 }
 
@@ -106,8 +106,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about the state of a host, and whether the host needs one. It needs one if it does not answer, stops, boots,
-// waits for its lease or has a warning.
+// hostLine returns a line about the state of a host, and whether the host needs one. It needs one if it does not answer, stops,
+// boots, waits for its lease or has a warning.
 func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {

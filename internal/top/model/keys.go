@@ -24,7 +24,7 @@ func (m *Model) Key(key string) []Order {
 	switch m.asking {
 	case filterAsked:
 		m.editText(key, &m.table.filter)
-		m.arrange()
+		m.rebuildRows()
 		return nil
 	case searchAsked:
 		if m.editText(key, &m.pane.search); key == "enter" && m.pane.search != "" {
@@ -131,7 +131,7 @@ func (m *Model) handleView(key string) bool {
 		m.sortBy((t.sort + step) % count)
 	case "i":
 		t.reversed = !t.reversed
-		m.arrange()
+		m.rebuildRows()
 	case "p":
 		m.regroup()
 	case "f":
@@ -171,7 +171,7 @@ func (m *Model) sortBy(column order) {
 		m.table.sort, m.table.reversed = column, false
 	}
 	m.message = message{"sorted by " + orderNames[m.table.sort], false}
-	m.arrange()
+	m.rebuildRows()
 }
 
 // open shows a pane below the table. If that pane is already shown, open closes it.
@@ -201,7 +201,7 @@ func (m *Model) escape() {
 		m.table.marks = make(map[ID]bool)
 	default:
 		m.table.filter = ""
-		m.arrange()
+		m.rebuildRows()
 	}
 }
 

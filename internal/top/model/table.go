@@ -100,8 +100,8 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// arrange rebuilds the rows of the table. It filters, sorts and groups the services. The cursor stays on its service.
-func (m *Model) arrange() {
+// rebuildRows rebuilds the rows of the table. It filters, sorts and groups the services. The cursor stays on its service.
+func (m *Model) rebuildRows() {
 	t := &m.table
 	words := strings.Fields(t.filter)
 	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.matchesFilter(s, words) })
@@ -241,7 +241,7 @@ func (m *Model) regroup() {
 		}
 	}
 	m.message = message{groupingNames[t.groups], false}
-	m.arrange()
+	m.rebuildRows()
 }
 
 // inGroups appends the rows of all groups to the table: for each group its header, and then its services unless the group is
@@ -293,5 +293,5 @@ func (m *Model) toggleFold() {
 	}
 	t.folded[r.group] = !t.folded[r.group]
 	t.at = row{group: r.group}.place()
-	m.arrange()
+	m.rebuildRows()
 }

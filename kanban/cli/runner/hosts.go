@@ -136,8 +136,8 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 	}
 }
 
-// gitMost is the maximum number of bytes of git's output that are read.
-const gitMost = 1 << 20
+// maxGitOutput is the maximum number of bytes of git's output that are read.
+const maxGitOutput = 1 << 20
 
 // book returns the registry of runs that this process supervises. Its supervisor reaps all children of this process.
 var book = sync.OnceValues(onehost.Book)
@@ -186,7 +186,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 	}
 }
 
-// output runs a command and returns at most gitMost bytes of its output. It stops the command when ctx ends.
+// output runs a command and returns at most maxGitOutput bytes of its output. It stops the command when ctx ends.
 func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	b, err := book()
 	if err != nil {
@@ -218,7 +218,7 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // reading from memory can't fail
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // reading from memory can't fail
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

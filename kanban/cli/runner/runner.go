@@ -121,7 +121,7 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	if run.PID == 0 && run.End != nil {
 		return kanban.Worker{}, fmt.Errorf("%s", run.End.Error)
 	}
-	return sighting(run).Worker, nil
+	return workerReport(run).Worker, nil
 }
 
 // hostErrors lists the kinds of error that mean that the host can't start any worker now. The value is true if the worker may
@@ -146,8 +146,8 @@ func wrapHostError(err error) error {
 }
 
 // WorkerStates implements [kanban.Runner].
-func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
-	out := make([]kanban.Sighting, len(refs))
+func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+	out := make([]kanban.WorkerReport, len(refs))
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
@@ -160,9 +160,9 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 		}
 		switch {
 		case known:
-			out[i] = sighting(run)
+			out[i] = workerReport(run)
 		case ref.PID == 0:
-			if out[i] = r.findUnrecorded(ref); out[i].Sight == kanban.Alive {
+			if out[i] = r.findUnrecorded(ref); out[i].Liveness == kanban.Alive {
 				r.wakeWhenEnded(out[i].Worker)
 			}
 		default:
@@ -172,31 +172,31 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	return out, nil
 }
 
-// sighting converts the state of a run to a [kanban.Sighting].
-func sighting(run client.Run) kanban.Sighting {
-	s := kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
+// workerReport converts the state of a run to a [kanban.WorkerReport].
+func workerReport(run client.Run) kanban.WorkerReport {
+	s := kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
 	if run.End != nil {
-		s.Sight, s.Exit = kanban.Ended, exitOf(run)
+		s.Liveness, s.Exit = kanban.Ended, exitOf(run)
 	}
 	return s
 }
 
-// nowhere is the path of a directory that can never exist, so a run with this directory fails to start.
-const nowhere = os.DevNull + "/withdrawn"
+// missingDir is the path of a directory that can never exist, so a run with this directory fails to start.
+const missingDir = os.DevNull + "/withdrawn"
 
 // Withdraw implements [kanban.Runner]. It makes sure that the worker of an attempt is never started. A host starts only one run
 // for each tag. So Withdraw uses up the tag with a run that fails to start. If the host refuses this run, it would also refuse
 // the worker.
-func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
-	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nowhere})
+func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
+	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: missingDir})
 	if err == nil {
 		r.note(run)
-		return sighting(run), nil
+		return workerReport(run), nil
 	}
 	if err := wrapHostError(err); errors.As(err, new(*kanban.HostError)) {
-		return kanban.Sighting{}, err
+		return kanban.WorkerReport{}, err
 	}
-	return kanban.Sighting{Sight: kanban.NeverStarted}, nil
+	return kanban.WorkerReport{Liveness: kanban.NeverStarted}, nil
 }
 
 func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {
@@ -300,16 +300,16 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
 // environments of all processes for the id of the attempt.
-func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.Sighting {
+func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
 		ticks, _ := proc.StartTicks(pids[0])
-		return kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: pids[0], Start: ticks}}
+		return kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: pids[0], Start: ticks}}
 	case sure:
-		return kanban.Sighting{Sight: kanban.NeverStarted}
+		return kanban.WorkerReport{Liveness: kanban.NeverStarted}
 	}
-	return kanban.Sighting{Sight: kanban.Unknown}
+	return kanban.WorkerReport{Liveness: kanban.Unknown}
 }
 
 // Leftovers implements [kanban.Runner].

@@ -42,16 +42,16 @@ const (
 	failedLimit = 30 * time.Second
 	// passLimit is the time limit of a pass. The next pass does the remaining work.
 	passLimit = 5 * time.Minute
-	// askEvery is the pause between two attempts to lock a board. A gateway, or a command that makes one pass, releases the lock
-	// within patientTimes such pauses. Only a longer wait is reported.
-	askEvery     = 250 * time.Millisecond
-	patientTimes = 4
+	// lockRetryPause is the pause between two attempts to lock a board. A gateway, or a command that makes one pass, releases the
+	// lock within patientTimes such pauses. Only a longer wait is reported.
+	lockRetryPause = 250 * time.Millisecond
+	patientTimes   = 4
 	// lastLook is the pause between the passes that the server makes while the container stops. lastLimit is the time limit for
 	// all these passes together.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter is the longest pause between a change of the file and the pass that it causes, see [board.pauseBeforePass].
-	restAfter = 20 * time.Millisecond
+	// maxPassPause is the longest pause between a change of the file and the pass that it causes, see [board.pauseBeforePass].
+	maxPassPause = 20 * time.Millisecond
 	// The server warns when tasks are ready and none was started for stuckRounds intervals. Two such warnings are at least
 	// stuckEvery apart.
 	stuckRounds = 6
@@ -74,7 +74,7 @@ func (b *board) serve(ctx context.Context) {
 		if b.d, err = b.server.Board(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.say(b.slug, word{err.Error(), true})
+				b.server.say(b.slug, boardText{err.Error(), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
@@ -107,9 +107,9 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 		}
 		if times == patientTimes {
 			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
-			b.server.say(b.slug, word{text: "waits: another dispatcher has the board"})
+			b.server.say(b.slug, boardText{text: "waits: another dispatcher has the board"})
 		}
-		if !pause.For(ctx, askEvery) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
+		if !pause.For(ctx, lockRetryPause) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return false
 		}
 	}
@@ -191,10 +191,10 @@ func (b *board) passes(ctx context.Context) {
 }
 
 // pauseBeforePass waits before a pass that another program has caused by a change of the file. It waits as long as the last
-// pass took, at most restAfter. Without this pause, a busy board would cause one pass after the other. The end of a worker
+// pass took, at most maxPassPause. Without this pause, a busy board would cause one pass after the other. The end of a worker
 // ends the pause. pauseBeforePass returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
-	rest := time.NewTimer(min(b.took, restAfter))
+	rest := time.NewTimer(min(b.took, maxPassPause))
 	defer rest.Stop()
 	select {
 	case <-rest.C:
@@ -229,7 +229,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 		return 0, false
 	case err != nil:
 		log.Warn("a pass has failed", "error", err)
-		b.server.say(b.slug, word{"a pass has failed: " + err.Error(), true})
+		b.server.say(b.slug, boardText{"a pass has failed: " + err.Error(), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
@@ -274,7 +274,7 @@ func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.T
 			again = left
 		} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
 			b.summary = now
-			b.server.say(b.slug, word{text: Summary(st, res)})
+			b.server.say(b.slug, boardText{text: Summary(st, res)})
 		}
 	}
 	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {

@@ -27,7 +27,7 @@ type Server struct {
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
 	Say   func(text, trouble string) // reports the state of the boards, and the faults that a person must repair, or ""; may be nil
-	Ready func()                     // called once, after the first attempt to lock each board or readyAtMost; may be nil
+	Ready func()                     // called once, after the first attempt to lock each board or maxReadyDelay; may be nil
 	// Stopping reports whether the container is stopping, which also ends the workers. Nil means that it never is.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -38,21 +38,21 @@ type Server struct {
 	boardsAtWarning int           // number of boards in the last warning that there are too many; 0: none yet
 	ended           chan struct{} // receives when the server stops serving a board
 
-	saying sync.Mutex      // guards the fields below, and allows one call of Say at a time
-	words  map[string]word // by board
+	saying sync.Mutex           // guards the fields below, and allows one call of Say at a time
+	words  map[string]boardText // by board
 	said   [2]string
 }
 
-// word is the text about one board for [Server.Say]. trouble is true if a person must repair the fault that the text
+// boardText is the text about one board for [Server.Say]. trouble is true if a person must repair the fault that the text
 // describes.
-type word struct {
+type boardText struct {
 	text    string
 	trouble bool
 }
 
-// mostBoards is the maximum number of boards that are served. A limit is needed because each board uses descriptors and a
+// maxBoards is the maximum number of boards that are served. A limit is needed because each board uses descriptors and a
 // watcher, and an agent can create any number of board directories.
-const mostBoards = 64
+const maxBoards = 64
 
 // rescanEvery is the interval at which the list of boards is read even if no change is reported.
 const rescanEvery = time.Hour
@@ -63,7 +63,7 @@ const rescanEvery = time.Hour
 // still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
-	s.serves, s.words = make(map[string]*board), make(map[string]word)
+	s.serves, s.words = make(map[string]*board), make(map[string]boardText)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dir := filepath.Join(s.Boards.Root, "kanban", "boards")
@@ -98,16 +98,16 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// readyAtMost is the longest delay of the readiness report because of boards that can't be opened. The gateways wait for this
+// maxReadyDelay is the longest delay of the readiness report because of boards that can't be opened. The gateways wait for this
 // report, and a broken board must not prevent their start.
-const readyAtMost = 3 * time.Second
+const maxReadyDelay = 3 * time.Second
 
-// tellReady reports that the service is ready, once it has tried to lock each board or readyAtMost has passed.
+// tellReady reports that the service is ready, once it has tried to lock each board or maxReadyDelay has passed.
 func (s *Server) tellReady(ctx context.Context) {
 	s.mu.Lock()
 	boards := slices.Collect(maps.Values(s.serves))
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, readyAtMost)
+	ctx, cancel := context.WithTimeout(ctx, maxReadyDelay)
 	defer cancel()
 	for _, b := range boards {
 		select {
@@ -133,9 +133,9 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 		if m.Archived || s.serves[m.Slug] != nil {
 			continue
 		}
-		if len(s.serves) >= mostBoards {
+		if len(s.serves) >= maxBoards {
 			if s.boardsAtWarning != len(list) {
-				s.Log.Warn("there are too many boards; the rest is not dispatched", "served", mostBoards, "boards", len(list))
+				s.Log.Warn("there are too many boards; the rest is not dispatched", "served", maxBoards, "boards", len(list))
 			}
 			s.boardsAtWarning = len(list)
 			break
@@ -146,7 +146,7 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			defer guard.Catch("serving board " + m.Slug)
 			b.serve(ctx)
 			if ctx.Err() == nil {
-				s.say(m.Slug, word{})
+				s.say(m.Slug, boardText{})
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 }
 
 // say replaces the text about one board, and reports the texts of all boards through Say. An empty word removes the board's text.
-func (s *Server) say(slug string, w word) {
+func (s *Server) say(slug string, w boardText) {
 	s.saying.Lock()
 	defer s.saying.Unlock()
 	if s.words[slug] = w; w.text == "" {

@@ -34,13 +34,13 @@ func await(t *testing.T, what string, so func() bool) {
 // office is who works in these tests: workers are rows of a map.
 type office struct {
 	mu   sync.Mutex
-	jobs map[string]kanban.Sight // by task and run
+	jobs map[string]kanban.Liveness // by task and run
 	all  []string
 	wake chan struct{}
 }
 
 func newOffice() *office {
-	return &office{jobs: make(map[string]kanban.Sight), wake: make(chan struct{}, 1)}
+	return &office{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
 }
 
 func key(r kanban.Ref) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
@@ -55,17 +55,17 @@ func (o *office) Start(_ context.Context, job kanban.Job) (kanban.Worker, error)
 	return kanban.Worker{PID: os.Getpid()}, nil
 }
 
-func (o *office) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+func (o *office) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := make([]kanban.Sighting, len(refs))
+	out := make([]kanban.WorkerReport, len(refs))
 	for i, r := range refs {
-		out[i] = kanban.Sighting{Sight: o.jobs[key(r)], Exit: kanban.Exit{Known: true, Code: 1}}
+		out[i] = kanban.WorkerReport{Liveness: o.jobs[key(r)], Exit: kanban.Exit{Known: true, Code: 1}}
 	}
 	return out, nil
 }
 
-func (o *office) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
+func (o *office) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	list, err := o.WorkerStates(ctx, []kanban.Ref{ref})
 	return list[0], err
 }
@@ -324,8 +324,8 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// Somebody had removed the board's write-ahead log or its index. After that the service and the other programs wrote two boards, and tasks were
-// lost.
+// Somebody had removed the board's write-ahead log or its index. After that the service and the other programs wrote two boards,
+// and tasks were lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {

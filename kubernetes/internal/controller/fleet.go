@@ -89,7 +89,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	in, profiles := f.input(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
 	if !plan.SpareSince.IsZero() {
-		seen.see(spareKey, "", now)
+		seen.observe(spareKey, "", now)
 	}
 	seen.end()
 	if plan.Replicas < in.Replicas {

@@ -151,7 +151,7 @@ func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}
 	}
-	one := v.seen.see("lease "+host, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
+	one := v.seen.observe("lease "+host, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
 	d := l.LeaseDurationSeconds
 	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
@@ -164,7 +164,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 		if s := pod.DeletionGracePeriodSeconds; s != nil {
 			limit += time.Duration(*s) * time.Second
 		}
-		if v.now.Sub(v.seen.see("end "+string(pod.UID), "", v.now).since) > limit {
+		if v.now.Sub(v.seen.observe("end "+string(pod.UID), "", v.now).since) > limit {
 			return "its pod does not end", false
 		}
 		return "its pod is being replaced", true
@@ -229,8 +229,8 @@ func pending(pod *corev1.Pod) string {
 const (
 	// spareKey is the key of the sighting that tells since when the pool could do with one host less.
 	spareKey = "spare"
-	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may be
-	// given up.
+	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may
+	// be given up.
 	restartLimit = 10 * time.Minute
 )
 
@@ -241,7 +241,7 @@ func (v *view) overdue(host string) bool {
 	if i >= 0 && (!v.hosts[i].Replacing || v.hosts[i].Serving) {
 		return false
 	}
-	return v.now.Sub(v.seen.see("away "+host, "", v.now).since) > restartLimit
+	return v.now.Sub(v.seen.observe("away "+host, "", v.now).since) > restartLimit
 }
 
 // herePhases are the phases that a host reports only if it has the profile's data.

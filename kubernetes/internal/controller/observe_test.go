@@ -37,8 +37,8 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 	return trouble, replacing, last.heard
 }
 
-// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. A host that was behind was lost
-// while it reported, and one that was ahead was not when it had ended.
+// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. A host that was behind was
+// lost while it reported, and one that was ahead was not when it had ended.
 func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
 		r := newRounds()
@@ -125,7 +125,7 @@ func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}
 	v.seen.begin()
-	v.seen.see(spareKey, "", v.now)
+	v.seen.observe(spareKey, "", v.now)
 	v.seen.end()
 	if in, _ := f.input(v); !in.SpareSince.Equal(v.now) {
 		t.Errorf("spare since %s", in.SpareSince)

@@ -34,9 +34,9 @@ var (
 	templateResource = extensions.WithResource("sandboxtemplates")
 )
 
-// mostPools limits the number of warm pools. Agents can create containers from arbitrarily many different specs, and each spec
+// maxWarmPools limits the number of warm pools. Agents can create containers from arbitrarily many different specs, and each spec
 // needs its own pool.
-const mostPools = 4
+const maxWarmPools = 4
 
 // createClaim creates a claim for a container if a warm pool has a ready Sandbox with the same pod spec. Otherwise it returns
 // false, and the caller has to create a new Sandbox. It then creates a pool for later containers with this spec, if a pool can
@@ -91,10 +91,10 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 
-// makePool creates a warm pool with its template, unless there are mostPools already.
+// makePool creates a warm pool with its template, unless there are maxWarmPools already.
 func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *corev1.Pod) error {
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
-	if err != nil || len(pools.Items) >= mostPools {
+	if err != nil || len(pools.Items) >= maxWarmPools {
 		return err
 	}
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)

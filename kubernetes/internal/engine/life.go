@@ -106,8 +106,8 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	return r.container(), nil
 }
 
-// whyMost limits how many reasons are kept for containers that have disappeared.
-const whyMost = 4096
+// maxGoneReasons limits how many reasons are kept for containers that have disappeared.
+const maxGoneReasons = 4096
 
 // rememberReason remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
 func (e *Engine) rememberReason(r *record) {
@@ -116,7 +116,7 @@ func (e *Engine) rememberReason(r *record) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.why) >= whyMost {
+	if len(e.why) >= maxGoneReasons {
 		clear(e.why)
 	}
 	if c := r.container(); c.Reason != "" {

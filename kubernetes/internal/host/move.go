@@ -43,8 +43,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return err
 	}
-	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer and
-	// SetAside. In that case the gateway may have written data that was not sent, so take the data back.
+	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer
+	// and SetAside. In that case the gateway may have written data that was not sent, so take the data back.
 	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
@@ -96,7 +96,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
 	}
 	err = h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token)
-	if errors.Is(err, errCut) {
+	if errors.Is(err, errInterrupted) {
 		return err
 	}
 	return h.reportMoveError(ctx, p, err)

@@ -21,8 +21,8 @@ import (
 const (
 	// stopTime is the maximum time to wait for a gateway to stop.
 	stopTime = 5 * time.Minute
-	// mostSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
-	mostSteps = 20
+	// maxSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
+	maxSteps = 20
 )
 
 // serviceName returns the name of the service that runs the gateway of a profile.
@@ -33,8 +33,8 @@ func serviceName(profile string) string { return "gateway-" + profile }
 // anything, the object is read afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
-	for range mostSteps {
-		local, err := h.look(name, uid, p)
+	for range maxSteps {
+		local, err := h.localState(name, uid, p)
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		}
 		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write also returns the fresh object
 	}
-	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, mostSteps)
+	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)
 }
 
 func versionOf(p *v1alpha1.AgentProfile) string {
@@ -100,8 +100,8 @@ func object(p *v1alpha1.AgentProfile) *placement.Object {
 	return o
 }
 
-// look returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
-func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
+// localState returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
+func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
 	local, err := h.store.Look(name, uid)
 	if err != nil {
 		return local, err

@@ -86,8 +86,8 @@ func (s *Store) exists(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// mostRecord is the maximum size, in bytes, of a file that the store itself has written.
-const mostRecord = 4 << 20
+// maxRecordBytes is the maximum size, in bytes, of a file that the store itself has written.
+const maxRecordBytes = 4 << 20
 
 // open opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: if
 // the file is a named pipe, it returns an error.
@@ -139,7 +139,7 @@ func (s *Store) list(name string) ([]fs.DirEntry, error) {
 
 // read returns the record of a live profile, or nil if there is none.
 func (s *Store) read(name string) (*record, error) {
-	text, err := s.content(path.Join(liveDir, name), mostRecord)
+	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

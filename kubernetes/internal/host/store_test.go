@@ -170,7 +170,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if to, _ = OpenStore(at); to == nil { // as after a crash
 			t.Fatal("the store does not open")
 		}
-		if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil && !errors.Is(err, errCut) {
+		if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil && !errors.Is(err, errInterrupted) {
 			t.Fatal(err)
 		}
 		if cuts == 0 && look(t, to, "u1").Incoming != partialNonce {
@@ -209,7 +209,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	most.Store(3 << 20)
 	_, from, _ := server(t, s, most)
 	to, at := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); !errors.Is(err, errCut) {
+	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	text := strings.Repeat(rand.Text(), 1<<18)
@@ -316,20 +316,20 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 }
 
-// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier each of them stayed, and the host's memory
-// ended in the middle of moves.
+// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier each of them stayed, and the
+// host's memory ended in the middle of moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, _, _ := server(t, s, &atomic.Int64{})
 	address := o.listener.Addr().String()
 	open := 0
-	for _, c := range idle(t, address, "127.0.0.2", 2*mostCallsOfAPod) {
+	for _, c := range idle(t, address, "127.0.0.2", 2*maxConnectionsPerPod) {
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 			open++
 		}
 	}
-	if open != mostCallsOfAPod {
+	if open != maxConnectionsPerPod {
 		t.Errorf("one address has %d connections", open)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
@@ -357,21 +357,21 @@ func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
 	return all
 }
 
-// TestAnAgentThatHoldsConnectionsOpenDelaysNoMove has an agent on the address of the host that fetches, and others elsewhere. Earlier 16 idle
-// connections kept that host from fetching, and 256 each host.
+// TestAnAgentThatHoldsConnectionsOpenDelaysNoMove has an agent on the address of the host that fetches, and others elsewhere.
+// Earlier 16 idle connections kept that host from fetching, and 256 each host.
 func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
-	for what, others := range map[string]int{"on the same address": 0, "on all": mostCalls / mostCallsOfAPod} {
+	for what, others := range map[string]int{"on the same address": 0, "on all": maxConnections / maxConnectionsPerPod} {
 		s, _ := volume(t, "u1", "learnt")
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.judge = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*mostCallsOfAPod) // not even now
+			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // not even now
 			return "to", nil
 		}
 		for i := range others {
-			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), mostCallsOfAPod)
+			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), maxConnectionsPerPod)
 		}
-		idle(t, address, "127.0.0.1", mostCallsOfAPod)
+		idle(t, address, "127.0.0.1", maxConnectionsPerPod)
 		to, _ := volume(t, "", "")
 		if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -393,8 +393,8 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier the host removed all that was
-// in it first, while it did nothing else.
+// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier the host
+// removed all that was in it first, while it did nothing else.
 func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
@@ -413,8 +413,8 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAMoveThatStandsStillLetsItsWorkerGo has a host that sums up a sparse file of an agent, and sends nothing meanwhile. Earlier the other host
-// waited for ever, and four such profiles held all its workers.
+// TestAMoveThatStandsStillLetsItsWorkerGo has a host that sums up a sparse file of an agent, and sends nothing meanwhile. Earlier
+// the other host waited for ever, and four such profiles held all its workers.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(make([]byte, 100)) // the client goes away
@@ -459,15 +459,15 @@ func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Reque
 	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 }
 
-// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads what was sent already, before it sends more. Earlier a profile of which more
-// than 15 GB had come was given up after five minutes, each time.
+// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads what was sent already, before it sends more. Earlier a profile
+// of which more than 15 GB had come was given up after five minutes, each time.
 func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
 	most := &atomic.Int64{}
 	most.Store(22 << 20)
 	o, from, _ := server(t, s, most)
 	to, _ := volume(t, "", "")
-	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); !errors.Is(err, errCut) {
+	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	to.idleTimeout = 500 * time.Millisecond
@@ -482,8 +482,8 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	}
 }
 
-// TestAMoveOfALargeFileSucceedsInTheEnd has a host that needs longer to sum up an honest file than the other one waits at first. Earlier that
-// one waited no longer the next time, so the profile never moved.
+// TestAMoveOfALargeFileSucceedsInTheEnd has a host that needs longer to sum up an honest file than the other one waits at first.
+// Earlier, such a profile waited no longer the next time, so it never moved.
 func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -515,8 +515,8 @@ func soon(t *testing.T, what string, fn func() error) error {
 	}
 }
 
-// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn has agents that put an endless file or a pipe where the fleet writes. Earlier one profile
-// ended the host of all profiles, or held its workers for ever.
+// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn has agents that put an endless file or a pipe where the fleet writes. Earlier
+// one profile ended the host of all profiles, or held its workers for ever.
 func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	endless := func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 10<<40)) }
@@ -544,7 +544,8 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestOneBadRecordStopsNoOtherProfile has files in the store that the fleet has not written. Earlier each of them stopped all profiles.
+// TestOneBadRecordStopsNoOtherProfile has files in the store that the fleet has not written. Earlier each of them stopped all
+// profiles.
 func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	live := filepath.Join(dir, liveDir)
@@ -588,7 +589,7 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	for name, read := range map[string]func() error{
 		filepath.Join(dir, backupsDir, "coder.tar"):              func() error { return h.restore("coder", "u1", "coder.tar") },
 		filepath.Join(dir, incoming("coder", "u1", "n")+".json"): func() error { _, err := s.receipt("coder", "u1", "n"); return err },
-		filepath.Join(part, "archive"):                           func() error { _, _, err := im.Where(); return err },
+		filepath.Join(part, "archive"):                           func() error { _, _, err := im.InterruptedAt(); return err },
 		filepath.Join(dir, "profiles"):                           func() error { return s.openHome("profiles", func(*os.Root) error { return nil }) },
 	} {
 		if err := syscall.Mkfifo(name, 0o600); err != nil {

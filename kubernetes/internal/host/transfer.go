@@ -50,8 +50,8 @@ type offers struct {
 // The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one for each of its
 // workers.
 const (
-	mostCalls       = 256
-	mostCallsOfAPod = 4 * workers
+	maxConnections       = 256
+	maxConnectionsPerPod = 4 * workers
 )
 
 // callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
@@ -72,9 +72,9 @@ func (c *callers) add(one *call) bool {
 			of++
 		}
 	}
-	if of >= mostCallsOfAPod || len(c.all) >= mostCalls {
+	if of >= maxConnectionsPerPod || len(c.all) >= maxConnections {
 		i := slices.IndexFunc(c.all, func(other *call) bool {
-			return !other.named.Load() && (of < mostCallsOfAPod || other.address == one.address)
+			return !other.named.Load() && (of < maxConnectionsPerPod || other.address == one.address)
 		})
 		if i < 0 {
 			return false
@@ -275,7 +275,7 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 	defer home.Close()
 	x := archive.Export{
 		Home: descriptor(home), Name: name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
-		Begin: func(from int64) {
+		BeforeSend: func(from int64) {
 			begun = true
 			if from > 0 {
 				w.WriteHeader(http.StatusPartialContent)
@@ -324,7 +324,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		return err
 	}
 	defer done()
-	snapshot, at, err := im.Where()
+	snapshot, at, err := im.InterruptedAt()
 	if err == nil {
 		r.Header.Set("If-Range", snapshot)
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
@@ -391,8 +391,8 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
 }
 
-// errCut means that a stream ended early. The received part is kept.
-var errCut = errors.New("the stream has ended early; it goes on from there")
+// errInterrupted means that a stream ended early. The received part is kept.
+var errInterrupted = errors.New("the stream has ended early; it goes on from there")
 
 // receive reads an archive from body and stores it as received data. It replaces any data of the object that was received
 // earlier.
@@ -403,7 +403,7 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 	}
 	head, sum, err := im.Run(body)
 	if errors.Is(err, archive.ErrInterrupted) {
-		return errCut
+		return errInterrupted
 	}
 	if err != nil {
 		return err
@@ -432,7 +432,7 @@ func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
 
 // receipt returns the checksum and size of received data.
 func (s *Store) receipt(name, uid, nonce string) (*v1alpha1.Receipt, error) {
-	text, err := s.content(incoming(name, uid, nonce)+".json", mostRecord)
+	text, err := s.content(incoming(name, uid, nonce)+".json", maxRecordBytes)
 	if err != nil {
 		return nil, err
 	}

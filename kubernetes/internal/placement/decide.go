@@ -68,8 +68,8 @@ const (
 	HostRestarts = "HostRestarts"
 )
 
-// mostMoves is the maximum number of moves that are in progress in a pool at the same time.
-const mostMoves = 4
+// maxMoves is the maximum number of moves that are in progress in a pool at the same time.
+const maxMoves = 4
 
 // Action is one step that the controller takes. It is one of the types below.
 type Action interface{ action() }
@@ -87,8 +87,8 @@ type (
 	MarkReachable struct{ Profile string }
 	// MarkPending reports why a profile has no host.
 	MarkPending struct{ Profile, Reason string }
-	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this was
-	// done.
+	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this
+	// was done.
 	GiveUp struct{ Profile, Owner string }
 	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why spec.recover
 	// was ignored, or "" if it was removed.
@@ -216,7 +216,7 @@ func (r *round) decide(p Profile) {
 	if owner != nil {
 		trouble, serving = owner.Trouble, owner.Serving
 	}
-	if (owner != nil && owner.Replacing || owner == nil && r.comes(p)) && !p.Overdue {
+	if (owner != nil && owner.Replacing || owner == nil && r.podWillExist(p)) && !p.Overdue {
 		what = HostRestarts
 	}
 	switch {
@@ -240,9 +240,9 @@ func (r *round) decide(p Profile) {
 	}
 }
 
-// comes reports whether the pod of a profile's owner will be created. The StatefulSet of the hosts creates it, or it is
+// podWillExist reports whether the pod of a profile's owner will be created. The StatefulSet of the hosts creates it, or it is
 // created for this profile.
-func (r *round) comes(p Profile) bool {
+func (r *round) podWillExist(p Profile) bool {
 	n := r.ordinal(p.Owner)
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
@@ -360,7 +360,7 @@ func (r *round) follow(p Profile) {
 
 // move starts a move of a profile if there is a reason for one.
 func (r *round) move(p Profile) {
-	if !p.Installed || r.moves >= mostMoves {
+	if !p.Installed || r.moves >= maxMoves {
 		return
 	}
 	reason := ""

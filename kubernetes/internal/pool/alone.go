@@ -21,8 +21,8 @@ import (
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
-	first    = "-0" // the suffix of the name of a StatefulSet's first pod
-	mostName = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
+	first         = "-0" // the suffix of the name of a StatefulSet's first pod
+	maxNameLength = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
 )
 
 // Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It contains a hash,
@@ -30,7 +30,7 @@ const (
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))
-	return strings.TrimRight(name[:min(len(name), mostName)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
+	return strings.TrimRight(name[:min(len(name), maxNameLength)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
 }
 
 // SinglePodObjects returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a

@@ -31,10 +31,10 @@ func (r *runner) Start(context.Context, kanban.Job) (kanban.Worker, error) {
 	return kanban.Worker{PID: 1 << 30, Start: 1}, nil
 }
 
-func (r *runner) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
-	list := make([]kanban.Sighting, len(refs))
+func (r *runner) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+	list := make([]kanban.WorkerReport, len(refs))
 	for i := range list {
-		list[i].Sight = kanban.Alive
+		list[i].Liveness = kanban.Alive
 	}
 	return list, nil
 }
@@ -43,8 +43,8 @@ func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []ka
 	return make([]kanban.Termination, len(refs))
 }
 
-func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.Sighting, error) {
-	return kanban.Sighting{}, nil
+func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.WorkerReport, error) {
+	return kanban.WorkerReport{}, nil
 }
 
 func (*runner) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
