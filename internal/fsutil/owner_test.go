@@ -230,7 +230,7 @@ func TestOwnTree(t *testing.T) {
 			}
 		}
 		if _, err := d.SubOnSameMount("t/sub"); !errors.Is(err, fsutil.ErrMount) {
-			t.Errorf("SubSame: %v", err)
+			t.Errorf("SubOnSameMount: %v", err)
 		}
 		must(t, w.Give(d, "t/sub", true))
 		if ownerOf(t, base+"/t/sub/mounted") != agentUID {

@@ -237,7 +237,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 	if s == nil || s.Kind != supervisor.KindGateway {
 		return m.Registry.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
 	}
-	if s.PID == 0 && verb != client.VerbStop && verb != orders.Unwant {
+	if s.PID == 0 && verb != client.VerbStop && verb != orders.StayDown {
 		if err := m.Refuse(service); err != nil {
 			return err
 		}
@@ -324,7 +324,7 @@ func event(verb client.Verb, service string) supervisor.Event {
 		return supervisor.Stop{Name: service}
 	case client.VerbRestart:
 		return supervisor.Restart{Name: service}
-	case orders.Unwant:
+	case orders.StayDown:
 		return supervisor.StayDown{Name: service}
 	case client.VerbStart, client.VerbRunOnce: // a gateway is not a task
 	}

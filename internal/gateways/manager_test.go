@@ -27,7 +27,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		{client.VerbStart, profiles.Running, "Start{Name:gateway-coder}", false},
 		{client.VerbStop, profiles.Stopped, "Stop{Name:gateway-coder}", true},
 		{client.VerbRestart, profiles.Running, "Restart{Name:gateway-coder}", false},
-		{orders.Unwant, profiles.Stopped, "Unwant{Name:gateway-coder}", true},
+		{orders.StayDown, profiles.Stopped, "StayDown{Name:gateway-coder}", true},
 	} {
 		h.forgetEvents()
 		if err := m.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {

@@ -79,12 +79,12 @@ type Order struct {
 	err          error  // the result of the order
 }
 
-// Unwant is the verb that sets the desired state of a gateway to down without stopping it (s6-svc -Q).
-const Unwant client.Verb = "unwant"
+// StayDown is the verb that sets the desired state of a gateway to down without stopping it (s6-svc -Q).
+const StayDown client.Verb = "unwant"
 
 // Want returns the desired state that an order sets for its profile.
 func (o *Order) Want() string {
-	if o.Verb == client.VerbStop || o.Verb == Unwant {
+	if o.Verb == client.VerbStop || o.Verb == StayDown {
 		return profiles.Stopped
 	}
 	return profiles.Running

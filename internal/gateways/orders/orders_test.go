@@ -232,7 +232,7 @@ func (w *world) schedule(r *rand.Rand) {
 	for range 5 + r.IntN(25) {
 		switch n := r.IntN(12); n {
 		case 0, 1, 2, 3, 4:
-			verb := []client.Verb{client.VerbStart, client.VerbStop, client.VerbRestart, Unwant}[r.IntN(4)]
+			verb := []client.Verb{client.VerbStart, client.VerbStop, client.VerbRestart, StayDown}[r.IntN(4)]
 			patience := time.Duration(r.IntN(3000)) * time.Millisecond
 			note("%s, for %v", verb, patience)
 			w.mu.Lock()
@@ -411,7 +411,7 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
-		verbs := []client.Verb{"start", "stop", "start", "restart", "start", Unwant, "stop", "restart"}
+		verbs := []client.Verb{"start", "stop", "start", "restart", "start", StayDown, "stop", "restart"}
 		var given []*Order
 		for _, verb := range verbs {
 			given = append(given, w.orders.Submit(verb, "gateway-default", profiles.Default, 0, nil))

@@ -156,7 +156,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	case 'Q':
 		err := s.host.Do(ctx, supervisor.StayDown{Name: name})
 		if _, gateway := profiles.SlotProfile(name); gateway && native {
-			return errors.Join(err, s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.Unwant, name) }))
+			return errors.Join(err, s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.StayDown, name) }))
 		}
 		return errors.Join(err, slot.SetDown(true))
 	case 'p', 'P':

@@ -114,13 +114,13 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 	for _, tt := range []struct{ slot, letters, want string }{
 		{"gateway-coder", "d", "stop gateway-coder"},
 		{"gateway-coder", "u", "start gateway-coder"},
-		{"gateway-coder", "Q", "supervisor.Unwant, unwant gateway-coder"},
+		{"gateway-coder", "Q", "supervisor.StayDown, unwant gateway-coder"},
 		{"gateway-coder", "t", "supervisor.Restart"},
 		{"gateway-coder", "x", ""},
 		{"foreign", "d", "supervisor.Stop"},
 		{"foreign", "u", "supervisor.Start"},
 		{"foreign", "t", "supervisor.SignalMain"},
-		{"foreign", "oOpch", "supervisor.Once, supervisor.Unwant, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
+		{"foreign", "oOpch", "supervisor.Once, supervisor.StayDown, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
 		{registry.MainHermes, "d", ""},
 	} {
 		if err := s.SlotControl(t.Context(), filepath.Join(scan, tt.slot), tt.letters); err != nil {
