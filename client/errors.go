@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 // Unwrap returns the system's error that made the socket unreachable, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Is reports whether e has a kind that target matches. target is one of the Err values of this package.
+// Is reports whether e has a kind that target matches. target is one of the variables in this package whose names begin with Err.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrUnreachable:

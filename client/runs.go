@@ -41,7 +41,7 @@ type Run struct {
 	End        *RunEnd   `json:"end"`   // null while a process of the run is alive
 }
 
-// RunEnd says how a run ended.
+// RunEnd says when and how a run ended.
 type RunEnd struct {
 	Exit
 	Lost       bool    `json:"lost"` // the end of the run was not seen, so the exit is unknown

@@ -36,8 +36,8 @@ const (
 // at any time.
 const StatusVersion = 1
 
-// AsTable is the value of the parameter "as" that asks for the status as a table. The answer then has the header DownHeader, with
-// the number of services that are not up.
+// AsTable is the value of the query parameter "as" with which a request asks for the status as a table. The answer then has the
+// header DownHeader, with the number of services that are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
@@ -116,8 +116,8 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. Its host and since are from a file on the volume that
-// the agent can write. So they are only shown, and no decision depends on them.
+// LeaseHolder describes the process that has the lock of the data volume. Host and Since come from a file on the volume that the
+// agent can write. So hinit only shows these two values, and no decision depends on them.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when that hinit took the lock
@@ -221,7 +221,7 @@ type Service struct {
 // Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // files or user, as the configuration says
-	// restrictions that the kernel enforces, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
+	// restrictions that the kernel enforces, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty if there are none
 	InForce []string `json:"in_force"`
 }
 
@@ -266,7 +266,7 @@ type Check struct {
 	Failed   bool       `json:"failed"`   // the check is failing
 	Failures int        `json:"failures"` // bad answers in a row
 	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
-	At       *time.Time `json:"at"`       // time of that answer, null before the first one
+	At       *time.Time `json:"at"`       // time of the last answer, null before the first one
 }
 
 // CheckPaused is the state of a check that an operator has paused.

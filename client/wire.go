@@ -6,7 +6,8 @@ import (
 )
 
 // Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
-// If a reader is too slow, it gets an event with lost, the number of events that it has missed before the next event.
+// A reader that is too slow gets an event with the key lost: the number of events that the reader has missed before the next
+// event.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // sequence number, which counts up from 1 as long as hinit lives
 	At      time.Time `json:"at"`            // when the event happened
@@ -22,7 +23,7 @@ type Event struct {
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty then
 }
 
-// The ways in which an order can reach hinit, the values of [By.Way].
+// The values of [By.Way]: the ways in which an order can reach hinit.
 const (
 	WayExec = "exec" // the API, called from outside of the container, for example with docker exec
 	WayAPI  = "api"  // the API, called by a process of the container

@@ -20,8 +20,8 @@ const (
 	bootLogTime = "2006-01-02T15:04:05-0700" // local time
 )
 
-// appendBootLog adds a line for each decision to the boot log. If the log has become too large, it first renames it to
-// container-boot.log.1.
+// appendBootLog adds a line to the boot log for each decision of Reconcile. If the log has become too large, it first renames it
+// to container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -41,7 +41,7 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// logFields formats the part of the decision that appears both in the boot log and in the container's output.
+// logFields formats the fields of a decision that appear both in the boot log and in the container's output.
 func (dec Decision) logFields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
 }

@@ -31,7 +31,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned reports a warning that the previous scan did not report.
+// Warned reports a warning that the previous scan of the volume did not find.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

@@ -79,9 +79,9 @@ func (h *dirWatches) close() {
 	}
 }
 
-// add watches the directory at path, unless it is already watched. id is the directory's metadata. complete reports whether the
-// watch will see all changes. It is false on a file system that other machines can change, because this kernel reports only its
-// own changes.
+// add watches the directory at path, unless it is already watched. id is the directory's metadata. The result complete tells
+// whether the watch sees all changes. It is false on a file system that other machines can change, because this kernel reports
+// only its own changes.
 func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
 	if ok && old.dev == id.dev && old.ino == id.ino {
@@ -115,7 +115,7 @@ func (h *dirWatches) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether path is watched, and the watched directory is still the one with the metadata id.
+// watchesAt reports whether path is watched and the watched directory has the metadata id.
 func (h *dirWatches) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
@@ -124,7 +124,7 @@ func (h *dirWatches) watchesAt(path string, id stamp) bool {
 	return ok && w.dev == id.dev && w.ino == id.ino
 }
 
-// forget removes the watch of a path, if any.
+// forget removes the watch on a path, if there is one.
 func (h *dirWatches) forget(path string) {
 	if h == nil {
 		return
@@ -177,8 +177,8 @@ func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	}
 }
 
-// watchHomes watches the directories of the listing l: first the homes of profiles, then some of the directories without the
-// marker.
+// watchHomes adds watches on the directories in the listing l: first on the homes of profiles, then on some of the directories
+// without the marker file.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	if w.inotify == nil {
 		return
@@ -210,12 +210,12 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostUnmarkedWatches is the maximum number of watched directories without the marker. In all other directories without the
-// marker, the next poll finds a new marker, which takes longer.
+// mostUnmarkedWatches is the maximum number of watched directories without the marker file. In the directories that are not
+// watched, only the next poll finds a new marker file.
 const mostUnmarkedWatches = 256
 
-// watchUnmarked watches a directory without the marker. If there are then more than mostUnmarkedWatches such watches, it removes
-// the oldest.
+// watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
+// mostUnmarkedWatches.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
 	if w.inotify == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
@@ -283,7 +283,7 @@ func (w *Watcher) canWatchMore() bool {
 	return false
 }
 
-// warnNotifications reports why notifications are missing or incomplete.
+// warnNotifications reports a warning that says why inotify notifications are missing or incomplete.
 func (w *Watcher) warnNotifications() {
 	err := w.notifyErr
 	if err != nil {
@@ -303,7 +303,7 @@ func inotifyAdvice(err error) string {
 	return ""
 }
 
-// reportWarnings reports the warnings of a full scan, except the ones that the previous full scan already had.
+// reportWarnings reports the warnings of a full scan, except those that the previous full scan also had.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
@@ -315,8 +315,8 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports err as a warning, unless err is the same as the last error with this key. A nil err means that the
-// problem is gone. If the same error comes back later, warnOnce reports it again.
+// warnOnce reports err as a warning, unless the last error with this key had the same text. A nil err means that the problem is
+// gone. If the same error comes back later, warnOnce reports it again.
 func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	if err == nil {
 		delete(w.warned, key)

@@ -34,8 +34,8 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 // volumes that store whole seconds, the lag can be longer.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether one of the files that InputsHash reads was modified after t. t is a time of the
-// volume's clock. A modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't
+// InputsChangedSince reports whether one of the files that InputsHash reads was modified after t. The parameter t is a time of
+// the volume's clock. A modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't
 // be examined is treated as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false

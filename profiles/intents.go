@@ -75,7 +75,7 @@ func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[
 //
 // Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a
 // profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded
-// nothing: the profile doesn't exist, its name or want is invalid, or May forbids the write.
+// nothing: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write.
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if err := in.checkWrite(); err != nil {
 		return nil, err
@@ -107,7 +107,8 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// markPending marks a profile's order as not safely on the disk. at is the time of this order: a newer order is not marked.
+// markPending records that a profile's order is not safely on the disk. The parameter at is the time of this order. If a newer
+// order exists, markPending does nothing.
 func (in *Intents) markPending(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -137,7 +138,7 @@ func (in *Intents) RecordExternal(profile, want string) {
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns the last order for a profile in this process. ok is false if there is none. Want doesn't block.
+// Want returns the last order that this process has recorded for a profile. ok is false if there is no order. Want doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
@@ -187,9 +188,9 @@ const (
 	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want returns the new value if it is valid
 )
 
-// Restore compares the order for a profile with the state seen, which the caller has just read, and follows the rules of Intents.
-// Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at
-// the next scan. Restore blocks on the disk, unless the order and seen agree.
+// Restore compares the order for a profile with the state that the caller has just read (the parameter seen). Then it follows the
+// rules of Intents. Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call
+// Restore again at the next scan. Restore blocks on the disk, unless the order and seen agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.matches(seen) {
 		in.recordMissing(profile, time.Time{})
@@ -234,8 +235,8 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	return Restored, nil
 }
 
-// isRecentlyMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay. i
-// is the profile's order.
+// isRecentlyMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
+// The parameter i is the profile's order.
 func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -255,7 +256,7 @@ func (in *Intents) recordMissing(profile string, missing time.Time) {
 	}
 }
 
-// matches reports whether the state st agrees with the order and the order is on the disk.
+// matches reports whether the order i is on the disk and the state st agrees with this order.
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
 // writtenAt returns the time at which the state file was written. written is the file's modification time. writtenAt returns

@@ -24,7 +24,8 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 	return found, l.warnings, err
 }
 
-// listing is the result of reading profiles/. Each list is in byte order, and no longer than the limit.
+// listing is the result of reading profiles/. Each list is sorted by bytes, and has at most as many entries as the limit on
+// profiles allows.
 type listing struct {
 	marked          []string // profiles
 	unmarked        []string // directories that would be profiles if they had the marker
@@ -37,12 +38,12 @@ type listing struct {
 }
 
 // keepFirst reports whether to keep the directory called name in preference to others when there are more directories than the
-// limit. marked is true if the directory has the marker.
+// limit on profiles allows. marked is true if the directory has the marker.
 type keepFirst func(d *fsutil.Dir, name string, marked bool) bool
 
-// list reads profiles/. A missing directory is treated as empty. If there are more names than the limit, it first keeps the names
-// for which prefer returns true. Next it keeps profiles with a state file, because their gateways ran before. It uses memory only
-// for the names that it keeps.
+// list reads profiles/. A missing directory is treated as empty. If there are more names than the limit on profiles allows, it
+// first keeps the names for which prefer returns true. Next it keeps profiles with a state file, because their gateways ran
+// before. It uses memory only for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -80,8 +81,8 @@ func (s *Store) listWithTimeout(prefer keepFirst) (listing, error) {
 	}
 }
 
-// listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it reports the
-// directory through at (see progress).
+// listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it passes the
+// directory's path to the function at (see progress).
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer keepFirst) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -165,7 +166,7 @@ func isMount(d *fsutil.Dir, name string) bool {
 // maxWarnings is the largest number of warnings about unusable directories in one listing.
 const maxWarnings = 40
 
-// trimWarnings keeps the first maxWarnings warnings in byte order.
+// trimWarnings sorts the warnings by path, and drops all after the first maxWarnings.
 func (l *listing) trimWarnings() {
 	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
 	if len(l.warnings) > maxWarnings {
@@ -173,7 +174,7 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds one warning for each kind of entry that was dropped: warnings, profiles and directories without the marker. The
+// warnRest adds one warning for each kind of entry that was left out: warnings, profiles, and directories without the marker. The
 // texts are constant, so the watcher reports each only once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
@@ -191,8 +192,8 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError returns the error for a directory that has more profiles than the limit. path is the directory, and most is the
-// limit.
+// limitError returns the error for a directory that has more profiles than the limit. path is the directory, and the parameter
+// most is the limit.
 func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
@@ -221,7 +222,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns the kept names in byte order. left reports whether any name was dropped.
+// names returns the kept names in byte order. The result left tells whether any name was dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.most)
 	s.trim(&s.plain, s.most-len(s.preferred))

@@ -13,7 +13,7 @@ import (
 
 const envFile = ".env"
 
-// Info describes a profile in a list.
+// Info describes one profile in the result of [Store.List].
 type Info struct {
 	Profile Profile
 	Active  bool  // the agent's commands use this profile when no name is given
@@ -83,7 +83,7 @@ const (
 )
 
 // RemoveTemporaries removes the temporary directories of an interrupted Create or Delete (see package manage). It keeps a
-// directory that changed at or after the given time, because another process may still use it.
+// directory that changed at or after the time before, because another process may still use the directory.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		var left []string

@@ -56,8 +56,8 @@ const topologyFile = ".hinit-topology"
 
 // Topology returns how the default profile's gateway would serve the profiles if it started now. The first of these that is set
 // decides: the operator's mode, the variable GATEWAY_MULTIPLEX_PROFILES, the agent's configuration. A blank or unknown value
-// counts as unset. If as is not empty, it replaces the operator's recorded mode. Topology reads the disk. After an error, the
-// result is computed without the file that can't be read.
+// counts as unset. If the parameter as is not empty, it replaces the operator's recorded mode. Topology reads the disk. After an
+// error, the result is computed without the file that can't be read.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
@@ -119,7 +119,7 @@ type setting struct {
 	items  []string
 }
 
-// hasNoValue reports whether the key is present but its value is empty, null or ~.
+// hasNoValue reports whether the configuration contains the key, but with an empty value, null or ~.
 func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
@@ -262,7 +262,7 @@ func unquote(s string) string {
 	return s
 }
 
-// parseSwitch parses a boolean by the agent's rules, ignoring case. known is false if s is blank or an unknown word.
+// parseSwitch parses a boolean by the agent's rules, ignoring case. The result known is false if s is blank or an unknown word.
 func parseSwitch(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":

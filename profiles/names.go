@@ -10,7 +10,8 @@ import (
 // deletes or renames it.
 const Default = "default"
 
-// slotPrefix is the prefix of every gateway's slot name. A slot is the service directory of a gateway.
+// slotPrefix is the prefix of every gateway's slot name. A slot is a service directory that the supervisor provides for a
+// gateway.
 const slotPrefix = "gateway-"
 
 // maxServiceName is the maximum length of a profile name for which a gateway can have a service slot.

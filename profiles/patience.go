@@ -33,8 +33,8 @@ func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 	return err
 }
 
-// progress reports to examineEach which directory fn examines next. rel is the directory's path relative to the root, or ""
-// for none. goOn is false after examineEach has given up. In this case fn must return.
+// progress tells examineEach which directory the function fn examines next. rel is the directory's path relative to the root, or
+// "" for none. The result goOn is false after examineEach has given up; fn must then return.
 type progress func(rel string) (goOn bool)
 
 // examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on
@@ -113,15 +113,15 @@ func (a *attempt) beatCount() int {
 	return a.beats
 }
 
-// silentError returns the error for the directory that fn is examining. It wraps errSilent.
+// silentError returns the error that reports the directory which fn is examining as silent. It wraps errSilent.
 func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errSilent}
 }
 
-// giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the count
-// beats, giveUp does nothing and returns false.
+// giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the progress
+// count beats, giveUp does nothing and returns false.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -160,7 +160,8 @@ func (s *Store) isSilent(rel string) bool {
 	return s.silent[rel]
 }
 
-// answers reports whether a directory, relative to the root, answers in time. It does not ask a silent directory again.
+// answers reports whether a directory, relative to the root, answers in time. For a directory that is known to be silent, it
+// returns false without a new call.
 func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false

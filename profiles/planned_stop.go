@@ -90,8 +90,8 @@ type pidRecord struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and begun is
-// its start time. A takeover explains why that gateway exited.
+// TakeoverOf reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and the
+// parameter begun is the start time of that process. A takeover explains why that gateway exited.
 //
 // One of two proofs suffices. Either a valid takeover marker names pid: it was written after begun and within the last 60
 // seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually
@@ -110,7 +110,7 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// namesTarget reports whether the takeover marker t is valid and names the process pid, which was started at begun. A PID alone
+// namesTarget reports whether the takeover marker t is valid and names the process pid, whose start time is begun. A PID alone
 // proves nothing, because PIDs repeat after a restart of the container.
 func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)

@@ -29,7 +29,7 @@ const (
 	maxConfig = 4 << 20
 )
 
-// Action is the decision of Reconcile about a gateway.
+// Action says what the boot does with a gateway.
 type Action string
 
 // The actions, by their names in the boot log.
@@ -45,7 +45,7 @@ const (
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of Reconcile, apart from the files on the volume.
+// BootOptions holds the inputs of Reconcile, apart from the files on the volume.
 type BootOptions struct {
 	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
 	Args []string
@@ -103,8 +103,8 @@ type Plan struct {
 // If a gateway overwrote a desired_state by accident just before the last container ended, Reconcile restores it by the rules of
 // [Intents].
 //
-// Reconcile never fails: a file that can't be read or written causes a warning, and Reconcile decides by the other files.
-// Reconcile blocks on the disk.
+// Reconcile never fails: a file that can't be read or written causes a warning, and Reconcile uses the other files for its
+// decision. Reconcile blocks on the disk.
 //
 // One rule is not in the contract's list. If the container's CMD itself runs the gateway in the foreground, the default gateway
 // is kept down in any state (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes a CMD such a foreground
@@ -139,12 +139,12 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is the number of decisions that may wait for a call of Decided. When this many decisions wait, Reconcile
-// waits until one of them is delivered.
+// decidedAhead is the number of decisions that may wait for a call of Decided. When this many decisions wait, Reconcile waits
+// until one of these calls has ended.
 const decidedAhead = 64
 
-// plan makes the decisions and passes them to o.Decided. args is the CMD without wrappers. volume is false if the volume can't be
-// read.
+// plan makes the decisions and passes them to o.Decided. args is the container's CMD without wrappers. The result volume is false
+// if the data volume can't be read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
@@ -172,7 +172,8 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// makeFinal declares the decisions so far final and sends them to deliver. From then on, decide sends each new decision at once.
+// makeFinal declares all present decisions final, and sends them to the channel deliver. After that, decide sends each new
+// decision at once.
 func (p *Plan) makeFinal(deliver chan<- Decision) {
 	if p.deliver != nil {
 		return
@@ -183,8 +184,8 @@ func (p *Plan) makeFinal(deliver chan<- Decision) {
 	p.deliver = deliver
 }
 
-// decideAll decides for each profile, the default profile first, whether its gateway starts. It sends the decisions to deliver.
-// An error means that the volume can't be used.
+// decideAll decides for each profile, the default profile first, whether its gateway starts. It sends the decisions to the
+// channel deliver. An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.withVolume(func(d *fsutil.Dir) error {
@@ -233,8 +234,8 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	return nil
 }
 
-// reconcileOne decides about the profile called name and removes stale files from its home. It calls start with the
-// incomplete decision, and start returns whether to start the gateway.
+// reconcileOne decides about the profile called name and removes stale files from its home. It passes the incomplete decision to
+// the function start, which returns true if the boot must start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
 	home := "."
@@ -331,7 +332,8 @@ func isTempFile(name string) bool {
 	})
 }
 
-// decide completes the decision dec with start, and adds it and its line of output to the plan.
+// decide completes the decision dec: the parameter start tells whether the boot starts the gateway. It then adds the decision,
+// and its line for the container's output, to the plan.
 func (p *Plan) decide(dec Decision, start bool) {
 	dec.Start, dec.Action = start, ActionRegistered
 	if start {

@@ -33,7 +33,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 	return values, more, err
 }
 
-// secretsIn returns the secrets among the variables of a .env file. more is true if the limits left some out.
+// secretsIn returns the secrets among the variables of a .env file. The result more is true if the limits left some secrets out.
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := mostSecretBytes
 	for _, v := range vars {
@@ -54,7 +54,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	return secrets, false
 }
 
-// isPlaceholder reports whether value is a word that people often write where a secret is missing.
+// isPlaceholder reports whether value is a word, such as "changeme", that people often write in place of a secret.
 func isPlaceholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }

@@ -17,7 +17,7 @@ const slowStopFile = ".hinit-slow-stop"
 // longestStop is the largest duration that hinit accepts when it reads slowStopFile.
 const longestStop = time.Hour
 
-// RecordStopDuration records how long the container took to stop, if that is at least three quarters of budget, its time limit.
+// RecordStopDuration records how long the container took to stop, if that is at least three quarters of the time limit budget.
 // Otherwise RecordStopDuration removes the old record.
 func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.inHome(Default, func(d *fsutil.Dir, home string) error {

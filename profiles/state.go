@@ -65,7 +65,8 @@ type State struct {
 }
 
 // Trouble returns one line about the chat platforms that the gateway reports as retrying or failed, each with its message, sorted
-// by name. It returns "" if there are none. The gateway controls the text, so escape it before you print it on a terminal.
+// by name. It returns "" if no platform is in trouble. The gateway controls the text, so escape it before you print it on a
+// terminal.
 func (s State) Trouble() string { return s.platforms }
 
 // Serves reports whether the gateway says in served_profiles that it serves a profile.
@@ -125,7 +126,7 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped reads a file, and returns its content with the metadata of exactly the version that it read. If other programs keep
+// readStamped reads a file, and returns the content and the metadata of the same version of the file. If other programs keep
 // replacing the file, readStamped gives up after stateTries attempts, and the metadata may be newer than the content.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
@@ -208,7 +209,7 @@ func shorten(text string, most int) string {
 // shortCopy returns a shortened copy of text. As a copy, it does not keep the whole file in memory.
 func shortCopy(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// jsonText returns the value of a JSON string, or the JSON text of any other value. ok is false for null.
+// jsonText returns the decoded text of a JSON string. For any other value it returns the JSON text. ok is false for null.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -227,7 +228,7 @@ func jsonText(value json.RawMessage) (string, bool) {
 // member is a key of a JSON object with its value. It keeps the bytes as they are in the file, so that a rewrite preserves
 // numbers of any size, escapes and the order.
 type member struct {
-	key    string // the decoded name
+	key    string // the decoded key
 	rawKey []byte // with its quotes, as in the file
 	value  json.RawMessage
 }
@@ -354,7 +355,7 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 }
 
 // trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed
-// the file in between. If force is true, it overwrites the file even then.
+// the file since it was read. If force is true, trySetDesired overwrites the file even then.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member

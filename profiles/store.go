@@ -56,10 +56,10 @@ type Store struct {
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
-// "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File
-// operations run with the identity of actor. They run through [blocking.Volume], which limits how many calls may block on
-// the volume at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory
-// as a profile; "" means SOUL.md.
+// "profiles", home is the home of a named profile, and the store is for the volume that contains it (contract, section 4). File
+// operations run with the identity of actor. They run through [blocking.Volume], which limits how many calls may block on the
+// volume at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory as a
+// profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -81,7 +81,7 @@ func (s *Store) SetMaxProfiles(most int) *Store {
 	return s
 }
 
-// Marker returns the name of the file that marks a directory as a profile.
+// Marker returns the name of the file that marks a directory as a profile, such as SOUL.md.
 func (s *Store) Marker() string { return s.marker }
 
 // Root returns the root of the volume, which is the home of the default profile. It doesn't block.
@@ -154,8 +154,8 @@ func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error
 	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// profileLock excludes concurrent writers of one profile. It exists while a goroutine writes to the profile or waits for the
-// lock.
+// profileLock excludes concurrent writers of one profile. A profileLock exists while a goroutine writes to the profile or waits
+// for the lock.
 type profileLock struct {
 	sync.Mutex
 
@@ -190,7 +190,7 @@ func (s *Store) Writing() bool {
 	return len(s.locks) > 0
 }
 
-// stamp is the part of a file's metadata that changes when the content of the file changes.
+// stamp holds the part of a file's metadata that changes when the content of the file changes.
 type stamp struct {
 	dev, ino uint64
 	size     int64
@@ -215,8 +215,8 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// settledBefore reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may
-// be invisible.
+// settledBefore reports whether the last change of the file was well before t. File timestamps are coarse: a change within
+// clockSlack of t may be invisible.
 func (s stamp) settledBefore(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)

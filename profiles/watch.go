@@ -59,9 +59,9 @@ type Watcher struct {
 	interest    map[string]Hash
 	interestNew map[string]bool // profiles whose inputs must be scanned because Interest was called
 
-	// Only the watcher's goroutine uses the fields below.
+	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scanned
-	candidates map[string]bool   // directories in profiles/ without the marker, up to the limit
+	candidates map[string]bool   // directories in profiles/ without the marker, at most as many as the limit on profiles
 	listWarned map[string]bool   // warnings of the last full scan, by message
 	warned     map[string]string // the last error of each kind that warnOnce has reported, by its key
 	notifications
@@ -89,12 +89,12 @@ type lastScan struct {
 	dirComplete bool      // while dir is unchanged, the names in profiles/ are unchanged too
 }
 
-// pending says what must be scanned next because of notifications, and when.
+// pending says what the watcher must scan next because of notifications, and when.
 type pending struct {
 	changedHomes map[string]bool // homes to scan
 	changedNames map[string]bool // changed names in profiles/
 	dirtyAll     bool
-	soon         bool      // an early scan is pending, see WatchOptions.Appear
+	soon         bool      // an early scan is pending, see WatchOptions.SettleEarly
 	first        time.Time // time of the first notification since the last scan; zero if none came
 	due          time.Time // when to scan because of these notifications
 	nextPoll     time.Time
@@ -109,7 +109,7 @@ type request struct {
 // scanned is the watcher's record of a profile: the results of its last scan.
 type scanned struct {
 	profile       Profile
-	scannedAt     time.Time // when the scan began
+	scannedAt     time.Time // when the last scan of the profile began
 	state         State
 	beat          time.Time // time of the last beat
 	stateStamp    stamp     // stamp of the state file
@@ -162,8 +162,8 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // After the end of the watcher the error wraps [context.Canceled].
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
-// Find scans for one profile that the watcher doesn't know yet. Like Rescan, it waits for the scan. It scans only the
-// directory of that name, or the whole volume if that directory isn't enough.
+// Find scans for one profile that the watcher doesn't know yet. Like Rescan, it waits for the scan. It scans only the directory
+// of that name, or the whole volume if that directory does not show what has changed.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -190,9 +190,10 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest requests an [InputsChanged] event whenever the inputs of a profile change, until Disinterest. since is a hash from
-// [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is "", the hash at the next scan
-// takes its place, so earlier changes are not reported. Interest doesn't block, and the supervisor's loop may call it.
+// Interest requests an [InputsChanged] event whenever the inputs of a profile change, until [Watcher.EndInterest] is called. The
+// parameter since is a hash from [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is
+// "", the hash at the next scan takes its place, so earlier changes are not reported. Interest doesn't block, and the
+// supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -200,7 +201,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// EndInterest ends the events that Interest requested; one more event may follow. It doesn't block.
+// EndInterest ends the events that Interest has requested for a profile. One more event may follow. It doesn't block.
 func (w *Watcher) EndInterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,8 +289,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan schedules the scan for a notification that came now. after is the delay. The scan begins at most MaxSettle after
-// the first notification, but a full scan never before notBefore.
+// scheduleScan schedules the scan for a notification that has just come. The parameter after is the delay. The scan begins at
+// most MaxSettle after the first notification, but a full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
@@ -369,7 +370,7 @@ func (w *Watcher) markAll() {
 	w.scheduleSoon()
 }
 
-// scheduleSoon schedules a scan after the short wait WatchOptions.Appear.
+// scheduleSoon schedules a scan after the short wait [WatchOptions].SettleEarly.
 func (w *Watcher) scheduleSoon() {
 	w.soon = true
 	w.scheduleScan(w.o.SettleEarly)

@@ -36,8 +36,8 @@ const (
 // without the marker have no inotify watch, or after a scan that may have missed a change.
 const blindPoll = time.Minute
 
-// scheduleNext sets the time of the next poll after a scan that started at began. err is the error of that scan. After a long
-// scan, scheduleNext also delays the next full scan that a notification causes.
+// scheduleNext sets the time of the next poll. It is called after a scan: began is the time when the scan began, and err is its
+// error. After a long scan, scheduleNext also delays the next full scan that a notification causes.
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -146,8 +146,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.scheduleNext(began, nil)
 }
 
-// changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files,
-// and the directories that now have the marker. all is true if only a full scan can find the changes.
+// changedTimes compares the metadata of the important files with the last scan. The result changed lists the profiles with
+// changed files, and the directories that now have the marker. The result all is true if only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -192,9 +192,9 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the known profiles whose directories no longer exist. here holds the names in the current listing. The
-// watches of all missing directories are removed first. Otherwise a renamed directory, which keeps its inode, couldn't be watched
-// under its new name.
+// reportGone reports the known profiles whose directories no longer exist. The parameter here holds the names of the directories
+// in the current listing. The watches of all missing directories are removed first. Otherwise a renamed directory, which keeps
+// its inode, couldn't be watched under its new name.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
@@ -223,7 +223,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	}
 }
 
-// scanDirty scans the homes about which notifications came, and the names in profiles/ that are new or changed.
+// scanDirty scans each home for which a notification came, and each directory in profiles/ that is new or changed.
 func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.changedNames))
 	names := make([]string, 0, len(w.changedHomes))
@@ -333,7 +333,8 @@ func (w *Watcher) forgetCandidate(name string) {
 	w.inotify.forget(w.store.namedProfile(name).Home)
 }
 
-// dropCandidate forgets one candidate (a directory without the marker) if there are as many as the limit allows.
+// dropCandidate forgets one candidate (a directory without the marker) if there are as many candidates as the limit on profiles
+// allows.
 func (w *Watcher) dropCandidate() {
 	if len(w.candidates) < w.store.max {
 		return
@@ -349,7 +350,7 @@ func (w *Watcher) dropCandidate() {
 	}
 }
 
-// isFull reports whether there are as many profiles as the limit allows.
+// isFull reports whether the volume has as many profiles as the limit allows.
 func (w *Watcher) isFull() bool {
 	named := len(w.known)
 	if w.known[Default] != nil {
@@ -358,7 +359,7 @@ func (w *Watcher) isFull() bool {
 	return named >= w.store.max
 }
 
-// limitKey identifies the warning about the limit of profiles.
+// limitKey identifies the warning that there are more profiles than the limit allows.
 const limitKey = "limit"
 
 // scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet

@@ -12,8 +12,8 @@ type TaskLoop interface {
 	Ended() <-chan struct{}
 }
 
-// AwaitTask blocks until the registered task called name is down, and returns the exit code of the task. The code is 128+n
-// if signal n ended the task. If the task has no exit code, the error says why. If ctx ends first, the error is
+// AwaitTask blocks until the registered task called name is down, and returns the exit code of the task. The code is 128+n if
+// signal n ended the task. If the task did not produce an exit code, the error says why. If ctx ends first, the error is
 // context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {

@@ -54,9 +54,9 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. main returns
-// the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop may have lost the event of a
-// start or an exit. TakeOver finds such events by comparing the state with the PIDs from main. When TakeOver returns, the
+// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. The function main
+// returns the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop may have lost the event of
+// a start or an exit. TakeOver finds such events by comparing the state with the PIDs from main. When TakeOver returns, the
 // snapshot shows the services.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
@@ -111,8 +111,8 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 // Resume adds an event that Run feeds to the machine before any other event. Call Resume before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares a service's state with the PID of its main process (0 for none). If a fault lost the event of a start or an
-// exit, reconcile queues that event for Run.
+// reconcile compares a service's state with main, the PID of its main process (0 for none). If a fault lost the event of a start
+// or an exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, main int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
@@ -139,7 +139,7 @@ func (l *Loop) addLingering(name string, run uint64) {
 	}
 }
 
-// restore fills a new ring with the records of an old ring.
+// restore fills a new ring with records from an old ring, oldest first.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.store(&rec)

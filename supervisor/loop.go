@@ -41,7 +41,7 @@ type Spawner interface {
 // LogSink provides the standard output and error of services, and the last lines of their output. Its methods must not
 // block.
 type LogSink interface {
-	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
+	// Pipes returns the write ends for the next run of a service. The loop closes these ends after the process was started.
 	Pipes(name string) (stdout, stderr *os.File, err error)
 	// Tail requests the last lines of a service's output and returns immediately. When hinit has read all output that the
 	// service has written so far, Tail calls done with these lines in another goroutine.
@@ -55,7 +55,7 @@ type Config struct {
 	Budget        time.Duration                      // time limit of a container shutdown
 	Parallel      int                                // maximum number of services with Policy.Turns that may be starting at one time; 0 for no limit
 	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
-	Children      <-chan os.Signal                   // delivers SIGCHLD; the capacity is 1
+	Children      <-chan os.Signal                   // delivers SIGCHLD; the channel's capacity is 1
 	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if that is impossible
 	Signals       <-chan os.Signal                   // signals to pass to OnSignal
 	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none
@@ -90,7 +90,7 @@ type Loop struct {
 	published
 }
 
-// published holds the state that readers see, and the list of changes for the next snapshot.
+// published holds the state that readers see, and the list of the changes that the next snapshot must show.
 type published struct {
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
@@ -143,8 +143,8 @@ func NewLoop(cfg Config) *Loop {
 // Snapshot returns the state of all services. It never blocks.
 func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
-// News returns a channel that is closed when the snapshot changes. Call it before Snapshot, or a change between the calls is
-// missed.
+// News returns a channel that is closed when the snapshot changes. Call News before Snapshot. Otherwise a change between the two
+// calls is missed.
 func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 
 // History returns the event history. A change appears in the snapshot before its record appears in the history.
@@ -204,9 +204,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. HandleNotify
-// blocks until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and
-// ErrStopping if the loop has ended.
+// HandleNotify passes the sd_notify message t from process pid to the machine, and returns the run to which the process belongs.
+// HandleNotify blocks until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service
+// t.Name, and ErrStopping if the loop has ended.
 func (l *Loop) HandleNotify(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
@@ -310,7 +310,7 @@ func (l *Loop) Run() (code int) {
 	}
 }
 
-// nextDeadline returns the earliest time at which the loop must act without an input, and false if there is no such time.
+// nextDeadline returns the earliest time at which the loop must act without an input, or false if there is no such time.
 func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.on && (!ok || l.flood.next.Before(at)) {
@@ -319,8 +319,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It appends an accepted request to answers, and Run replies to these after the next
-// snapshot. handleRequest replies to a refused request immediately.
+// handleRequest executes a request. It appends an accepted request to the list answers. Run replies to the requests in this list
+// after the next snapshot. handleRequest replies to a refused request immediately.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Readiness of services with checks, and the stop of a service whose checks fail.
+// This part computes the readiness of services with checks, and stops a service whose checks fail.
 
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the readiness reports about a run: from the run itself and from its checks. If hinit ended the run because
-// of a failed check, failedAnswer holds the answer of that check.
+// checks holds the two readiness reports about a run: the one from the run itself and the one from its checks. If hinit ended the
+// run because of a failed check, failedAnswer holds the answer of that check.
 type checks struct {
 	own          readinessReport // report of the run itself
 	probed       readinessReport // report of its ready and start-up checks
@@ -56,9 +56,10 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }
 
-// Messages of sd_notify(3) from the processes of a service.
+// This part handles the sd_notify(3) messages from the processes of a service.
 
-// maxExtensionFactor limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC: this many grace periods.
+// maxExtensionFactor limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC. The limit is this many grace
+// periods.
 const maxExtensionFactor = 10
 
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.

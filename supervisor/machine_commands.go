@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Commands to a service, from operators or from hinit itself, and the signals that these commands cause.
+// This part handles commands to a service, from operators or from hinit itself, and sends the signals that these commands cause.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
@@ -147,7 +147,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.id, signal, scope, false})
 }
 
-// noteCause records why hinit ends a run. A cause that is already recorded is kept.
+// noteCause records an operator or the shutdown as the cause why hinit ends a run. A cause that is already recorded is kept.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":
@@ -243,8 +243,8 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends SIGKILL to the processes that the policy selects (at shutdown: to the whole tree). It also sets the time of the next
-// SIGKILL, because the machine repeats kill until the processes are gone.
+// kill sends SIGKILL to the processes that the policy of the service selects (at shutdown: to the whole tree). It also sets the
+// time of the next SIGKILL, because the machine repeats kill until the processes are gone.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {

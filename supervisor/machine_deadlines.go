@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// Deadlines: transitions that happen when a time has been reached.
+// This part makes the transitions that happen when a time has been reached.
 
 // Deadline returns the time at which Step needs a Tick event. The result is false if no deadline is pending.
 func (m *Machine) Deadline() (time.Time, bool) {

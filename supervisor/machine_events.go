@@ -15,7 +15,7 @@ type (
 		Name   string
 		Policy Policy
 		Want   Want
-		Needs  []string // names of conditions; the service does not start before each has been reported by a NeedMet event
+		Needs  []string // names of conditions; the service does not start before a NeedMet event has reported each of them
 		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event. If
 		// Policy.Announces is also set, it must have sent a Ready event.
 		Checked bool
@@ -85,18 +85,18 @@ type (
 	Exited struct {
 		Name         string
 		PID          int
-		Code         int    // -1 after the end by a signal
-		Signal       int    // 0 after an exit
+		Code         int    // exit code; -1 if a signal ended the process
+		Signal       int    // signal that ended the process; 0 if the process exited by itself
 		OOM          bool   // the kernel's out-of-memory killer killed the process
 		Leftover     bool   // descendants of the process are alive
-		MaybeMembers string // PIDs of living processes that may belong to the run but hide it; "" for none
+		MaybeMembers string // PIDs of living processes that may belong to the run, but hide this; "" for none
 		CPU          time.Duration
 		MaxRSS       int64
 	}
 	// StopCommandEnded reports that the stop command of a service has ended, or could not be started.
 	StopCommandEnded struct {
 		Name     string
-		Run      uint64 // run of the stop command
+		Run      uint64 // run number of the stop command
 		Fault    string // how the command failed; "" if it succeeded
 		Leftover bool   // descendants of the command are alive
 	}
@@ -125,7 +125,7 @@ type (
 		Run   uint64
 		Lines []string
 	}
-	// Ready carries a report of a running service about its own readiness.
+	// Ready carries the report of a running service about its own readiness.
 	Ready struct {
 		Name  string
 		Run   uint64
@@ -173,8 +173,8 @@ type (
 		Name   string
 		Signal int
 	}
-	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only in a
-	// notice.
+	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only if the
+	// record is a notice from a client.
 	Remark struct{ Service, Text, Key, Data string }
 	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything immediately.
 	Shutdown struct {
@@ -240,7 +240,8 @@ type (
 		Run  uint64
 		Exit Exit // the exit of the run before the finish command
 	}
-	// SpawnStop starts the stop command of a service as a run with its own number. After its end the loop sends StopCommandEnded.
+	// SpawnStop starts the stop command of a service as a run with its own number. After the end of the stop command, the loop
+	// sends StopCommandEnded.
 	SpawnStop struct {
 		Name string
 		Run  uint64

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Starts and exits of the processes of a service, and the transitions that follow from them.
+// This part handles the starts and exits of the processes of a service, and the transitions that follow from them.
 
 func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
@@ -108,8 +108,9 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants that a dead process has left behind. of names the dead process, for the reason text: the main
-// process or the finish command. If leftover is false, no descendants are left, and the next transition follows immediately.
+// endLeftovers ends the descendants that a dead process has left behind. The parameter of names the dead process in the reason
+// text: the main process or the finish command. If leftover is false, no descendants are left, and the next transition follows
+// immediately.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -129,8 +130,8 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 }
 
 // leftoversGone is called after all descendants of the run, or of the finish command, have ended. If the stop command is still
-// alive, it waits for the end of this command. Then it starts the finish command, or settles the service if the finish command
-// has already run.
+// alive, leftoversGone waits for the end of this command. Then it starts the finish command, or settles the service if the finish
+// command has already run.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.command.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -260,7 +261,7 @@ func (m *Machine) random() float64 {
 // names, and programs in the container choose their length.
 const maxErrorText = 1 << 10
 
-// Shorten cuts a text to the length that the history keeps.
+// Shorten cuts a text to the greatest length that the history keeps, which is maxErrorText bytes.
 func Shorten(text string) string {
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"

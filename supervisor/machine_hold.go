@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Holds: services wait before their start, or are ended, because the container lacks memory or a profile uses too much disk
-// space. A hold does not change their desired state.
+// This part handles holds: services wait before their start, or are ended, because the container lacks memory or a profile uses
+// too much disk space. A hold does not change the desired state of a service.
 
-// shortage records which services must not run because memory or disk space is short.
+// shortage records which services must not run, because memory or disk space is short.
 type shortage struct {
 	all  string            `reexec:"full"` // why all services with Policy.Sheddable must wait before they start; "" if they need not wait
 	held map[string]string // why a single service must not run, by name; a step replaces the map, so that undo can restore the old one
@@ -61,8 +61,8 @@ func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	}
 }
 
-// holdStarts makes services with Policy.Sheddable wait before they start, for the given reason. With an empty reason it starts
-// the waiting services.
+// holdStarts makes all services with Policy.Sheddable wait before they start, and shows them the given reason. With an empty
+// reason it starts the waiting services.
 func (m *Machine) holdStarts(now time.Time, reason string) {
 	if m.shortage.all == reason || m.phase != running {
 		return
@@ -82,8 +82,8 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	}
 }
 
-// shortageFor returns why a service must wait for memory or disk space, and the name of this need: NeedMemory or NeedDisk.
-// reason is "" if the service may start.
+// shortageFor returns the reason why a service must wait for memory or disk space, and the name of this need: NeedMemory or
+// NeedDisk. The reason is "" if the service may start.
 func (m *Machine) shortageFor(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {
 	case isDiskHold(held):

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Dependencies between services, limits on restarts, and tasks.
+// This part handles dependencies between services, limits on restarts, and tasks.
 
 // RestartAfter says which kinds of exit are followed by an automatic restart. It does not apply to exits that hinit requested.
 type RestartAfter string
 
-// The values of RestartAfter. After an exit without a restart, the service is down if the exit code means success. Otherwise it
-// is failed.
+// The values of RestartAfter. After an exit without a restart, the service is down if the exit code means success. Otherwise the
+// service is failed.
 const (
 	RestartAlways    RestartAfter = ""
 	RestartOnFailure RestartAfter = "on-failure" // an exit code that does not mean success, or a signal
@@ -297,7 +297,7 @@ func (s *service) isActive() bool {
 }
 
 // dependantHeights returns a height for each service that others need: the length of the longest chain of live dependants above
-// it. top is the greatest height. A shutdown ends services in the order of their heights.
+// it. The result top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {

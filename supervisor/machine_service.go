@@ -36,7 +36,7 @@ type service struct {
 	dependencyState
 }
 
-// tally counts the exits of a service.
+// tally counts the exits and restarts of a service.
 type tally struct {
 	restarts      int
 	exits         causeCounts // all exits by cause, including failed starts
@@ -87,7 +87,7 @@ type killProgress struct {
 	growing bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
 }
 
-// stopCommand describes the stop command of a service while its processes are alive.
+// stopCommand describes a stop command while any of the command's processes is alive.
 type stopCommand struct {
 	run uint64    // run number of the stop command; 0 when neither the command nor a descendant of it is alive
 	end time.Time // when the command and its descendants will be killed

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Shutdown: the end of the container.
+// This part shuts down the container.
 
 func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
@@ -18,8 +18,8 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 }
 
 // beginShutdown immediately asks all services to end, except loggers and services that other services need. A needed service is
-// asked when its dependants have ended, or when its share of the time is over. The last part of the budget is reserved for the
-// time after SIGKILL.
+// asked when its dependants have ended, or when its share of the time budget is over. The last part of the budget is reserved for
+// the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))

@@ -10,7 +10,7 @@ import (
 // needs the processor, so too many at once would delay all of them.
 
 const (
-	// turnTime is the maximum time for which a service that is not ready counts as starting (keeps its turn).
+	// turnTime is the maximum time for which a service that is not ready counts as starting, and so keeps its turn.
 	turnTime = 10 * time.Second
 	// shortTurn replaces turnTime when many services in a row have not become ready in time. The services then seem not to
 	// report readiness. If each of 500 services counted as starting for 10 s, the last one would start after 40 minutes.
@@ -31,7 +31,7 @@ type turns struct {
 	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
 
-// holdsTurn reports whether a service counts against the limit on simultaneous starts now.
+// holdsTurn reports whether a service counts as starting at the time now, against the limit on simultaneous starts.
 func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }

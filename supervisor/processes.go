@@ -13,7 +13,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// How the loop starts and reaps processes.
+// This part starts, signals and reaps processes for the loop.
 
 // spawn starts the main process of a run.
 func (l *Loop) spawn(a Spawn) Event {
@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // s6 passes this value after an end by a signal
+		code = 256 // s6 passes this value if a signal ended the run
 	}
 	u.finish = a.Run
 	spec := u.Spec
@@ -206,7 +206,7 @@ func formatPIDs(pids []int) string {
 	return b.String()
 }
 
-// forgetRun drops a run whose main process ended earlier. It is called after the last process of the run has ended.
+// forgetRun forgets a run. It is called after the last process of the run has ended, if the main process ended earlier.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

@@ -24,8 +24,8 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// addTo extends files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that addTo adds
-// below fd are closed in the new process.
+// addTo extends the list files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that
+// addTo adds below fd are closed in the new process.
 func (n *notifier) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
@@ -36,7 +36,7 @@ func (n *notifier) addTo(files []*os.File) []*os.File {
 	return all
 }
 
-// closeWriter closes hinit's copy of the writing end. Call it after the spawn.
+// closeWriter closes hinit's copy of the writing end. Call closeWriter after the process was started.
 func (n *notifier) closeWriter() { _ = n.w.Close() }
 
 // close closes the reading end, which ends the goroutine.

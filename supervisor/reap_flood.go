@@ -23,8 +23,9 @@ type flood struct {
 	since time.Time
 }
 
-// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of orphans that the
-// reap found. matters is false during a shutdown: then a flood ends immediately. changed reports whether f.on has changed.
+// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of orphans that the reap
+// found. The parameter matters is false during a shutdown; a flood then ends immediately. The result changed tells whether f.on
+// has changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

@@ -77,8 +77,8 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the overwritten records that are still kept and have a Seq below end, oldest first. These are the last records of
-// each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
+// Kept returns the overwritten records that are still kept and have a Seq below the parameter end, oldest first. These are the
+// last records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
 		records = append(records, *rec)
@@ -86,7 +86,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 	return records
 }
 
-// Older works like Kept, but returns only the records with a Seq above after, and doesn't copy them.
+// Older works like Kept, but returns only the records with a Seq above the parameter after, and doesn't copy them.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {
@@ -109,9 +109,9 @@ func (r *Ring) publish() {
 	}
 }
 
-// Since returns the records after cursor, oldest first. lost is the number of records after cursor that were overwritten before
-// they could be read. A cursor is the Seq of the last record that was read, or 0 to begin. Since may be called from any
-// goroutine and does not block.
+// Since returns the records after cursor, oldest first. The result lost is the number of records after cursor that were
+// overwritten before the caller could read them. A cursor is the Seq of the last record that was read, or 0 to begin. Since may
+// be called from any goroutine and does not block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	head := r.head.Load()
 	if head > ringSize && cursor < head-ringSize {

@@ -27,7 +27,7 @@ const (
 	Failed    State = client.StateFailed
 )
 
-// Want is the desired state of a service, set by an operator or by the boot.
+// Want is the desired state of a service, as an operator or the boot has set it.
 type Want string
 
 // The two desired states.

@@ -70,7 +70,7 @@ func (u *undo) save(s *service) {
 	u.services = append(u.services, *s)
 }
 
-// restore restores the state from before the step, unless the step has completed.
+// restore resets the machine to the state before the step, unless the step has completed.
 func (u *undo) restore(m *Machine) {
 	if !u.armed {
 		return

@@ -76,7 +76,7 @@ func (u *unit) setDefinition(next Unit) {
 	}
 }
 
-// openFiles returns the descriptors for a new process. own lists the files that the caller must close after the start.
+// openFiles returns the descriptors for a new process. The result own lists the files that the caller must close after the start.
 func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {

@@ -112,7 +112,8 @@ func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadRe
 	return ask[client.ReloadReply](ctx, c, q)
 }
 
-// Topology changes how many gateways serve the profiles. If how is the zero value, it only returns the current topology.
+// Topology changes how many gateways serve the profiles. If the parameter how is the zero value, Topology only returns the
+// current topology.
 func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
 	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
@@ -120,8 +121,8 @@ func (c *Client) Topology(ctx context.Context, how client.Topology) (client.Topo
 // reexecPoll is the interval at which Reexec asks whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program.
-// The services keep running. Reexec returns hinit's description once the new program answers.
+// Reexec makes hinit replace its running program with the program in the file binary. If binary is empty, it uses the file of the
+// running program. The services keep running. Reexec returns hinit's description once the new program answers.
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -191,8 +192,8 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 	return out.Runs, err
 }
 
-// Run returns one run. If wait is positive, it returns when no process of the run is alive, or when that time is over. If the
-// time is over first, End is nil.
+// Run returns one run. If wait is positive, it returns when no process of the run is alive, or when the time wait is over. If the
+// time is over first, Run.End is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
 	query := url.Values{"wait_ms": unlessZero(max(wait.Milliseconds(), 0))}
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
@@ -238,10 +239,10 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
-// SlotWait waits until the slot is in the state until. It returns immediately if the slot is already in that state. The states
-// are named after the options of s6-svwait: u is up, U is up and ready, d is down, D is down with all its processes ended. r is a
-// new run, and R is a new run that is ready. The number of an old run may follow d, D, r and R ("r12", see [Slot.Run]). The wait
-// then also ends if the slot left that run before this call.
+// SlotWait waits until the slot of dir is in the state that the parameter until names. It returns immediately if the slot is
+// already in that state. The states are named after the options of s6-svwait: u is up, U is up and ready, d is down, D is down
+// with all its processes ended. r is a new run, and R is a new run that is ready. The number of an old run may follow d, D, r and
+// R ("r12", see [Slot.Run]). The wait then also ends if the slot left that run before this call.
 //
 // The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {

@@ -24,7 +24,7 @@ import (
 type Client struct {
 	places  func() []string        // paths at which hinit may listen, in order of preference; nil for a client with a fixed socket
 	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
-	found   bool                   // a search has found the socket, so the user that runs its server must be checked
+	found   bool                   // a search has found the socket, so the user who runs the server must be checked
 	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
 	cutTime time.Duration
 }

@@ -21,7 +21,7 @@ const (
 	answerTime = 10 * time.Second
 	// workTime is the time limit for requests that make hinit read many files.
 	workTime = time.Minute
-	// longestWait is the longest time that the server waits by default for the effect of a command.
+	// longestWait is the longest default time for which the server waits for the effect of a command.
 	longestWait = 40 * time.Second
 	// maxReply limits the size of an answer. Any program may listen on the socket, not only hinit.
 	maxReply = 64 << 20
@@ -48,7 +48,7 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// on returns the values of the query parameter of a switch: "1" if it is on, none if it is off.
+// on returns the values of the query parameter for a switch: "1" if the switch is on, and no value if it is off.
 func on(is bool) []string {
 	if is {
 		return []string{"1"}
@@ -68,13 +68,13 @@ func post(doing, path string, body any) apiCall {
 	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within returns q with the given time limit.
+// within returns a copy of q with the given time limit.
 func (q apiCall) within(limit time.Duration) apiCall {
 	q.limit = limit
 	return q
 }
 
-// reply is a successful answer. Its body is not read yet.
+// reply is a successful answer. The body of the answer is not read yet.
 type reply struct {
 	io.Reader
 	header        http.Header
@@ -82,8 +82,8 @@ type reply struct {
 	close         func() // ends the connection; must be called
 }
 
-// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream
-// returns.
+// stream calls fn for each JSON document of an answer. It returns at the end of the answer. If fn returns an error, stream ends
+// early with this error.
 func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -263,7 +263,7 @@ func Reason(err error) error {
 	return err
 }
 
-// withAction adds the failed action to e. If the caller's context has ended, it returns the cause of that instead.
+// withAction adds the failed action to the error e. If the caller's context has ended, it returns the context's cause instead.
 func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

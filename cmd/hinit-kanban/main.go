@@ -1,6 +1,6 @@
 // Command hinit-kanban implements the task board that agent profiles share, and the dispatcher of its tasks. It is the program
 // behind hinit kanban. If it is started as root, it changes to the agent's user. Under the name hinit-limits, the program sets
-// limits and then executes a worker. It owns no goroutine.
+// resource limits and then executes the worker of a task. It owns no goroutine.
 package main
 
 import (

@@ -31,7 +31,7 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // sets limits and the user, then executes the command
+	case proc.LimitsName: // hinit-limits sets resource limits and the user, then executes the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code

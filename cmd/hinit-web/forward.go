@@ -51,7 +51,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, err)
 }
 
-// stateFile returns the path of the file in which hinit forward records what it has sent.
+// stateFile returns the path of the file in which hinit forward records how far it has sent the logs.
 func stateFile(env func(string) (string, bool), home string) string {
 	file, _ := env("HINIT_FORWARD_STATE")
 	set, _ := env("HERMES_HOME")

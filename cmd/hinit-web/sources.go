@@ -53,9 +53,9 @@ func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }
 
-// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. The programs
-// are in the directory of this program, and run as its user. For root, the function for boards is missing, because root must not
-// open the agent's files.
+// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. These two
+// programs are in the same directory as this program, and run as the same user. For root, the function for boards is missing,
+// because root must not open the agent's files.
 func programsBeside(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {

@@ -48,8 +48,8 @@ func run(argv []string) int {
 }
 
 // execTools replaces this process with hinit-tools. That program implements all other commands, the s6 tools, and hinit-limits,
-// which sets limits and then executes a command. execTools returns only on failure, with an exit code. Normally package entry has
-// already executed hinit-tools before the Go runtime started; execTools is the fallback if that failed.
+// which sets resource limits and then executes a command. execTools returns only on failure, with an exit code. Normally package
+// entry has already executed hinit-tools before the Go runtime started; execTools is the fallback if that failed.
 func execTools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Export describes an archive to make. Set its fields and call Run.
+// Export describes an archive to make. Set the fields and call Run.
 type Export struct {
 	Home    string   // home of the profile
 	Name    string   // name of the profile
@@ -29,16 +29,16 @@ type Export struct {
 	Secrets bool     // include files with secrets
 	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include links that lead out of the profile
-	// HomeIdle is true if no process writes to the home, so that it can be sent without a snapshot. Run then ignores From, unless
-	// Snapshot is the name that this archive has in Head.Snapshot.
+	// HomeIdle is true if no process writes to the home, so that it can be sent without a snapshot. Run then honors From only if
+	// Snapshot equals Head.Snapshot of the new archive, which means that the home is unchanged.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
 	Snapshot     string // send the kept snapshot with this name; "" makes a new snapshot
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
-	// Backup copies the SQLite database called name from the open directory from to the open directory to. It must not
-	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon
-	// after the end of ctx, even if an agent delays the copy.
+	// Backup copies the SQLite database called name from one open directory to another (the parameters from and to). It must not
+	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon after
+	// the end of ctx, even if an agent delays the copy.
 	Backup         func(ctx context.Context, from, to *os.File, name string) error
 	StopGateway    func() error     // stops the gateway; called after the first pass; may be nil
 	RestartGateway func() error     // lets the gateway start again; called after the last pass; may be nil
@@ -99,7 +99,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 }
 
 // openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot x.Snapshot. The
-// result dir is this directory, and base is its parent: the directory stagingDir in at.
+// result dir is this directory. The result base is its parent, the directory stagingDir below the open home at.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {
@@ -199,8 +199,8 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls do for each file that belongs in the archive, in the order of the archive. files is the directory to read. If
-// HomeIdle is set, eachFile also calls leave for each file that is left out with a reason.
+// eachFile calls the function do for each file that belongs in the archive, in the order of the archive. files is the directory
+// to read. If HomeIdle is set, eachFile also calls the function leave for each file that is left out with a reason.
 func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
@@ -269,7 +269,7 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// skipWriter is a writer that drops the first skip bytes and passes the rest to w.
+// skipWriter is an io.Writer that drops the first skip bytes, and passes the later bytes to w.
 type skipWriter struct {
 	w    io.Writer
 	skip int64

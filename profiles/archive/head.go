@@ -103,9 +103,9 @@ func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// leadsInside reports whether a symbolic link leads to a path within the profile. at is the path of the link, and target is
-// its content. ".." is allowed only at the beginning of target: there it leads to the directories above the link, which are
-// never links themselves.
+// leadsInside reports whether a symbolic link leads to a path within the profile. The parameter at is the path of the link, and
+// target is the content of the link. ".." is allowed only at the beginning of target: there it leads to the directories above the
+// link, which are never links themselves.
 func leadsInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

@@ -29,7 +29,7 @@ type Import struct {
 	Dir                 string       // directory that contains the homes of profiles; created if missing
 	Name                string       // name of the new profile
 	Marker              string       // name of the file that every profile must have; "" for no such file
-	Replace             bool         // replace an existing profile, whose gateway Ready must stop
+	Replace             bool         // an existing profile may be replaced; Ready must stop its gateway
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
 	Links               bool         // allow links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
@@ -85,8 +85,8 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// InterruptedAt describes an interrupted import. snapshot is the snapshot that the import was receiving, and at is the offset in
-// the archive at which the missing part begins.
+// InterruptedAt describes an interrupted import. The result snapshot names the snapshot that the import was receiving. The result
+// at is the offset in the archive at which the missing part begins.
 func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
@@ -101,8 +101,8 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, info.Size(), err
 }
 
-// openTemporary creates and locks the temporary directory. If From is set, it locks the directory that the interrupted import has
-// left.
+// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted
+// import has left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
@@ -119,8 +119,8 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	}
 }
 
-// receive makes the archive available as the file u.archive. If in is not a regular file, receive writes the stream to one. It
-// checks the head before it receives the rest.
+// receive makes the archive available as the file u.archive. If the input stream in is not a regular file, receive copies the
+// stream to one. It checks the head before it receives the rest.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -158,7 +158,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 // start returns a reader for the beginning of the archive, which contains the head.
 func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
-// readHead reads the head from start, and no byte beyond the head.
+// readHead reads the head of the archive from the reader start. It reads no byte beyond the head.
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
 	h, err := t.Next()
@@ -204,7 +204,8 @@ func (u *unpacking) checkTarget() error {
 	return nil
 }
 
-// makeProfile unpacks and checks the archive, calls Ready, and renames the result to the home of the profile.
+// makeProfile unpacks and checks the archive, and calls Import.Ready. Then it renames the unpacked directory to the home of the
+// profile.
 func (u *unpacking) makeProfile() (err error) {
 	home := u.tempDir + "/home"
 	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
@@ -239,8 +240,8 @@ func (u *unpacking) makeProfile() (err error) {
 	return u.commit(home)
 }
 
-// eachFile calls do for each file in the archive after the head, with its path rel in the profile. The last call is for the
-// checksum of the archive, with an empty rel.
+// eachFile calls the function do for each file that follows the head in the archive. rel is the file's path in the profile. In
+// the last call rel is empty, and content is the checksum of the archive.
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	if _, err := u.archive.Seek(0, io.SeekStart); err != nil {
 		return err

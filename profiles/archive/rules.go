@@ -40,8 +40,8 @@ var (
 	identityDirs = []string{"platforms", "pairing"}
 )
 
-// Secret reports whether the file or directory rel is named like one that holds secrets: .env, auth.json, client_secret.json,
-// .ssh and the like. It does not find secrets in other files.
+// Secret reports whether the file or directory rel has a name that is usual for secrets, such as .env, auth.json,
+// client_secret.json or .ssh. It does not find secrets in other files.
 func Secret(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {

@@ -37,10 +37,10 @@ const (
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// copiedFile is a snapshot's record of one file.
+// copiedFile is the record that a snapshot keeps about one file.
 type copiedFile struct {
 	stamp uint64 // stamp of the original when it was copied; 0 means that the file must be copied again
-	pass  uint8  // the last pass in which the original existed
+	pass  uint8  // number of the last pass in which the original existed
 	dir   bool
 	db    bool
 }
@@ -132,10 +132,9 @@ func (s *snapshot) walk(dir string) error {
 	}
 }
 
-// ignoreIfGone decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has
+// ignoreIfGone decides whether the error err about the file rel ends the export. It returns nil if the file is gone or has
 // another type now. It also returns nil, and records the file as left out, if reading the file is not permitted. An error of
-// [os.Root] without an error number means that a directory was replaced by a link out of the home. The file then counts as
-// gone.
+// [os.Root] without an error number means that a directory was replaced by a link out of the home. The file then counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.recordLeftOut(rel, "no permission to read it")
@@ -204,7 +203,7 @@ func (s *snapshot) entry(rel string) error {
 }
 
 // copy replaces the copy of the file rel in the snapshot. torn reports whether the original changed or disappeared while it was
-// copied, or SQLite could not copy it.
+// copied, or whether SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
@@ -232,8 +231,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup copies the database rel with SQLite, within a time that depends on its size. It gives up earlier if the copy stops
-// growing.
+// backup copies the database rel with SQLite, within a time limit that depends on the database's size. It gives up earlier if the
+// copy stops growing.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
 	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
@@ -293,8 +292,8 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish removes the copies of files that the last pass no longer found, counts the remaining files, and writes the head into
-// dir.
+// finish removes the copies of files that the last pass did not find. Then it counts the remaining files, and writes the head of
+// the archive into the directory dir.
 func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
 		s.head.Moment = Inconsistent
@@ -342,9 +341,9 @@ func (s *snapshot) isCompanion(rel string, info fs.FileInfo) bool {
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
-// isDatabase reports whether the file rel is a database that SQLite may open. After SQLite has failed to copy the database, or
-// was too slow for any database, it returns false. It also returns false if a companion is not a regular file, because SQLite
-// would wait for a FIFO in its place.
+// isDatabase reports whether the file rel is a database that SQLite may open. isDatabase returns false after SQLite has failed to
+// copy this database, or has taken too long for any database. It also returns false if a companion is not a regular file, because
+// SQLite would wait for a FIFO in its place.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
 	if s.failedDatabases[rel] {
@@ -368,8 +367,8 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return !s.failedDatabases[rel]
 }
 
-// databaseStamp returns the stamp of the database rel and the time of its last change, with its companion files included. stamp
-// and last are the values of the database file alone.
+// databaseStamp returns the stamp and the last modification time of the database rel together with its companion files. The
+// parameters stamp and last are the values of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {

@@ -105,9 +105,9 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename changes the name of a profile. from is its present name, and to is the new name. The active profile stays active
-// under its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if
-// from doesn't exist, or [ErrExists] if to is in use.
+// Rename changes the name of a profile. The parameter from is its present name, and to is the new name. The active profile stays
+// active under its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist]
+// if from doesn't exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
@@ -167,7 +167,7 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error if name can't belong to a profile, or belongs to the default profile. verb is the operation, for the
+// editable returns an error if name can't belong to a profile, or belongs to the default profile. verb names the operation in the
 // error message.
 func editable(verb, name string) error {
 	err := ValidName(name)
