@@ -17,7 +17,7 @@ import (
 type crash struct {
 	*observedTask
 	release
-	notSimilar bool // leave out of the count of similar crashes, for instance because the worker may have been asked to end
+	notSimilar bool // do not count this crash among similar crashes, for instance because the worker may have been asked to end
 }
 
 // reasonGrace is a time in seconds. If a request may have ended a worker, its task waits for this time after the end.
@@ -32,8 +32,8 @@ func (x Exit) mayBeRequested() bool {
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns the time at which the end of a worker becomes a failure, unless the board has a reason for the end by
-// then. 0 means that the end is a failure immediately.
+// failureTime returns the time at which the end of a worker becomes a failure, unless the board has a reason for the end by that
+// time. 0 means that the end is a failure immediately.
 func (w *observedTask) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -138,8 +138,8 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// failureLimitOf returns the number of failures at which the task is blocked. source says whether the task or the dispatcher sets
-// this limit.
+// failureLimitOf returns the number of failures at which the task is blocked. The result source says whether the task or the
+// dispatcher sets this limit.
 func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -147,7 +147,8 @@ func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string)
 	return int64(cmp.Or(r.limitOverride, p.failureLimit())), "dispatcher"
 }
 
-// countFailure adds a failure to a task that this transaction has released. If blocks is true, it also blocks the task.
+// countFailure adds a failure to a task that this transaction has released. If the parameter blocks is true, countFailure also
+// blocks the task.
 //
 // A block at the failure limit isn't sticky: when the limit is raised, the next promotion pass makes the task ready again. A
 // release may have a lower limit (limitOverride). Such a task is blocked while its failures are still below the ordinary
@@ -222,7 +223,7 @@ const (
 // must recognise the text, because otherwise its word "quota" would hold back the task for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// attempt is an attempt that has ended. It determines how long the next attempt must wait.
+// attempt describes an attempt that has ended. Its outcome determines how long the next attempt must wait.
 type attempt struct {
 	Task     string
 	Run      int64
@@ -234,8 +235,8 @@ type attempt struct {
 // maxBackoffDoublings limits the number of times that the pause between two attempts doubles.
 const maxBackoffDoublings = 4
 
-// retryTime returns the time from which a task may be started again after an attempt. A jitter spreads tasks that failed for the
-// same reason.
+// retryTime returns the time from which a task may be started again after the attempt e. A jitter spreads tasks that failed for
+// the same reason.
 func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -363,10 +364,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns the events after the given time that may delay a waiting task. These are ends of attempts, and
-// comments with a link to GitHub. A comment is returned as an attempt with an empty outcome. The dispatcher schedules its
-// next pass by these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait
-// for another reason are examined at each regular pass.
+// delayingAttempts returns the events later than the parameter after that may delay a waiting task. These are ends of attempts,
+// and comments with a link to GitHub. A comment is returned as an attempt with an empty outcome. The dispatcher schedules its
+// next pass by these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait for
+// another reason are examined at each regular pass.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

@@ -255,7 +255,7 @@ func (p ProfileDirs) Dir(name string) string {
 	return p.path(name)
 }
 
-// List returns the names of the profiles, `default` first.
+// List returns the names of all profiles, `default` first.
 func (p ProfileDirs) List() []string {
 	names := []string{"default"}
 	entries, _ := os.ReadDir(filepath.Join(string(p), "profiles"))
@@ -304,8 +304,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 // Env returns the value of an environment variable, or "". os.Getenv is an Env.
 type Env func(name string) string
 
-// trimmed returns the value of a variable without surrounding blanks. A variable that contains only blanks is the same as an
-// unset one.
+// trimmed returns the value of a variable without surrounding blanks. A variable that contains only blanks counts as unset.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
 // Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if set. Otherwise it is
@@ -355,7 +354,8 @@ func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log
 // TickLock returns the path of the file that a dispatcher locks during each pass over this board.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
-// initLock returns the path of a lock file. A program locks this file while it checks the board and brings it up to date.
+// initLock returns the path of a lock file. A program locks this file while it checks the board's database and brings it up to
+// date.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
 // ledger returns the path of the file in which the dispatcher records the workers that it has started.

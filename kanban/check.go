@@ -60,8 +60,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. Such data comes from a program that has
-// mixed up its descriptors. It has written data of an encrypted connection into the database.
+// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. A TLS record in the file means that a program
+// has mixed up its descriptors, and has written data from an encrypted connection into the database.
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -71,8 +71,8 @@ func tlsNote(head []byte) string {
 	return ""
 }
 
-// integrity returns the fault of a database file, or "". It opens the file read-only, because closing a writable one could write
-// the write-ahead log into a damaged file.
+// integrity returns a description of the fault in a database file, or "". It opens the file read-only. Otherwise, closing the
+// file could write the write-ahead log into a damaged file.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged database file, its write-ahead log and the log's index. It returns the path of the copy. The
-// copy's name contains a hash of the file's content, so repeated attempts make only one copy.
+// copyCorrupt copies a damaged database file with its write-ahead log and the index of the log. It returns the path of the copy.
+// The copy's name contains a hash of the file's content, so repeated attempts make only one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -186,9 +186,9 @@ func (s *Store) lengthError() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog reports whether a write-ahead log contains every page from first to last. size is the size of a page. In SQLite's
-// format, the log is a header of 32 bytes, followed by frames. Each frame is a header of 24 bytes and a page. Frames with
-// another salt than the header are ignored.
+// inLog reports whether a write-ahead log contains every page from number first to number last. The parameter size is the size of
+// a page in bytes. In SQLite's format, the log is a header of 32 bytes, followed by frames. Each frame is a header of 24 bytes
+// and a page. inLog ignores frames whose salt differs from the salt in the header.
 func inLog(path string, size, first, last int64) bool {
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// ttl returns the duration of a claim in seconds: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
-// fifteen minutes.
+// ttl returns the duration of a claim in seconds. This is the parameter asked if it is set, or else
+// HERMES_KANBAN_CLAIM_TTL_SECONDS, or else fifteen minutes.
 func (s *Store) ttl(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -20,8 +20,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, the
-// result is the parameter otherwise, in seconds.
+// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below the parameter
+// least, the result is the parameter otherwise, in seconds.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -104,8 +104,8 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 	return ok && err == nil, err
 }
 
-// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
-// condition isn't met. condition continues the WHERE clause.
+// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if the
+// parameter condition isn't met. condition is SQL that continues the WHERE clause.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -137,12 +137,12 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 type release struct {
 	event          string
 	payload        object
-	outcome        string    // outcome and status of the run
-	why            string    // error of the run
-	resultList     *[]string // list of the [Result] that gets the task's id
+	outcome        string    // value for the columns outcome and status of the run
+	why            string    // value for the column error of the run
+	resultList     *[]string // list in [Result] to which the task's id is added
 	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
-	extra          object    // further members of the event gave_up, which is added if the task reaches the failure limit
+	extra          object    // further members of the event gave_up, which is recorded if the task reaches the failure limit
 	set            string    // SQL that sets more columns; args are the arguments of this SQL
 	args           []any
 	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
@@ -220,9 +220,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because
-// a second worker on the same task would be worse. For a survivor, endWorkers extends the claim and adds an event. The
-// parameter survives is the event's reason.
+// endWorkers terminates workers, and calls the function gone for each worker that has ended. A worker that survives keeps its
+// task, because a second worker on the same task would be worse. For a survivor, endWorkers extends the claim and adds an event.
+// The parameter survives is the event's reason.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -260,7 +260,8 @@ func (p *pass) extend(w *observedTask) error {
 	})
 }
 
-// releaseForReclaim returns the release for a claim that is taken from its worker. It is not a failure of the task.
+// releaseForReclaim returns the release for a claim that is taken from its worker. The release does not count as a failure of the
+// task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{

@@ -35,7 +35,7 @@ const (
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
 	survivorDefers       = 120
-	clockSlack           = 60 // a time further in the future was written before the clock was set back
+	clockSlack           = 60 // a time that is further in the future was written before the clock was set back
 	systemicCrashes      = 3
 	exitRateLimited      = 75
 	sigTerm              = 15
@@ -124,8 +124,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value converts the value of a key with the function use. It returns missing if the key is absent or null. If use rejects
-// the value, it returns invalid and adds a warning, in which want describes the valid values.
+// value converts the value of a key with the function use. It returns the parameter missing if the key is absent or null. If use
+// rejects the value, it returns the parameter invalid and adds a warning, in which want describes the valid values.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {

@@ -127,8 +127,8 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
-// returns [errNothing].
+// change runs the function do in one transaction, with the task that has this id. It returns false if the task does not exist, or
+// if do returns [errNothing].
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
@@ -144,8 +144,8 @@ func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t 
 	return done && err == nil, err
 }
 
-// write runs do in one immediate transaction. It isn't re-entrant: the store has only one connection, so do must use only the
-// transaction t.
+// write runs the function do in one immediate transaction. It isn't re-entrant: the store has only one connection, so do must use
+// only the transaction t.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -201,7 +201,7 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	return list, rows.Err()
 }
 
-// scanTargets returns pointers to the parts of row, in the order of the columns, for Scan.
+// scanTargets returns pointers to the fields of row, in the order of the columns. A Scan stores the values there.
 func scanTargets(row reflect.Value) (places []any) {
 	if row.Kind() != reflect.Struct {
 		place := row.Addr().Interface()
@@ -225,8 +225,8 @@ func first[T any](ctx context.Context, q querier, query string, args ...any) (ro
 	return row, err
 }
 
-// load reads rows of a table into T, whose fields are the table's columns in order. rest is the end of the query, such as WHERE
-// and ORDER BY.
+// load reads rows of a table into T, whose fields are the table's columns in order. The parameter rest is the end of the query,
+// such as WHERE and ORDER BY.
 func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
@@ -310,7 +310,7 @@ type Filter struct {
 	Assignee        string
 	Tenant          string
 	SessionID       string
-	Template, Step  string // of the task's workflow
+	Template, Step  string // workflow template and step of the task
 	IncludeArchived bool
 	Sort            string // one of [Orders]; empty: priority
 	Limit           int
@@ -359,13 +359,13 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns returns at most `most` attempts at any tasks, newest first.
+// LastRuns returns at most limit attempts at any tasks, newest first.
 func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
 }
 
-// Events returns the events of one task, or of all tasks if task is empty. It returns only events with an ID greater than
-// after.
+// Events returns the events of one task, or of all tasks if task is empty. It returns only events with an ID greater than the
+// parameter after.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
@@ -387,11 +387,11 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 	return parents, children, err
 }
 
-// Stats are the counts of a board's tasks.
+// Stats holds the numbers of a board's tasks.
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
-	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // of the oldest ready task; nil if none is ready
+	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // age of the oldest ready task; nil if no task is ready
 	Now        int64                     `json:"now"`
 }
 

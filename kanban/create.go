@@ -205,7 +205,8 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 	})
 }
 
-// Link makes the task child wait until the task parent is finished. It refuses a link that would close a cycle.
+// Link makes the task with the id child wait until the task with the id parent is finished. It refuses a link that would close a
+// cycle.
 func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
 	if parent == child {
 		return refuse("cannot link %s to itself", parent)
@@ -354,8 +355,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes the directory path if it is inside the directory managed. Symbolic links can't make it remove anything
-// outside.
+// removeInside removes the directory path if it is inside the directory that the parameter managed names. Symbolic links can't
+// make it remove anything outside.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {

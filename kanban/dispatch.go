@@ -35,17 +35,17 @@ type Dispatcher struct {
 	// the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	memories map[int64]*runNotes // notes about each run, by the run's number
+	memories map[int64]*runNotes // what this dispatcher remembers about each run, by the run's number
 	heldLock *Lock               // lock of the board, if this dispatcher holds it between passes
 }
 
-// runNotes is the data that a dispatcher keeps about a run between passes.
+// runNotes holds the data that a dispatcher keeps about a run between passes.
 type runNotes struct {
 	start        uint64 // start time of the process that had the worker's pid when the pid was first seen
 	askedToEndAt int64  // when the worker survived a request to end after its attempt; 0: never
 }
 
-// notesOf returns the notes about a run. They are empty at first; the caller may change them.
+// notesOf returns the runNotes of a run. They are empty at first; the caller may change them.
 func (d *Dispatcher) notesOf(run int64) *runNotes {
 	if d.memories == nil {
 		d.memories = make(map[int64]*runNotes)
@@ -61,7 +61,7 @@ type Profiles interface {
 	Exists(name string) (bool, error)
 }
 
-// TickOptions are the options of one pass.
+// TickOptions holds the options for one pass.
 type TickOptions struct {
 	DryRun   bool
 	MaxSpawn *int // overrides the max_spawn of the configuration
@@ -200,7 +200,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	return errors.Join(l.startTasks(Ready), l.startTasks(Review))
 }
 
-// startTasks starts the tasks with this status, highest priority first, until the limit of workers is reached.
+// startTasks starts the tasks that have the given status, highest priority first, until the limit on workers is reached.
 func (l *startLoops) startTasks(status Status) error {
 	rows, err := read[startCandidate](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
@@ -234,8 +234,8 @@ func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit of each profile don't apply to
-// a task in review.
+// startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit on the workers of each profile
+// don't apply to a task in review.
 func (l *startLoops) startIfAllowed(r startCandidate, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback

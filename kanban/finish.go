@@ -22,8 +22,9 @@ type Completion struct {
 	Run             int64
 }
 
-// changeStatus sets a task's status to the parameter to, and clears the claim. more is SQL that sets more columns; args are its
-// arguments. It returns errNothing if the task's status isn't in from, or if run is neither 0 nor the task's current run.
+// changeStatus sets a task's status to the parameter to, and clears the claim. The parameter more is SQL that sets more columns;
+// args are its arguments. changeStatus returns errNothing if the task's status isn't in the list from, or if run is neither 0 nor
+// the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -33,8 +34,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds a run with a duration of
-// zero. This run keeps the summary and the metadata in e.
+// closeOrAddRun closes the task's current run with the values in e, and returns its id. If the task has no run, it adds a run
+// with a duration of zero. So the summary and the metadata in e are not lost.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -126,7 +127,8 @@ func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run
 	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
-// Schedule gives a task the status scheduled, in which no dispatcher starts it. run is as for [Store.Block].
+// Schedule gives a task the status scheduled, in which no dispatcher starts it. The parameter run has the same meaning as in
+// [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
@@ -237,7 +239,7 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending holds the values that are stored when a run is closed.
+// ending holds the values that are stored in a run when it is closed.
 type ending struct {
 	status, outcome string
 	summary, err    string

@@ -19,8 +19,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was
-// finished, or another program has released it. open is the set of the runs of all running tasks.
+// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was finished, or
+// another program has released it. The parameter open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
@@ -48,8 +48,9 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted sorts the workers whose attempt is over into three lists of the pass. leaving has the workers that still
-// run, and endedEntries the workers that have ended. unanswered has the workers that were requested and may still start.
+// settleDeparted sorts the workers whose attempt is over into three lists of the pass. The list leaving has the workers that
+// still run, and endedEntries the workers that have ended. The list unanswered has the workers that were requested and may still
+// start.
 func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -67,8 +68,9 @@ func (p *pass) settleDeparted(left []*observedTask) {
 	}
 }
 
-// cancelStarts cancels the requests to start these workers, which got no answer. Otherwise, a late request could start a worker
-// beside another attempt. If a worker was already started, withdraw adds it to the workers whose attempt is over.
+// cancelStarts cancels the requests to start the workers in list, because these requests got no answer. Otherwise, a late request
+// could start a worker beside another attempt. If a worker was already started, cancelStarts adds it to p.leaving, the workers
+// whose attempt is over.
 func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -168,8 +170,8 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 }
 
 // workerRecord is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept
-// in a file beside the board, because other programs define the columns of the board. Host, volume and the worker's boot show
-// later whether the worker can still be alive.
+// in a file beside the board, because other programs define the columns of the board. The host, the volume and the worker's boot
+// show later whether the worker can still be alive.
 type workerRecord struct {
 	Run             int64  `json:"run,omitempty"`
 	Task            string `json:"task,omitempty"`
@@ -180,13 +182,13 @@ type workerRecord struct {
 	Worker
 }
 
-// ledger is the content of the file of entries, which has one JSON object on each line. The last entry of a run is the valid
-// one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to survive the
+// ledger is the content of the dispatcher's file of workerRecords. The file has one JSON object per line. The last entry of a run
+// is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to survive the
 // dispatcher. After a crash of the machine, no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]workerRecord
-	locks map[string]workerRecord // by claimant
+	locks map[string]workerRecord // by claimant, the process that makes the claims
 }
 
 func readLedger(path string) *ledger {

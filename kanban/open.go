@@ -22,12 +22,12 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options are the options for opening a board. With the zero value, a board is opened as the agent's own programs open it.
+// Options holds the options for opening a board. With the zero value, a board is opened as the agent's own programs open it.
 type Options struct {
 	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if the variable is not set
 	Env         Env           // nil: os.Getenv
-	Host        string        // the host in claims; empty: os.Hostname
-	PID         int           // the pid in claims; 0: this process
+	Host        string        // host name in the claims of this store; empty: os.Hostname
+	PID         int           // pid in the claims of this store; 0: this process
 	Workdir     string        // the board's default_workdir
 	Toolsets    []string      // names of toolsets, which can't be used as skills
 	Trust       bool          // skip the integrity check of the whole file at the first open in this process
@@ -55,8 +55,8 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits the time that Open waits while another process checks and migrates the file. After it, Open does this work
-// itself without the lock, because the work is idempotent.
+// maxInitWait limits the time that Open waits while another process checks and migrates the file. After this time, Open does the
+// work itself without the lock, because the work is idempotent.
 const maxInitWait = 10 * time.Second
 
 // initialised holds the files that this process has checked and migrated, by path. If another file has replaced one of them, Open
@@ -274,8 +274,8 @@ func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.
 type Lock struct{ file *os.File }
 
-// TryLock locks a file without waiting. held is false if another process holds the lock. An error means that the file can't be
-// locked.
+// TryLock locks a file without waiting. The result held is false if another process holds the lock. An error means that the file
+// can't be locked.
 //
 // TryLock takes two locks: flock(2), and a record lock of the whole file. These two kinds don't exclude each other, and other
 // writers of the board may use either.

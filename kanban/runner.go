@@ -38,8 +38,8 @@ type Runner interface {
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
 	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It finds
-	// them by the environment that they inherit. It uses only DB and Task of ref. ok is false if the processes can't be
-	// determined now.
+	// them by the environment that they inherit. It uses only the fields DB and Task of ref. ok is false if the processes can't
+	// be determined now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
 	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers
@@ -47,7 +47,8 @@ type Runner interface {
 	Forget(refs []Ref)
 }
 
-// Job is a worker to start. Its stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a new session.
+// Job describes a worker to start. The worker's stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a new
+// session.
 type Job struct {
 	Ref
 	Profile string
@@ -70,7 +71,7 @@ type Ref struct {
 type Worker struct {
 	PID   int    // 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // boot of the machine, and container, of the process, see [instance]; empty: not known
+	Boot  string // identifies the boot of the machine and the container in which the process runs, see [instance]; empty: not known
 }
 
 // Liveness is the state of a worker as a runner knows it.
@@ -162,8 +163,8 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits for the process of the pidfd fd to end, and reports whether it has. The parameter wait limits the time. A zombie
-// has ended too.
+// ended waits until the process of the pidfd fd has ended, and reports whether it has. The parameter wait limits the time. A
+// zombie counts as ended.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
@@ -195,7 +196,7 @@ func AwaitProcess(pid int) {
 }
 
 // ProcessesWith finds the processes that were started with the environment variables in vars. Processes whose parent was started
-// without these variables come first. sure reports whether the environments of all processes of this user could be read.
+// without these variables come first. The result sure tells whether the environments of all processes of this user could be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {

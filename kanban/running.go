@@ -12,8 +12,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. In the others, the attempt
-// is over, but the worker may still run.
+// observedTask is a task with the state of its worker, as this pass sees it. Most observed tasks are running. For the others, the
+// attempt is over, but the worker may still run.
 type observedTask struct {
 	Task
 	since             int64  // start of the current run, or of the task without a run; after the attempt, the end of the attempt
@@ -45,7 +45,7 @@ type pass struct {
 	unanswered []*observedTask // attempts that are over, but whose worker was requested and may still start
 }
 
-// workerEnded reports whether the worker has ended. If the runner does not know the worker, dead checks its pid.
+// workerEnded reports whether the worker has ended. If the runner does not know the worker, workerEnded checks the worker's pid.
 func (p *pass) workerEnded(w *observedTask) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
@@ -209,8 +209,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// storeSighting stores the answer of the runner. It ignores NeverStarted unless a dispatcher began the run: a claim without a
-// worker may belong to a person at a terminal.
+// storeSighting stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run: a claim
+// without a worker may belong to a person at a terminal.
 func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
 	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
@@ -239,8 +239,8 @@ func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	return nil
 }
 
-// terminate ends workers in parallel: through the runner if it knows them, otherwise by pid. The results are in the order of
-// list.
+// terminate ends workers in parallel: through the runner if the runner knows them, otherwise by pid. The results are in the order
+// of list.
 func (p *pass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
@@ -253,7 +253,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
 		case w.WorkerPID == 0 || !w.local:
-			// There is no pid, or the pid belongs to another host.
+			// Kill nothing: there is no pid, or the pid belongs to another host.
 		default:
 			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })
 		}
@@ -274,7 +274,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
 func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info returns the payload members of an event that describe a termination.
+// info returns the members for the payload of an event that describe a termination.
 func (w *observedTask) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},

@@ -50,7 +50,7 @@ func columns(defs ...string) (list []column) {
 	return list
 }
 
-// The tables whose rows are read as a whole, each into a struct.
+// The tables whose rows are read as a whole, each row into a struct.
 var (
 	tasksTable    = table{name: "tasks", columns: columnsOf[Task]()}
 	commentsTable = table{name: "task_comments", columns: columnsOf[Comment]()}
@@ -107,7 +107,7 @@ func (t table) create(name string) string {
 // renamedKinds lists the kinds of events that had another name in old files: first the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// fileSchema is the structure of a file. It has the declared type of each column, by table and column, and the names of the
+// fileSchema is the structure of a board's file: the declared type of each column, by table and column, and the names of the
 // indexes.
 type fileSchema struct {
 	columns map[string]map[string]string
@@ -144,8 +144,8 @@ func (sh fileSchema) missingColumns(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
 }
 
-// complete reports whether the file has all tables, columns and indexes of a new board. old reports whether a migration must
-// change existing rows.
+// complete reports whether the file has all tables, columns and indexes of a new board. The result old tells whether a migration
+// must change existing rows.
 func (sh fileSchema) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -219,8 +219,8 @@ func (t *tx) addColumns(sh fileSchema, table table) {
 	}
 }
 
-// rebuild replaces a table whose keys aren't integers (see [shape.needsRebuild]). References to old keys are changed to the new
-// keys, or cleared.
+// rebuild replaces a table whose keys aren't integers (see [fileSchema.needsRebuild]). References to old keys are changed to the
+// new keys, or cleared.
 func (t *tx) rebuild(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {

@@ -52,8 +52,8 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// startWorker prepares a claimed task and starts its worker. why explains why the worker couldn't be started; err is an error of
-// the board.
+// startWorker prepares a claimed task and starts its worker. The result why explains why the worker couldn't be started; err is
+// an error of the board.
 func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
@@ -204,8 +204,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// makeWorkspace makes the workspace of a claimed task and records it. why explains why the workspace can't be made; err is an
-// error of the board.
+// makeWorkspace makes the workspace of a claimed task and records it. The result why explains why the workspace can't be made;
+// err is an error of the board.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -260,7 +260,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 }
 
 // worktree makes a linked git worktree. If path is a repository, the worktree is in its directory .worktrees. Otherwise it is at
-// path, and belongs to the repository that contains path. profile is as for [Git].
+// path, and belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
 func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
@@ -325,8 +325,8 @@ func (c Config) rotateBytes() int64 { return cmp.Or(max(c.RotateBytes, 0), Defau
 
 func (c Config) logBackups() int { return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0) }
 
-// rotate renames a log that is larger than size bytes, and keeps at most `backups` old logs. It also makes the directory of the
-// log.
+// rotate renames a log that is larger than size bytes. It keeps at most as many old logs as the parameter backups says. It also
+// makes the directory of the log.
 func rotate(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -371,14 +371,14 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	return data[min(1, len(data)):], nil
 }
 
-// Collected counts what [Store.Collect] removed.
+// Collected counts the events and files that [Store.Collect] has removed.
 type Collected struct {
 	Events int64 `json:"events"`
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes the events of finished tasks that are older than the duration events. It also removes the log files that
-// are older than the duration logs.
+// Collect removes the events of finished tasks that are older than the parameter events. It also removes the log files that are
+// older than the parameter logs.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?

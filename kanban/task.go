@@ -227,7 +227,7 @@ type SpawnFail struct {
 	Error string
 }
 
-// The MarshalJSON methods below write a column that is null in the file as null, because readers in other languages need that.
+// The MarshalJSON methods below write null for a column that is null in the file, because readers in other languages need that.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return marshalRow(tasksTable, t), nil }
@@ -308,7 +308,7 @@ func encode(v any) string {
 	return b.String()
 }
 
-// orNull returns nil for the zero value of v's type, and v otherwise.
+// orNull returns nil if v is the zero value of its type, and v otherwise.
 func orNull[T comparable](v T) any {
 	if v == *new(T) {
 		return nil

@@ -161,7 +161,7 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// firstOf returns the first few ids as text, followed by the number of remaining ids.
+// firstOf returns the first few task ids as text, followed by the number of remaining ids.
 func firstOf(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -269,8 +269,8 @@ func (x *examination) dispatcherAdvice() string {
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
-// lockHolders returns the pids of the processes that hold a lock on a file (proc_locks(5)). known is false if the kernel does not
-// show its locks.
+// lockHolders returns the pids of the processes that hold a lock on a file (proc_locks(5)). The result known is false if the
+// kernel does not show its locks.
 func lockHolders(path string) (pids []int, known bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

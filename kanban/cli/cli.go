@@ -51,7 +51,7 @@ type action func(ctx context.Context, s *kanban.Store, words []string) error
 type verb struct {
 	name          string
 	aliases       []string
-	args          string // the positional arguments: "[X]" is optional, "X..." may be repeated
+	args          string // description of the positional arguments: "[X]" is optional, "X..." may be repeated
 	multiWordFlag string // flag that takes all words up to the next flag
 	summary       string
 	help          string
@@ -219,8 +219,7 @@ func (c *call) failed(doing string, err error) int {
 	return c.Fail(code, "%s", message)
 }
 
-// reportDone prints a message if an operation succeeded. Otherwise it returns err, or errNotAllowed if ok is false without an
-// error.
+// reportDone prints a message if an operation succeeded. If the operation failed, it returns err, or errNotAllowed if err is nil.
 func (c *call) reportDone(ok bool, err error, format string, args ...any) error {
 	if err == nil && !ok {
 		err = errNotAllowed
@@ -260,8 +259,8 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v as JSON if --json was given. Otherwise it calls people, which prints v in readable form. If err is not nil, show
-// prints nothing and returns err.
+// show prints v as JSON if --json was given. Otherwise it calls the function people, which prints v in readable form. If err is
+// not nil, show prints nothing and returns err.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -281,7 +280,7 @@ func (c *call) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// table prints the rows that fill adds. Each cell is one line of limited length.
+// table prints a table. It calls fill, which adds the rows. Each cell is one line of limited length.
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
@@ -340,7 +339,8 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag and converts its value with read. If the flag is absent, *n stays nil.
+// optional defines a flag. It converts the flag's value with the function read, and stores the result in *n. If the flag is
+// absent, *n stays nil.
 func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)

@@ -48,15 +48,15 @@ func (c *call) configPath() string {
 	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host starts the workers, either through PID 1 or in this process.
+// host says where the workers are started: by PID 1 or in this process.
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
 	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container uses it; otherwise empty
 }
 
-// chooseHost returns the host that starts workers. The host is PID 1, or this process if here is true or PID 1 does not
-// answer.
+// chooseHost returns the host that starts workers. The host is PID 1, or this process if the parameter here is true or PID 1 does
+// not answer.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
@@ -205,7 +205,7 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines --local. It returns a function that calls do with a dispatcher that can start and stop workers.
+// withWorkers defines the flag --local. The returned function calls do with a dispatcher that can start and stop workers.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -257,8 +257,8 @@ func daemon(c *call) action {
 	}
 }
 
-// serve dispatches all boards until ctx ends. Before it starts, it calls change to adjust the configuration. If here is true,
-// this process starts the workers.
+// serve dispatches all boards until ctx ends. Before it starts, it calls the function change to adjust the configuration. If the
+// parameter here is true, this process starts the workers.
 func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
 	log := c.logger(slog.LevelInfo)
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
@@ -313,7 +313,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime limits each call to PID 1: the report about the boards, and the question whether the container stops.
+	// sayTime limits each call to PID 1: the report about the boards, and the question whether the container is stopping.
 	sayTime = 5 * time.Second
 	// maxStatusBytes is the length, in bytes, of the longest text that PID 1 accepts.
 	maxStatusBytes = 200

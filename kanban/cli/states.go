@@ -38,15 +38,16 @@ var workVerbs = []verb{
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines --reason. The returned function returns the value of this flag, or else the words that follow the task.
+// reasons defines the flag --reason. The returned function returns the value of this flag, or else the words that follow the
+// task.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines --run. The returned function returns the number of an attempt, or 0 for any. The verb changes the task
-// only if this is the task's current attempt. By default it is the attempt of the worker that runs this command. A worker
-// may change only its own task.
+// attempt defines the flag --run. The returned function returns the number of an attempt, or 0 for any attempt. The verb changes
+// the task only if this attempt is the task's current one. Without the flag, it is the attempt of the worker that runs this
+// command. A worker may change only its own task.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -105,7 +106,7 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside returns the action of the verbs block and schedule.
+// putAside returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
 	reason, ids, attempt := c.reasons(), c.idsFlag(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -127,7 +128,7 @@ func unblock(c *call) action {
 	}
 }
 
-// promotion is the JSON output of promote for one task.
+// promotion is the JSON output of the verb promote for one task.
 type promotion struct {
 	Task     string  `json:"task_id"`
 	Promoted bool    `json:"promoted"`

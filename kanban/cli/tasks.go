@@ -118,7 +118,7 @@ func listTasks(c *call) action {
 	}
 }
 
-// taskDetails is the output of show: a task with its parents, children, comments and attempts.
+// taskDetails is the output of the verb show: a task with its parents, children, comments and attempts.
 type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
 	Latest   *string          `json:"latest_summary"` // summary of the latest attempt that has a summary
@@ -214,7 +214,7 @@ func (c *call) showWhole(all taskDetails) {
 	}
 }
 
-// metadata returns an error if text is set but isn't a JSON object.
+// metadata returns an error if the value of --metadata is set but isn't a JSON object.
 func metadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return misused("--metadata must be a JSON object")
@@ -284,7 +284,7 @@ func archive(c *call) action {
 	}
 }
 
-// profile returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
+// profile returns the assignee that a word on the command line names. The words none, - and null, in upper or lower case, mean no
 // assignee ("").
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {

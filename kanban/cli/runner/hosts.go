@@ -61,8 +61,8 @@ type local struct {
 // agentName is the usual name of the agent's command. It is used if the configured command does not exist.
 const agentName = "hermes"
 
-// Agent returns the path of the agent's command. If the configured command does not exist, this is the command with the
-// usual name. A name without a directory is searched in PATH, but never in the current directory.
+// Agent returns the path of the agent's command. If the configured command does not exist, Agent returns the path of the command
+// with the usual name, agentName. A name without a directory is searched in PATH, but never in the current directory.
 func Agent(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {

@@ -22,8 +22,8 @@ type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends. It returns an
-	// error when the host can no longer report runs.
+	// FollowRuns calls the function tell once for every run, and again whenever a run begins or ends. It returns when ctx ends.
+	// It returns an error when the host can no longer report runs.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
@@ -88,7 +88,7 @@ func (r *Runner) refresh(ctx context.Context) error {
 	return nil
 }
 
-// note stores the new state of a run, and wakes the waiting goroutines if the run has ended.
+// note records the new state of a run, and wakes the waiting goroutines if the run has ended.
 func (r *Runner) note(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -322,8 +322,8 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 // can't be read.
 const scanTime = 5 * time.Second
 
-// byEnv calls [kanban.ProcessesWith], which returns pids and sure. ok is false if the scan takes longer than scanTime, or while
-// an earlier scan is still running.
+// byEnv calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTime,
+// or while an earlier scan is still running.
 func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	select {
 	case r.scans <- struct{}{}:

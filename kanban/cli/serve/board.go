@@ -34,8 +34,8 @@ type board struct {
 }
 
 const (
-	// brokenRetry is the delay before a board's file that couldn't be opened is tried again. A change of the file ends the
-	// delay.
+	// brokenRetry is the delay before the server tries again to open a board's file that it couldn't open. A change of the file
+	// ends the delay.
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
@@ -129,7 +129,7 @@ func (b *board) lastPasses() {
 	}
 }
 
-// awaitRepair waits until a broken file changes, at most brokenRetry.
+// awaitRepair waits until a broken database file changes. It waits at most for brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
 	changes := Watch(db)
@@ -205,8 +205,8 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 	return true
 }
 
-// pass makes one pass. wait is the time until the next pass if nothing happens earlier; 0 means no such pass. ok is false if the
-// board can no longer be used.
+// pass makes one pass. The result wait is the time until the next pass if nothing happens earlier; 0 means that no pass is
+// planned. ok is false if the board can no longer be used.
 func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
@@ -266,8 +266,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// reportAndWarn reports a summary of the board. It warns if tasks are ready, none is started, and the reason is unknown. again is
-// the time after which reportAndWarn must run again, or 0.
+// reportAndWarn reports a summary of the board. It warns if tasks are ready, none is started, and the reason is unknown. The
+// result again is the time after which reportAndWarn must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {

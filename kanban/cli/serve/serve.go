@@ -38,7 +38,7 @@ type Server struct {
 	boardsAtWarning int           // number of boards in the last warning that there are too many; 0: none yet
 	ended           chan struct{} // receives when the server stops serving a board
 
-	saying sync.Mutex           // guards the fields below, and allows one call of Say at a time
+	saying sync.Mutex           // guards the map words, and allows one call of Say at a time
 	words  map[string]boardText // by board
 	said   [2]string
 }
@@ -59,7 +59,7 @@ const rescanEvery = time.Hour
 
 // Run serves until ctx ends. It returns an error only if the directory of the boards can't be made.
 //
-// It holds the lock of each board that it serves. While a board is locked, the agent's gateways don't dispatch its tasks. They
+// Run holds the lock of each board that it serves. While a board is locked, the agent's gateways don't dispatch its tasks. They
 // still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
@@ -120,7 +120,7 @@ func (s *Server) tellReady(ctx context.Context) {
 	}
 }
 
-// scan reads the list of boards and starts a goroutine for each new one.
+// scan reads the list of boards and starts a goroutine for each new board.
 func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
 	if err != nil {
@@ -156,7 +156,8 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// say replaces the text about one board, and reports the texts of all boards through Say. An empty word removes the board's text.
+// say replaces the text about one board, and reports the texts of all boards through Say. An empty boardText removes the board's
+// text.
 func (s *Server) say(slug string, w boardText) {
 	s.saying.Lock()
 	defer s.saying.Unlock()
@@ -180,8 +181,8 @@ func (s *Server) say(slug string, w boardText) {
 	s.said = now
 }
 
-// A change of the board may become visible only some time after the file event, because the writer first syncs its data. So each
-// event is repeated after settleFirst, and then after pauses that double up to settleLast.
+// A change of the board may become visible only some time after the file event, because the writer first syncs its data. So the
+// watch reports each event again after settleFirst, and then after pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
@@ -202,7 +203,7 @@ type Changes struct {
 // there.
 func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
 
-// watch watches the file base in dir and its companions -wal and -shm. If base is "", it watches all files in dir.
+// watch watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in dir.
 func watch(dir, base string) *Changes {
 	ctx, stop := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
@@ -219,8 +220,8 @@ func watch(dir, base string) *Changes {
 	return c
 }
 
-// run sends a value to news after each event for the file base, and again after each settle pause. If poll is true, it also
-// sends a value every pollEvery.
+// run sends a value to the channel news after each event for the file base, and again after each settle pause. If poll is true,
+// it also sends a value every pollEvery.
 func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
 	var tick <-chan time.Time
 	if poll {
