@@ -13,7 +13,7 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash is a worker that ended while its task was still running, together with the release of that task.
+// crash describes a worker that ended while its task was still running, and how the task is released.
 type crash struct {
 	*observedTask
 	release

@@ -166,8 +166,8 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	return s, nil
 }
 
-// Watch registers a function that is called with the complete lines of the service as they are read. The goroutines that read the
-// output call seen, so seen must not block, and must not keep the slice. Nil removes the function.
+// Watch registers the function seen, which is called with the service's complete lines as they are read. It must not block,
+// because the goroutines that read the output call it. It must not keep the slice. Nil removes the function.
 func (l *Log) Watch(seen func(lines []byte)) {
 	if seen == nil {
 		l.watcher.Store(nil)

@@ -90,7 +90,8 @@ func NewestSize(sizes chan Size) func(columns, rows uint16) {
 }
 
 // Result says how a command ended. Its exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and
-// 126 if the directory could not be entered. At the time limit and at a cancellation, the command's whole process tree is ended.
+// 126 if the directory could not be entered. After the time limit or a cancellation, the command's whole process tree is
+// terminated.
 type Result struct {
 	mux.End
 	Duration time.Duration // of all attempts together

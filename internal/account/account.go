@@ -38,8 +38,8 @@ const RuntimeDir = "/run/hinit"
 // IDsFile is the name of the file in which PID 1 publishes the ids of the agent. It is in the directory of the control socket.
 const IDsFile = "agent"
 
-// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name a line. It is in the directory of the
-// control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated. Without isolation it is
+// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line. It is in the directory of
+// the control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated. Without isolation it is
 // empty or missing.
 const IsolatedFile = "isolated"
 
@@ -58,8 +58,8 @@ var (
 
 const maxRequestedID = 65534
 
-// RequestedID returns the id that a container requests with the first non-empty variable of names. It also returns the variable's
-// name and its text. ok is false unless the text is a number from 1 to 65534.
+// RequestedID returns the id that a container requests with the first non-empty variable of names. It also returns the name and
+// the text of that variable. ok is false unless the text is a number from 1 to 65534.
 func RequestedID(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {

@@ -90,8 +90,8 @@ func signature(key, body []byte) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// run runs the command of an action in its own session, with the message on standard input. At the time limit it kills the
-// process group.
+// run runs the command of j's action in a new session, and passes j.Body to the command on standard input. When the action's time
+// limit passes, run kills the process group.
 func run(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {

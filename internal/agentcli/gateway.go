@@ -34,7 +34,7 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// The exit codes of a command. The last two are a shell's codes for a program that could not run.
+// The exit codes of the agent's commands. The last two are the codes that a shell uses when it can't run a program.
 const (
 	exitDone     = 0
 	exitFailed   = 1

@@ -52,11 +52,11 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes two files to dir, the runtime directory. Programs that can't read the configuration, such as the exec
-// shim and the page, read these files. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, a line
-// each. [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not written,
-// and IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "",
-// PublishIDs does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
+// PublishIDs writes two files to dir, the runtime directory. Programs that can't read the configuration, such as the exec shim
+// and the page, read these files. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, each on its own
+// line. [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not written, and
+// IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "", PublishIDs
+// does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -99,8 +99,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error about services that can't run because the lookup of their user, who, failed with err. If the user
-// does not exist, the error advises what to change.
+// UnknownAgent returns the error for services that can't run, because their user was not found. The argument who is that user,
+// and err is the error of the lookup. If the user does not exist, the error advises what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)

@@ -148,8 +148,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutside("the log directory", p.Logs)
 }
 
-// makeOutside creates the directory path, which is outside of the volume. Messages describe it as what. If the agent is not
-// allowed to create it, root creates it and makes the agent its owner. An existing directory keeps its owner.
+// makeOutside creates a directory outside of the volume at path. The argument what describes the directory in messages. If the
+// agent is not allowed to create it, root creates it and makes the agent its owner. An existing directory keeps its owner.
 func (p *preparer) makeOutside(what, path string) error {
 	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(path, 0o755)) })
 	if err == nil {

@@ -113,8 +113,8 @@ type Homes struct {
 	*StepLog
 
 	To fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
-	// CheckBudget returns an error when the budget is used up. The repair in the background then does the rest. Nil means no
-	// budget.
+	// CheckBudget returns an error when the time budget is used up. The repair in the background then handles the other homes. If
+	// CheckBudget is nil, the time is not limited.
 	CheckBudget func() error
 }
 

@@ -122,10 +122,10 @@ func (o *ownershipPhase) giveHome() error {
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. is reports whether the mark is valid. was is the
-// agent's former uid, or 0 if the mark has none. The agent can't forge the mark, because it can't create or write a file
-// that root owns. The agent also can't keep the mark and restore it later. A rename or a link sets the ctime of the inode,
-// which in a valid mark equals the time of the last write (inode(7)).
+// PendingRepair reads PendingFile, the mark of an unfinished repair. The first result is the agent's former uid, or 0 if the mark
+// has none. The second reports whether the mark is valid. The agent can't forge the mark, because it can't create or write a file
+// that root owns. The agent also can't keep the mark and restore it later. A rename or a link sets the ctime of the inode, which
+// in a valid mark equals the time of the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -154,8 +154,8 @@ func (o *ownershipPhase) giveFile(name, action string) {
 // reportChown reports the result of a change of owner, if it is worth a message.
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.Home, path, err) }
 
-// giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the
-// directory below in. A mount point is queued for giveMounts.
+// giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the directory
+// relative to the open directory in. A mount point is queued for giveMounts.
 func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubOnSameMount(rel)
 	switch {

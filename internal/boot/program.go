@@ -149,7 +149,7 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase. It ignores the phases whose names are in but. ok is false if no other phase has
+// Failed returns the first failed phase. It ignores the phases that the argument but names. ok is false if no other phase has
 // failed.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {

@@ -189,7 +189,7 @@ func checkTamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// Bare returns an error without the path, for messages that already contain the path.
+// Bare removes the path from the text of an error, for messages that already contain the path.
 func Bare(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

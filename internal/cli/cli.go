@@ -101,7 +101,7 @@ type Verb struct {
 type Call struct {
 	Verb  Verb
 	Raw   []string
-	Named []string // for Verb.Services, after Parse: the arguments that name a single service
+	Named []string // the arguments that each name one service; set by Parse if Verb.Services is set
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
@@ -182,8 +182,8 @@ func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 // Dial connects to the running init, even if the configuration has mistakes.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
-// Ask connects to the running init, calls question with the connection, and returns its answer. The context that question gets
-// ends after limit.
+// Ask connects to the running init, calls question with the connection, and returns the answer of question. The context that
+// question gets ends after limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {

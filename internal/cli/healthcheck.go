@@ -48,7 +48,8 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. If it is not, the line begins with the text in no, such as "not ready".
+// printHealth prints whether the container is healthy. If it is not, the line begins with the argument no, a text such as "not
+// ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

@@ -11,8 +11,8 @@ const (
 )
 
 // progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line. The
-// line counts the time from the moment since. end removes the line; call it before you print anything else. A goroutine draws the
-// line. Without a terminal, progress does nothing.
+// argument since is the moment from which the line counts the time. end removes the line; call it before you print anything else.
+// A goroutine draws the line. Without a terminal, progress does nothing.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
 		return func() {}

@@ -136,9 +136,9 @@ func (l *List) Set(text string) error {
 	return nil
 }
 
-// Parse reads flags, which may appear anywhere before a lone "--", and returns the other words. There must be from atLeast to
-// atMost words; -1 for atMost means any number. If ok is false, the command must exit with code: Parse has printed the help to
-// out, or an error to errs.
+// Parse reads flags, which may appear anywhere before a lone "--", and returns the other words. The number of words must be
+// between atLeast and atMost; -1 for atMost means no limit. If ok is false, the command must exit with code: Parse has printed
+// the help to out, or an error to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
@@ -169,7 +169,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// Counted reports whether the number of words is from atLeast to atMost. If not, it prints which arguments the verb expects.
+// Counted reports whether the number of words is between atLeast and atMost. If not, it prints which arguments the verb expects.
 func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true

@@ -181,7 +181,7 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 const (
 	ConsoleRaw      = "raw"      // unchanged bytes
 	ConsolePrefixed = "prefixed" // the name of the service before each line
-	ConsoleJSON     = "json"     // one JSON object a line
+	ConsoleJSON     = "json"     // one JSON object per line
 	ConsoleOff      = "off"      // no output; log files only
 )
 

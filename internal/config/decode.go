@@ -83,9 +83,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil. path is the key of the mapping itself. In messages, a
-// name is formatted with what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if it is
-// valid.
+// namedEntries returns the entries of the mapping n by name. n may be nil. path is the key of the mapping itself. Messages format
+// a name with the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the
+// name is valid.
 func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -241,8 +241,8 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	}
 }
 
-// copyOf returns a copy of the value that at points to. It copies a mapping, because decoding changes mappings in place. Lists
-// need no copy: decoding always replaces a whole list.
+// copyOf returns a copy of the value that the pointer at points to. It copies a mapping, because decoding changes mappings in
+// place. Lists need no copy: decoding always replaces a whole list.
 func copyOf(at any) any {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -253,8 +253,8 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkPlaceholders checks the placeholders in the texts that at points to. It returns the reason why one is invalid, or "" if
-// all are valid. valid lists the allowed placeholders; nil means that the texts are not templates.
+// checkPlaceholders checks the placeholders in the texts that the pointer at points to. It returns the reason why one is invalid,
+// or "" if all are valid. valid lists the allowed placeholders; nil means that the texts are not templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""
@@ -323,7 +323,7 @@ func listKeys(before string, keys []string) string {
 	return before + strings.Join(keys, ", ")
 }
 
-// article puts "a" or "an" before what, unless what is a plural, a list or the word "text".
+// article puts "a" or "an" before the argument what, unless what is a plural, a list or the word "text".
 func article(what string) string {
 	switch {
 	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "):

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// decodeValue decodes n into the variable that at points to. text describes what a text value must be, for messages.
+// decodeValue decodes n into the variable that the pointer at points to. text describes what a text value must be, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
@@ -232,7 +232,8 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
 }
 
-// JSONValue returns the value that at points to as a value for encoding/json, in the form that it has in hinit.yaml.
+// JSONValue returns the value behind the pointer at, as a value for encoding/json. The value has the form that it has in
+// hinit.yaml.
 func JSONValue(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:

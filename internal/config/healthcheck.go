@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one health check of a service, or of every gateway. It defines the question, its period, and the number of answers
-// that decide.
+// Check is one health check of a service, or of every gateway. It defines the question, how often hinit asks it, and how many
+// equal answers change the result.
 type Check struct {
 	Type string // one of the Check types; selects one of the fields HTTP to Deaf
 
@@ -90,7 +90,7 @@ type FileCheck struct {
 
 // LogCheck tests the lines that the service writes.
 type LogCheck struct {
-	Contains string        `key:"contains"` // must match the same line as Matches, if both are set
+	Contains string        `key:"contains"` // a text that a line must have; if Matches is also set, in the same line
 	Matches  string        `key:"matches" is:"regexp"`
 	Never    bool          `key:"never"`                // true: no matching line may occur
 	Within   time.Duration `key:"within" is:"positive"` // maximum time between two matching lines; 0: one line in a run is enough

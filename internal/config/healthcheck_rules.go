@@ -49,8 +49,8 @@ func (l *loader) finishProfileChecks(prefix, name string) {
 	}
 }
 
-// finishChecks reports checks that a service other than a gateway can't have. Some need the state file of a gateway. Others would
-// let the agent decide which program another user runs.
+// finishChecks reports checks that a service other than a gateway can't have. Some checks need the state file of a gateway. Other
+// checks would let the agent decide which program another user runs.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]

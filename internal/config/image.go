@@ -31,7 +31,8 @@ type Image struct {
 	UnknownCommands []string
 }
 
-// readImage reads the facts about the image in dir. A file that a user other than root can change counts as missing.
+// readImage reads the facts about the agent's image from the files in dir. A file that a user other than root can change counts
+// as missing.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
 		data, doubt, err := readFile(filepath.Join(dir, name))
@@ -64,8 +65,8 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets keys that the file does not set, so that hinit behaves like the image. It returns the exit codes that park a
-// gateway, which means that hinit keeps the gateway down.
+// applyImage sets keys that hinit.yaml does not set, so that hinit behaves like the agent's image. It returns the exit codes that
+// park a gateway, which means that hinit keeps the gateway down.
 func (l *loader) applyImage() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

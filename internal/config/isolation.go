@@ -20,7 +20,7 @@ type Isolation struct {
 const (
 	IsolationNone  = "none"  // no isolation: all gateways have one user and can read each other's files
 	IsolationFiles = "files" // one user; the kernel confines each gateway to its own files (Landlock)
-	IsolationUser  = "user"  // like files, and each profile has its own user
+	IsolationUser  = "user"  // like IsolationFiles, and each profile has its own user
 )
 
 // The values of [Isolation].Missing: the effect if the kernel lacks a part of the isolation.
@@ -47,7 +47,7 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// Isolated reports whether any profile may be isolated in this mode.
+// Isolated reports whether any profile may be isolated in the given mode.
 func (c *Config) Isolated(mode string) bool {
 	if c.Isolation.Mode == mode {
 		return true
@@ -166,7 +166,7 @@ func (l *loader) checkOtherUser(key, user string) {
 	}
 }
 
-// checkShares reports a shared directory that contains other profiles or hinit's own files.
+// checkShares reports a directory in [Isolation].Share that contains other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: "NAME"}))

@@ -172,7 +172,7 @@ func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	return nil
 }
 
-// reason removes the path from an error, for messages that already name it.
+// reason removes the path from an error, for messages that already name the path.
 func reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -229,8 +229,8 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish decodes doc, the content of the file, into the configuration. Then it computes the values that depend on several keys.
-// doc may be nil.
+// finish decodes doc, the parsed configuration file, into the configuration. Then it computes the values that depend on several
+// keys. doc may be nil.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
@@ -287,7 +287,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// applyEnv sets the keys whose variables are set. The environment wins over the file.
+// applyEnv sets the keys whose environment variables are set. The environment wins over the file.
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		if k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Need is a dependency of a service or a gateway: a state of another service for which it waits before it starts.
+// Need is a dependency of a service or a gateway on another service. Its start waits until the other service is in a given state.
 type Need struct {
 	Name     string `key:"name"`                                // service name; gateway-NAME is the gateway of a profile
 	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
@@ -62,7 +62,7 @@ type Schedule struct {
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
-// IsTask reports whether the service is a task: it ends by itself and counts as done.
+// IsTask reports whether the service is a task, a service that ends by itself and then counts as done.
 func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
 
 // StartsAtBoot reports whether the service starts with the container.
@@ -229,5 +229,5 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 	}
 }
 
-// restartPairs are the keys of a restart policy that can contradict each other.
+// restartPairs lists the keys of a restart policy whose values can contradict each other.
 var restartPairs = []string{"initial", "max", "park_on", "immediate_on"}

@@ -62,7 +62,7 @@ func Keys[T any]() []Key {
 	return keys
 }
 
-// appendKeys appends the keys of a struct type (of) to keys. in is the key of the field that has this type.
+// appendKeys appends the keys of a struct type (of) to keys. The argument in is the key of the field that has this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag

@@ -44,8 +44,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile, which hinit measures from time to time. 0 is no limit.
 type Quota struct {
-	Warn Bytes `key:"warn"` // size above which hinit warns
-	Stop Bytes `key:"stop"` // size above which the gateway of the profile does not run
+	Warn Bytes `key:"warn"` // size of the profile's files above which hinit warns
+	Stop Bytes `key:"stop"` // size of the profile's files above which hinit does not run its gateway
 }
 
 // IsSet reports whether q has a limit.
@@ -82,9 +82,9 @@ const (
 // Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures the memory every few seconds.
 // The kernel enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
 type Memory struct {
-	Warn    Bytes `key:"warn"`      // size above which hinit warns
-	Restart Bytes `key:"restart"`   // size above which hinit restarts the service
-	High    Bytes `key:"high,root"` // size above which the kernel slows the service down
+	Warn    Bytes `key:"warn"`      // memory use above which hinit warns
+	Restart Bytes `key:"restart"`   // memory use above which hinit restarts the service
+	High    Bytes `key:"high,root"` // memory use above which the kernel slows the service down
 	Max     Bytes `key:"max,root"`  // hard limit, above which the kernel kills one of the processes
 }
 

@@ -145,7 +145,8 @@ func checkParsed[T any](parse func(string) (T, error)) check {
 	})
 }
 
-// checkEach accepts a list whose numbers are from least to most. The message begins with what, as in "a port".
+// checkEach accepts a list of numbers that are at least the argument least and at most the argument most. Its error message
+// begins with the argument what, for example "a port".
 func checkEach(least, most int, what string) check {
 	return checkOf(func(numbers []int) string {
 		for _, n := range numbers {
@@ -157,8 +158,8 @@ func checkEach(least, most int, what string) check {
 	})
 }
 
-// durationKind accepts durations for which ok returns true. Messages say "expected a duration" and then the argument is, such as
-// "above zero".
+// durationKind accepts durations for which ok returns true. Messages consist of "expected a duration" and the argument is, for
+// example "above zero".
 func durationKind(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -168,7 +169,8 @@ func durationKind(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-// checkRange accepts numbers from least to most. The two limits are numbers in text form.
+// checkRange accepts numbers that are at least the argument least and at most the argument most. Both arguments are numbers in
+// text form.
 func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
 		var n float64
@@ -187,7 +189,7 @@ func checkRange(least, most string) kind {
 	}}
 }
 
-// allowEmpty is like k, but also accepts an empty value.
+// allowEmpty returns a kind that accepts the values of k and an empty value.
 func allowEmpty(k kind) kind {
 	return kind{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {

@@ -167,7 +167,8 @@ type s6Host struct {
 	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
 }
 
-// observe passes a record of the supervisor's history to the parts that follow services. The reporter calls it for each record.
+// observe passes a record of the supervisor's history to the parts that follow services. The reporter calls observe for each
+// record.
 func (c *container) observe(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)

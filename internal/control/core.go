@@ -85,7 +85,7 @@ type ServiceFacts struct {
 	Configured
 }
 
-// Configured returns the facts about a service that come from the configuration.
+// Configured gives access to the facts about a service that come from the configuration.
 type Configured interface {
 	// Isolation returns the isolation of a gateway and the parts that are in force, or nil without isolation.
 	Isolation(v *supervisor.Service) *client.Isolation

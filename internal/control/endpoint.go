@@ -56,7 +56,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen calls open and serves the listener that open returns. The text of an error begins with failed.
+// listen calls open and serves the listener that open returns. The text of an error begins with the argument failed.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {

@@ -29,8 +29,8 @@ type follower struct {
 	problemSums []uint64 // checksums of the long problem texts in sent; a problem can change while its service stays the same
 }
 
-// next returns the changes since the last call. The first call, and each call after a service was added or removed, returns all
-// services.
+// next returns the changes of the status since the last call. The first call, and each call after a service was added or removed,
+// returns all services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	if now := f.server.now(); now.Sub(f.swept) >= sweepGap {
 		f.server.sweep(ctx)

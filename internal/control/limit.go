@@ -49,8 +49,8 @@ func connsFor(files uint64) int32 {
 // free for short requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve is the part of connLimit by which processes from outside of the container may exceed it, such as the probes of a pod.
-// Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
+// reserve sets how many extra connections processes from outside of the container have, such as the probes of a pod: connLimit
+// divided by reserve. Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
 const reserve = 8
 
 // leaveTime is the time that a refused connection stays half open. At most a quarter of connLimit may be half open at the same
@@ -113,8 +113,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// hungUp replaces the one-byte read with which net/http notices, while a handler runs, that the client is gone. It only polls the
-// connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
+// hungUp replaces a read of net/http. While a handler runs, net/http reads one byte to notice that the client is gone. hungUp
+// only polls the connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {

@@ -27,7 +27,7 @@ const (
 // noticeLimit limits the rate of notices of one class of callers.
 type noticeLimit struct {
 	mu    sync.Mutex
-	spent time.Time // moves forward by one step with each accepted notice, at most up to the present
+	spent time.Time // time up to which accepted notices have used up the rate; never in the future
 }
 
 // allow reports whether another notice is accepted now, and counts it.

@@ -55,7 +55,7 @@ type Server struct {
 	http          *http.Server
 	mux           *http.ServeMux
 	places        connCounts
-	answerBudgets [classes]*answerBudget // room for answers
+	answerBudgets [classes]*answerBudget // memory for unread answers, by class of callers
 	cancel        context.CancelCauseFunc
 	noticeLimit   [classes]noticeLimit
 

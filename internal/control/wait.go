@@ -19,8 +19,8 @@ const tailTime = 2 * time.Second
 // goal is the effect that a command waits for.
 //
 // A start succeeds when a run is ready, a restart when a new run is ready. If a run can't report readiness, it must have been up
-// for settle instead. By then, a task may already have ended successfully. A stop succeeds as soon as the service is down. If
-// once is set, the task's run must have ended, without another run following immediately.
+// for the time settle instead. By then, a task may already have ended successfully. A stop succeeds as soon as the service is
+// down. If once is set, the task's run must have ended, without another run following immediately.
 type goal struct {
 	effect
 	once    bool

@@ -30,8 +30,8 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `
 // Parse returns the variables of a file, in order.
 func Parse(text string) []Var {
 	var vars []Var
-	// By quote character: the rest of the text is known to contain no closing quote, so later lines need not search it
-	// again.
+	// For each quote character, open says that the rest of the text contains no closing quote, so later lines need not search for
+	// one.
 	var open [256]bool
 	for text != "" {
 		var line string

@@ -15,7 +15,7 @@ const threads = 8
 
 var (
 	leave uint32
-	never uint32      // always 0
+	never uint32      // always 0, so threads that wait for a change of it never end
 	held  [64]uintptr // IDs of the threads that makeThreads has created last
 )
 

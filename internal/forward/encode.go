@@ -79,8 +79,8 @@ func encodeSyslog(host string, r *Record) []byte {
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
-// printable replaces spaces and all characters except printable ASCII, and limits the text to most bytes. An empty text becomes
-// "-".
+// printable replaces spaces and all characters except printable ASCII, and cuts the text to the number of bytes in most. An empty
+// text becomes "-".
 func printable(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -32,7 +32,7 @@ type Dir struct {
 	path      string
 	actor     *Actor
 	owner     *Actor       // acts as the owner of the home that contains the directory; nil outside such homes, see [Actor.OwnHomes]
-	noOpenat2 *atomic.Bool // set when openat2 does not work here, so that paths are walked by component; shared with every Sub
+	noOpenat2 *atomic.Bool // set if openat2 does not work, so that paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
 	fd int          // O_PATH; -1 when closed

@@ -45,15 +45,16 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether the path names, relative to the directory dir, leads to a home or into one. up is the number of names
-// that lead to the home itself.
+// within reports whether a path leads to a home or into one. The argument names holds the path's components, relative to the
+// directory dir. The result up is the number of components that lead to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(append([]string{dir}, names...)...), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
 }
 
-// ownerOf returns an actor for the owner of the home with the path names. It returns nil if the owner's uid is not in the range.
+// ownerOf returns an actor for the owner of the home whose path has the components names. It returns nil if the owner's uid is
+// not in the range.
 func (d *Dir) ownerOf(names []string) *Actor {
 	fd, err := d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

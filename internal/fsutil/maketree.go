@@ -23,10 +23,10 @@ type Node struct {
 	Spread bool
 }
 
-// MakeTree creates the directory rel with all nodes in it. After an error, it removes the part that it has created. Until
-// the tree is complete, it has a temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files
-// belong to the actor, and nothing is synced. If may is not nil, it is called just before the tree gets its name. If may
-// returns an error, MakeTree removes the tree. may must only use a Dir of [Dir.WithIdentity].
+// MakeTree creates the directory rel with all nodes in it. After an error, it removes the part that it has created. Until the
+// tree is complete, it has a temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files belong to the
+// actor, and nothing is synced. If the function may is not nil, MakeTree calls it just before the tree gets its name. If the
+// function returns an error, MakeTree removes the tree. The function must only use a Dir of [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.at("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -98,8 +98,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n as base in the directory parent. If the umask has changed the mode, createNode corrects it
-// through a descriptor. It uses no path in /proc, because not every identity can use such a path.
+// createNode creates the node n under the name base in the directory parent. If the umask has changed the mode, createNode
+// corrects it through a descriptor. It uses no path in /proc, because not every identity can use such a path.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)

@@ -39,8 +39,8 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 type Mount struct{ walk *atomic.Bool }
 
 // Walk opens the directory rel for a walk over its files. It calls fn with a Mount, the descriptor fd of the directory, and its
-// path for messages. fn runs with the actor's identity. Error messages use the verb in what. If crossTop is set, rel itself may
-// be a mount point; otherwise the error for a mount point is [ErrMount].
+// path for messages. fn runs with the actor's identity. Error messages use the argument what as the verb. If crossTop is set, rel
+// itself may be a mount point; otherwise the error for a mount point is [ErrMount].
 func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
 	return d.do(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)

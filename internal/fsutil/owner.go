@@ -21,7 +21,7 @@ var (
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrKept refuses a file of a user whose files are not given away, see [Owner].Keep.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
-	// ErrMount means that another file system is mounted there.
+	// ErrMount means that another file system is mounted at the file's name.
 	ErrMount = errors.New("mount point")
 )
 
@@ -55,8 +55,8 @@ func HardLinksProtected() bool {
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown changes the owner of rel to the user to. If rel is "", it changes the directory itself. A file that already belongs to
-// this user keeps its group. Chown returns the old owner, and reports whether the owner has changed.
+// Chown changes the owner of rel to the user in the argument to. If rel is "", it changes the directory itself. A file that
+// already belongs to this user keeps its group. Chown returns the old owner, and reports whether the owner has changed.
 //
 // For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names, and for
 // files that their owners keep. A regular file loses its set-user-ID bit, set-group-ID bit and capabilities.
@@ -78,7 +78,8 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 	return was, changed, err
 }
 
-// openAnyType opens the file with the path names, whatever its type, and returns its status. For a link it returns an error.
+// openAnyType opens the file whose path has the components names, whatever the file's type, and returns its status. For a link it
+// returns an error.
 func (d *Dir) openAnyType(names []string) (fd int, st unix.Stat_t, err error) {
 	if fd, err = d.open(names, unix.O_PATH, 0); err != nil {
 		return -1, st, err

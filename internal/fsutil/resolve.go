@@ -55,7 +55,7 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 }
 
 // openBeneath opens the file name relative to dirfd, and lets the kernel refuse links and paths that lead out of dirfd
-// (openat2(2)). also holds additional RESOLVE flags.
+// (openat2(2)). The argument also holds additional RESOLVE flags.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),

@@ -197,8 +197,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find searches for a profile that has just been created. name is the profile's name or its gateway's name. Find tries
-// both, because a profile's name may look like the name of a gateway.
+// Find makes the watcher look for a profile that has just been created, and waits until the watcher has looked. name is the
+// profile's name or its gateway's name. Find tries both, because a profile's name may look like the name of a gateway.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -303,7 +303,7 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 			return "", err
 		}
 	}
-	// The context needs no end of its own: the call ends with the supervisor's loop.
+	// The context needs no deadline: the call ends with the supervisor's loop.
 	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), event(o.Verb, o.Service)); err != nil {
 		return "", err
 	}

@@ -28,8 +28,8 @@ type serving struct {
 	state     profiles.State // the report
 }
 
-// servedByDefault reports whether the default profile's gateway serves another profile. If said is true, the gateway itself has
-// reported that. Otherwise hinit infers it from the topology.
+// servedByDefault reports whether the default profile's gateway serves another profile. If the result said is true, the default
+// profile's gateway itself has reported this. Otherwise hinit infers serves from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
@@ -174,7 +174,7 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition waits until the function what returns "". Any other result describes the condition that is not met yet, and
+// awaitCondition waits until the function given as what returns "". Any other result names the condition that is not met yet, and
 // becomes part of the error.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)

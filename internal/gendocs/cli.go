@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// built compiles the programs whose help goes into a page, into the new directory dir. remove deletes dir.
+// built compiles the programs whose help goes into a page, into the new directory dir. The function remove deletes dir.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {

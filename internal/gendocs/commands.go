@@ -21,10 +21,10 @@ type command struct {
 	Flags []option `json:"flags,omitempty"`
 }
 
-// option is one flag.
+// option is one flag of a command.
 type option struct {
-	Name  string `json:"name"`            // with its dashes
-	Value string `json:"value,omitempty"` // placeholder for its value
+	Name  string `json:"name"`            // name of the flag, with its dashes
+	Value string `json:"value,omitempty"` // placeholder for the flag's value
 	Usage string `json:"usage,omitempty"`
 }
 

@@ -48,7 +48,7 @@ func (m meanings) of(path string) (text string) {
 // inside that path.
 func configPage() string {
 	keys, mean := reference.Keys(), readMeanings()
-	said := map[string]string{} // by type and description: the first key with both
+	said := map[string]string{} // the first key with each combination of type and description
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
@@ -91,7 +91,7 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean meanings,
 // of them.
 func groups(paths []string) (named []string) {
 	last := ""
-	left := map[string]int{} // by mapping: number of its keys that are in the first table but not in paths
+	left := map[string]int{} // for each mapping, the number of its keys that are in the first table but not in paths
 	for _, k := range reference.Keys()[""] {
 		left[strings.TrimPrefix(k.Path[:strings.LastIndex(k.Path, ".")+1], "agent.")]++
 	}
@@ -178,7 +178,7 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow returns the value behind the pointer at as YAML on one line.
+// flow returns the value that the pointer at points to, as YAML on one line.
 func flow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -268,7 +268,7 @@ func configSchema() (string, error) {
 	return b.String(), err
 }
 
-// mapping returns the JSON schema of a mapping that may have only these keys.
+// mapping returns the JSON schema of a mapping that may have only the keys in the argument keys.
 func mapping(base string, keys []reference.Key, mean meanings) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
@@ -310,7 +310,7 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 	return schema
 }
 
-// typeOf returns the JSON schema of the YAML value that can be stored behind the pointer at.
+// typeOf returns the JSON schema of a YAML value that is decoded into the variable that the pointer at points to.
 func typeOf(at any) object {
 	text := object{"type": []string{"string", "number"}} // a number is accepted as text
 	switch at.(type) {

@@ -19,7 +19,7 @@ import (
 type room struct {
 	path  string // path in the module
 	floor int
-	does  string // the first sentence of its package comment
+	does  string // the first sentence of the package comment
 }
 
 // diagramRows lists the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
@@ -64,7 +64,7 @@ func rooms(root string) ([]room, error) {
 	return all, nil
 }
 
-// parseLayers reads the map "floors" from a Go file. It contains the layer of each package.
+// parseLayers reads the map "floors" from a Go file. The map contains the layer of each package.
 func parseLayers(file string) (map[string]int, error) {
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -156,7 +156,7 @@ func packageDiagram(all []room) string {
 }
 
 // roomsPage returns a page that lists the packages in the order in which data flows through them. A package is listed in the
-// first part with a pattern that matches it.
+// first part with a pattern that matches the package.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)

@@ -18,7 +18,7 @@ import (
 type printed struct {
 	form  string
 	many  string // "", "list" or "lines"
-	shape string // package.Type
+	shape string // Go type of the output, such as client.Status
 }
 
 // forms lists all commands that take --json. [jsonPage] returns an error if such a command isn't in the list.

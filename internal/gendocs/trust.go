@@ -18,11 +18,11 @@ var trustText string
 type source struct {
 	section, read, by, worst string
 
-	tests []string // "directory.Test", or "test/script.name" of a scenario
-	in    []string // "directory/file.go function"
+	tests []string // names of tests: "directory.Test", or "test/script.name" for a scenario
+	in    []string // places in the code: "directory/file.go function"
 }
 
-// sources reads trust.txt.
+// sources parses trust.txt and returns its rows.
 func sources() ([]source, error) {
 	var all []source
 	section := ""

@@ -33,7 +33,7 @@ func (k convertCheck) hasContent() bool {
 // emptyCheckNote is the note on a check that does not contain anything to check.
 const emptyCheckNote = "says nothing to look at and is left out"
 
-// probe imports a readiness_probe or liveness_probe. process-compose has adopted these from Kubernetes.
+// probe imports a readiness_probe or liveness_probe. process-compose has taken these keys from Kubernetes.
 func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
@@ -85,7 +85,7 @@ func (c *compose) httpGet(at setting, k convertCheck) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command. In the file, a command is a list or one text.
+// commandWords returns the words of a command. In the file, a command is a list or a single string.
 func (c *compose) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {

@@ -34,7 +34,7 @@ var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd
 type Note struct {
 	File  string
 	Line  int    // 0 if the note concerns the whole file
-	Where string // the key, the section or the file in the directory
+	Where string // the key, section or file that the note is about
 	Text  string
 }
 
@@ -148,7 +148,8 @@ type importer struct {
 	}
 }
 
-// note adds a note on the setting at. It joins notes with the same text about one file into one note that lists the settings.
+// note adds a note on the setting in the argument at. It joins notes with the same text about one file into one note that lists
+// the settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
@@ -189,8 +190,8 @@ func (im *importer) needCommand(s *service, at from) {
 // maxReplicas is the maximum number of services that are made from a single program with replicas.
 const maxReplicas = 200
 
-// replicas calls make for each replica of a program, which makes the replica's service. It keeps only the notes on the first
-// service, because the other services have the same notes.
+// replicas handles the replicas of a program. For each replica of a program it calls make, which makes the replica's service. It
+// keeps only the notes on the first service, because the other services have the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)

@@ -49,7 +49,7 @@ func (s *service) setAt(key string, at place, value any) {
 	s.recordPlace(key, at)
 }
 
-// recordPlace records the place that a key comes from. If a key already has a place, it keeps that.
+// recordPlace records the place that a key comes from. A key that already has a place keeps this place.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {

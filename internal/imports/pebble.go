@@ -210,8 +210,8 @@ func (p *plan) listsName(service, key, name string) bool {
 	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
 }
 
-// inContext is called for a check whose failure is not handled by any service. It adds the check to the service in the check's
-// service-context, and returns false if there is none.
+// inContext handles a check that no service lists under on-check-failure. It adds the check to the service that is named in the
+// check's service-context. It returns false if the check names no known service.
 func (p *plan) inContext(c *layered) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {

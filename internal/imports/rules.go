@@ -43,8 +43,8 @@ type rule struct {
 // rules are tried in order, and [otherWays] after them. The first rule with a matching name is used.
 type rules []rule
 
-// apply applies to each setting the first rule that matches it, which sets keys of s. It adds a note on a setting if no rule
-// matches.
+// apply imports settings. For each setting, it looks up the first rule in list that matches the setting's name. The rule sets keys
+// of s. If no rule matches, apply adds a note about the setting.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.ruleFor(e); {
@@ -184,7 +184,8 @@ func whenFalse(why string) func(string) (string, error) {
 	}
 }
 
-// whenSet returns a scalar function for a switch. If the switch is on, made is the value, and why becomes a note unless it is "".
+// whenSet returns a scalar function for a switch. If the switch is on, the function returns made as the value, and why becomes a
+// note unless why is "".
 func whenSet(made, why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		switch {

@@ -23,7 +23,7 @@ type units struct {
 	list []*unit
 }
 
-// unit is a unit with the settings of its file and its drop-ins.
+// unit is a systemd unit with the settings from its file and its drop-ins.
 type unit struct {
 	name, kind       string // name is without kind, the suffix such as .service
 	prefix, instance string // the parts of the name before and after @

@@ -80,8 +80,8 @@ func (im *importer) split(e setting) []string {
 // variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it, but hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote quotes a word for a shell. It does not quote the parts that match references, so that the shell replaces them. If
-// references also matches $$, quote turns $$ into one dollar.
+// quote quotes a word for a shell. It does not quote the parts that match the expression references, so that the shell replaces
+// these parts. If references also matches $$, quote turns $$ into one dollar.
 func quote(word string, references *regexp.Regexp) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
 		return word

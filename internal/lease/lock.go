@@ -70,8 +70,8 @@ type Volume struct {
 	leased bool
 
 	// Tests replace the functions and durations below.
-	every      time.Duration // proveEvery, except in tests
-	proveLimit time.Duration // proveTime, except in tests
+	every      time.Duration // time between two confirmations: proveEvery, except in tests
+	proveLimit time.Duration // time limit of a confirmation: proveTime, except in tests
 	sharing    func(dir *os.File) (shared bool, alone string)
 	prove      func(v *Volume, file *os.File) error
 

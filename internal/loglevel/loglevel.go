@@ -69,7 +69,7 @@ func (l Level) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// Named returns the level with the name word, ignoring case, or 0 if there is none.
+// Named returns the level whose name is word, ignoring case, or 0 if there is no such level.
 func Named(word []byte) Level {
 	for _, l := range names {
 		if len(word) == len(l.name) && strings.EqualFold(string(word), l.name) {

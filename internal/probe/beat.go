@@ -20,7 +20,7 @@ const (
 	noProbeInterval = 1000 * time.Hour
 )
 
-// Beat holds the state that a run has reported with sd_notify(3).
+// Beat holds the state that a run of a service has reported with sd_notify(3).
 type Beat struct {
 	Run      uint64
 	Ready    bool

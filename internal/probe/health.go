@@ -121,8 +121,8 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 }
 
 // Record handles a result of check i. changed reports whether the verdict has changed. act is the action that the caller must
-// apply to the run: one of the On constants of package config, or "" for none. If the check must not run now (Held), the result
-// is dropped.
+// apply to the run: one of the On constants of package config, or "" for none. If the check must not run now (see IsOnHold), the
+// result is dropped.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.IsOnHold(i) {

@@ -113,9 +113,9 @@ func (c *Cgroups) Has(controller string) bool {
 // CgroupLimits holds the limits of a service's control group. In every field 0 stands for no limit.
 type CgroupLimits struct {
 	High, Max uint64 // memory.high and memory.max, in bytes
-	// cpu.weight, relative to other groups; 0 is the default of 100
+	// share of the processor, relative to other groups (cpu.weight); 0 is the default of 100
 	Weight int
-	// pids.max
+	// maximum number of processes and threads (pids.max)
 	PIDs int
 }
 

@@ -82,8 +82,8 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 }
 
 // Output works like Run, for a program that reads no input. It replaces the first three of spec.Files. out and errs are the
-// beginnings of the program's standard output and standard error, each with up to most bytes. The rest is dropped. The program
-// never blocks while it writes.
+// beginnings of the program's standard output and standard error, each with up to maxBytes bytes. The rest is dropped. The
+// program never blocks while it writes.
 func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {

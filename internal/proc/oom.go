@@ -22,8 +22,8 @@ func newOOMScore() oomScore {
 }
 
 // raiseProcess raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
-// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseProcess after
-// the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
+// process's own value plus by. When memory is short, the kernel then kills those processes before this process. Call raiseProcess
+// after the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
 // needs no privilege.
 func (own oomScore) raiseProcess(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, maxOOMScoreAdj)))

@@ -86,7 +86,7 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether both the last scan and the last decision not to scan are older than fresh. Only then does Observe check
+// stale reports whether both the last scan and the last decision not to scan are older than maxAge. Only then does Observe check
 // whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 

@@ -31,7 +31,7 @@ type Table struct {
 // run holds the table's data about the processes of one run.
 type run struct {
 	id      uint64
-	mark    uint64  // 0 for none
+	mark    uint64  // mark of the run's processes; 0 for none
 	main    int     // PID of the main process, 0 after it was reaped
 	group   int     // process group of the main process; valid as long as a known process of the run belongs to it
 	session bool    // the main process also leads a session of the same number
@@ -51,7 +51,7 @@ type Exit struct {
 	Leftover     bool  // other processes of the run are alive
 	MaybeMembers []int // living processes that hide their run, so they may belong to this run
 	CPU          time.Duration
-	MaxRSS       int64 // bytes
+	MaxRSS       int64 // largest resident memory of the process, in bytes
 }
 
 // New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so

@@ -393,8 +393,8 @@ func (t *Table) StartTicksOf(pid int) uint64 {
 	return p.Start
 }
 
-// KillSession kills the processes of a session that were started earlier than the time before (see StartTicksOf). Processes that
-// were started later belong to another session with the same number.
+// KillSession kills the processes of a session that were started earlier than the argument before, a time as StartTicksOf returns
+// it. Processes that were started later belong to another session with the same number.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return

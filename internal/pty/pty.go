@@ -1,5 +1,5 @@
-// Package pty opens pseudoterminals, and connects a terminal to one. So a command gets a terminal of its own, and can't type
-// into the caller's terminal. Relay owns three goroutines, which end when the command's side is closed, or with the process.
+// Package pty opens pseudoterminals, and connects a terminal to one. So a command gets its own terminal, and can't type into the
+// caller's terminal. Relay owns three goroutines, which end when the command's side is closed, or with the process.
 package pty
 
 import (

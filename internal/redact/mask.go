@@ -303,7 +303,7 @@ func mailToken(s []byte) int {
 	return 3 + first + 1 + second
 }
 
-// botToken returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, 35 bytes.
+// botToken returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, and 35 bytes.
 func botToken(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {

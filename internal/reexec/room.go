@@ -86,10 +86,10 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads.
-// If other processes take these PIDs, the Go runtime of the new program ends the process. So if few PIDs are free,
-// reservePIDs stops all other processes and describes this in halted; otherwise halted is nil. knows is true if the new
-// program can resume stopped processes. Without this ability reservePIDs fails instead.
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
+// other processes take these PIDs, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops
+// all other processes and returns them in halted; otherwise halted is nil. The argument knows says that the new program can
+// resume stopped processes. If it is false, reservePIDs fails instead of stopping any process.
 func reservePIDs(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing

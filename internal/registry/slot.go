@@ -69,8 +69,8 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has an s6 service directory (slot), or will have one soon. Without a follower, services
-// have no slots.
+// HasSlot reports whether a service has an s6 service directory (slot), or will have one soon. No service has a slot before
+// [Registry.Follow] has set a [Follower].
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
 // Exports returns the variables that the run script in a service's s6 service directory exports, or nil if it exports none.

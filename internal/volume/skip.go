@@ -41,7 +41,7 @@ type StepRecord struct {
 	changed bool // the steps differ from the record
 }
 
-// recordedStep is a boot step that can be recorded.
+// recordedStep is a boot step whose success is recorded, so that a later boot can skip the step.
 type recordedStep struct {
 	hook                boot.Hook
 	volume, vars, image []string      // the inputs: files in the data directory, variables, other files

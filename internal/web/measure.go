@@ -184,8 +184,8 @@ func appendPoint(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// sparklinePath draws values as an SVG path, [points]-1 wide and [heights] high. The full height is the largest value, or least
-// if least is larger. The style sheet enlarges the path.
+// sparklinePath returns an SVG path that draws values, [points]-1 wide and [heights] high. The top of the path stands for the
+// largest value, or for the argument least if that is larger. The style sheet enlarges the path.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""

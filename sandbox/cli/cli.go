@@ -94,7 +94,7 @@ func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	}
 }
 
-// verbs returns all verbs, in the order of the help.
+// verbs returns all verbs, in the order in which the help lists them.
 func verbs() []verb {
 	return []verb{
 		{

@@ -16,10 +16,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// ErrNone is wrapped by the error of [Dial] if the service has never run.
+// ErrNone means that the service has never run. The error of [Dial] wraps it then.
 var ErrNone = errors.New("there is no service of sandboxes")
 
-// ErrLost is wrapped by the error of [Conn.Run] if the service ended while the command ran.
+// ErrLost means that the service ended while the command ran. The error of [Conn.Run] wraps it then.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
 // dialTime limits how long Dial waits for a service that can't be reached. It is long enough for hinit to restart the service,

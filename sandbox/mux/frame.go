@@ -32,21 +32,21 @@ const (
 // Kind tells what a frame carries. It is part of the frame's header.
 type Kind uint8
 
-// The kinds of frames. "c" marks the kinds that clients send, and "i" the kinds that the serving side (inside) sends.
+// The kinds of frames. Some are sent by clients, and some by the serving side, inside the sandbox.
 const (
-	KindHello    Kind = iota + 1 // c and i, as the first frame: Hello
-	KindOpen                     // c: Open; opens the channel
-	KindBegun                    // i: the process was started; the process id, 4 bytes
-	KindInput                    // c: standard input
-	KindInputEnd                 // c: the end of standard input
-	KindOutput                   // i: standard output
-	KindErrors                   // i: standard error
-	KindConfirm                  // c and i: a frame of a stream was consumed; the kind of the stream, 1 byte
-	KindResize                   // c: columns and rows, 2 bytes each
-	KindKill                     // c: end the whole process tree; milliseconds between TERM and KILL, 4 bytes
-	KindEnd                      // i: End; closes the channel
-	KindPing                     // c: answered by a Pong
-	KindPong                     // i: the answer to a Ping
+	KindHello    Kind = iota + 1 // from both, as the first frame; the data are a Hello
+	KindOpen                     // from clients: opens the channel; the data are an Open
+	KindBegun                    // from inside: the process was started; the data are its process id, 4 bytes
+	KindInput                    // from clients: data for standard input
+	KindInputEnd                 // from clients: standard input ends
+	KindOutput                   // from inside: data from standard output
+	KindErrors                   // from inside: data from standard error
+	KindConfirm                  // from both: a frame of a stream was consumed; the data are the stream's kind, 1 byte
+	KindResize                   // from clients: the terminal's new columns and rows, 2 bytes each
+	KindKill                     // from clients: end the process tree; the data are the milliseconds from TERM to KILL, 4 bytes
+	KindEnd                      // from inside: closes the channel; the data are an End
+	KindPing                     // from clients: asks for a Pong
+	KindPong                     // from inside: the answer to a Ping
 	kindsEnd
 )
 

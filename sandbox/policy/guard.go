@@ -267,7 +267,8 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	return g.stopOnError(ctx, id, err)
 }
 
-// stopOnError kills the container if err is not nil. It is used when the gate can't be opened.
+// stopOnError kills the container if err is not nil, and returns err joined with the error of the kill. It is called after an
+// attempt to open the container's gate.
 func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))

@@ -228,7 +228,7 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
-		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty; an image's volume may not be
+		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs starts without links
 	})
 }
 

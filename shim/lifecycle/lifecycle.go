@@ -8,8 +8,8 @@ import "strings"
 type Command struct {
 	Verb    string // start, stop, restart or status
 	Profile string // from -p or --profile, or ""
-	All     bool   // --all was given, to stop or restart all gateways
-	Force   bool   // --force was given, to start or restart one gateway
+	All     bool   // --all was given (only with stop or restart)
+	Force   bool   // --force was given (only with start or restart of one gateway)
 }
 
 // Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all

@@ -155,8 +155,8 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	return parts
 }
 
-// withDeadline calls fn in a goroutine and returns its result. If fn has not returned by end, it returns an error and leaves fn
-// running.
+// withDeadline calls fn in a goroutine and returns its result. If fn has not returned at the time end, withDeadline returns an
+// error and leaves fn running.
 func withDeadline[T any](end time.Time, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -217,8 +217,8 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish ends the capture and returns the stored text. If it was not finished before, it appends late, a note that the part is
-// incomplete.
+// finish ends the capture and returns the stored text. If the capture was not finished before, finish appends late, a note that
+// the part is incomplete.
 func (c *capture) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -122,8 +122,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 }
 
 // openHome opens the home of a profile as the user of the process, and returns the uid of the home's owner. If expected is not 0,
-// another owner is an error. If expected is 0, and the owner is a user of isolation.uids whom hinit would not choose for this
-// name, that is an error too. The agent's user can rename homes, so it may be the home of another profile.
+// another owner is an error. If expected is 0, openHome also refuses an owner from isolation.uids whom hinit would not choose for
+// this name. The agent's user can rename homes, so such a home may be another profile's.
 func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
 	if home, err = fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir, name), nil); err != nil {
 		return nil, 0, err

@@ -67,8 +67,8 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
-// levelAndPattern returns a function that matches lines of one log. A line matches if its level is least or higher and its text
-// matches pattern. Use a new function for each log, because it remembers the level of the line before.
+// levelAndPattern returns a function that matches lines of one log. A line matches if its level is at least the argument least
+// and its text matches pattern. Use a new function for each log, because it remembers the level of the line before.
 func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {

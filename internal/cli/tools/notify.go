@@ -119,14 +119,14 @@ type waitState struct {
 	key    string
 	first  client.Service // the service when the wait began; its name is "" if the wait is for any notice
 	cursor uint64         // Seq of the last event seen
-	came   waitReport     // the result, after errFound
+	came   waitReport     // the result; valid after errFound
 	line   string         // the result for people
 }
 
 // errFound ends the stream when the event or state that the user waits for has arrived.
 var errFound = errors.New("it came")
 
-// notice follows the events until the notice comes.
+// notice follows the events until the notice that the user waits for arrives.
 func (w *waitState) notice(ctx context.Context) error {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {

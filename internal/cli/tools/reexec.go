@@ -30,7 +30,7 @@ one that does not work, or that others than root could write, is refused and not
 // reexecReport is the result of hinit reexec, for --json.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
-	Image   int    `json:"image"`   // number of the program, counted from 1 at the start of the container
+	Image   int    `json:"image"`   // 1 for the program that the container was started with, one more after each re-execution
 	Before  string `json:"before"`  // version that ran before
 	Binary  string `json:"binary"`  // path of the program that runs now
 	Same    bool   `json:"same"`    // the same file ran before, so nothing has changed
@@ -81,7 +81,7 @@ func inThisNamespace(in client.Init) bool {
 	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// agesMatch reports whether a process that started age ago can be an init that started since ago.
+// agesMatch reports whether a process of the given age can be the init. The argument since is the time since the init's start.
 func agesMatch(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }

@@ -11,7 +11,7 @@ import (
 // seedReport is the result of hinit seed, for --json.
 type seedReport struct {
 	File  string   `json:"file"`  // file that keeps the files of the data directory and the list of steps
-	Steps []string `json:"steps"` // boot steps that an empty data directory does not need any more
+	Steps []string `json:"steps"` // boot steps that a container with an empty data directory can skip
 }
 
 var seedVerb = cli.Verb{

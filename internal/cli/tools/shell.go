@@ -144,8 +144,8 @@ func terminalVariables(environ []string) map[string]string {
 	return out
 }
 
-// adoptEnviron replaces the environment of this process by the environment of the init. If the user may not read that, this
-// process keeps its own.
+// adoptEnviron replaces the environment of this process by the environment of the init. If the user may not read the init's
+// environment, this process keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
 	cl, err := t.Dial()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // Main runs the verb that the arguments name, and returns the exit code of the process.
 func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
 
-// withWords returns the Run function of a verb that has no own flags. The function parses the arguments, of which there must be
-// atLeast to atMost, and calls run with them.
+// withWords returns the Run function for a verb without flags. The function parses the arguments and calls run with them. There
+// must be at least atLeast and at most atMost arguments.
 func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)

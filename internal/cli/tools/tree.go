@@ -117,9 +117,9 @@ type treeRoot struct {
 	pid         int
 }
 
-// buildTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
-// process. nested reports whether a process is in a PID namespace below this one. If rest is true, buildTree adds a branch for
-// the processes that belong to no service.
+// buildTree returns the processes of each service, without their users and command lines. The argument of finds the service of
+// each process. nested reports whether a process is in a PID namespace below this one. If rest is true, buildTree adds a branch
+// for the processes that belong to no service.
 func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {

@@ -6,10 +6,10 @@ import (
 	"hinit/internal/config"
 )
 
-// Key is one key with its default.
+// Key is one key of hinit.yaml with its default value.
 type Key struct {
 	config.Key
-	Value any // pointer to the default
+	Value any // pointer to the default value
 }
 
 // Keys returns the keys of each mapping of hinit.yaml. The map's key is the path of the mapping, such as "services.NAME.".

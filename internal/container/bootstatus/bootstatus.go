@@ -115,7 +115,7 @@ func (s *Status) Add(steps ...client.BootStep) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a step at index at, because the step began before steps that were added earlier.
+// Insert adds a step at the index given as at. Call it for a step that began before steps that were added earlier.
 func (s *Status) Insert(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

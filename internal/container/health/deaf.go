@@ -46,8 +46,8 @@ func (h *Health) configureDeafWatch(cfg *config.Config) {
 	h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 }
 
-// deafness reports whether a gateway is deaf in its current run. deaf is also false if one of the gateway's checks reports the
-// deafness.
+// deafness reports whether a gateway is deaf in its current run. The result deaf is also false if one of the gateway's checks
+// reports the deafness.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
 	d, deaf = h.deaf.Deafness(v.Name)
 	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run

@@ -43,7 +43,7 @@ type Options struct {
 	Log       func(service string) *logrotate.Log // returns the log of a service, nil for none
 	SocketDir func() string                       // returns the directory for sockets of services, "" for none
 	Warn      func(format string, args ...any)    // writes a warning, which status also shows
-	Lease     func(words string)                  // called with each message of the lease program about the lease
+	Lease     func(words string)                  // called with each message from the lease program about the lease
 }
 
 // Health watches the health of all services. Its methods may be called from any goroutine.

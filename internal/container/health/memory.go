@@ -38,7 +38,7 @@ type memoryWatch struct {
 	started      atomic.Bool
 }
 
-// limit applies the limits in cfg, and starts the watch if cfg has a limit.
+// limit applies the memory limits in cfg, and starts the watch if cfg has a memory limit.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.IsSet() || w.container().Limit > 0
@@ -102,7 +102,8 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures the services that have a limit, acts on the results, and replaces the notes.
+// measureAll measures the memory of the running services that have a memory limit, acts on the results, and replaces the notes
+// for the status.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -129,7 +130,7 @@ const (
 	below = " is below memory.warn again"
 )
 
-// checkLimit compares a service's memory with its limit, acts on the result, and returns the note for the status.
+// checkLimit compares a service's memory with its memory limit, acts on the result, and returns the note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
 	limit, has := w.limitOf(v), m.Bytes
 	text := "memory: " + amount(has)

@@ -128,8 +128,8 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 }
 
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
-// ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor and
-// replaces the notes in last. It reports whether there are notes, or the program failed.
+// ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
+// replaces the notes in the argument last. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() })

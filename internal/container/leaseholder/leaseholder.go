@@ -77,7 +77,7 @@ type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // called with each message of the lease program; nil if there is no such program
+	onMessage func(words string) // called with each message from the lease program; nil if there is no such program
 	grantor   string             // what grants the lock, for messages: the volume or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
@@ -110,7 +110,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	return t
 }
 
-// LeaseMessage handles a message of the lease program. It doesn't block.
+// LeaseMessage handles a message from the lease program. It doesn't block.
 func (t *Lease) LeaseMessage(words string) {
 	if t.onMessage != nil {
 		t.onMessage(words)

@@ -90,7 +90,7 @@ func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }
 
-// reportNew reports the new records. cursor is the Seq of the last reported record. some is false if there were no new
+// reportNew reports the new records. cursor is the Seq of the last reported record. The result some is false if there were no new
 // records.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()

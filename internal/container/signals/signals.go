@@ -1,5 +1,5 @@
-// Package signals translates the signals that PID 1 receives: they ask it to stop or to reload, or are forwarded to the
-// container's CMD.
+// Package signals handles the signals that PID 1 receives. Some signals make PID 1 stop or reload. PID 1 forwards the others to
+// the container's CMD.
 //
 // Signals can't kill PID 1, don't stay ignored in its children, and are not lost in a re-execution. The package starts a
 // goroutine only for a reload.
@@ -28,7 +28,7 @@ import (
 // secondInterrupt is the time within which a second Ctrl-C stops the container. The first Ctrl-C is only forwarded to the CMD.
 const secondInterrupt = 3 * time.Second
 
-// Signals receives and translates the signals to PID 1.
+// Signals receives the signals to PID 1 and translates them into events for the supervisor.
 type Signals struct {
 	Children chan os.Signal // SIGCHLD
 	Orders   chan os.Signal // signals that hinit acts on, see Event

@@ -186,8 +186,8 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first start time of a new row. After a re-execution, that is the time that the supervisor already
-// knows. If the schedule makes up for missed times and has missed one, the first start time is now.
+// setFirstTime sets the first start time of a new row. After a re-execution, the supervisor already knows this time. If the
+// schedule makes up for missed times and has missed one, the first start time is now.
 func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun

@@ -47,9 +47,9 @@ func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	return nil
 }
 
-// limitByCgroup limits a service by its own control group. If child groups are not available, it uses other means.
-// internal/container/health then measures the memory, and a CPU weight becomes a nice value. If the profile has its own
-// user (ownUser), a process limit becomes a limit of that user. This limit counts all processes of the user on the machine.
+// limitByCgroup limits a service with a control group for this service only. Without child groups, internal/container/health
+// measures the memory instead, and the CPU weight becomes a nice value. If the profile has its own user (ownUser), the process
+// limit becomes a limit of that user, which counts all the user's processes on the machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return

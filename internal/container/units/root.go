@@ -76,7 +76,7 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs a program as root that the agent can change, and "" otherwise. name is the
+// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program, and "" otherwise. name is the
 // unit's name for the message. WarnOfProgram may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
@@ -90,8 +90,8 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath returns path, a PATH, without the directories that the agent can write to. Otherwise the agent could plant an
-// "apt-get" that a root script then runs.
+// trustedPath removes the directories that the agent can write to from path, the value of a PATH variable. Otherwise the agent
+// could plant an "apt-get" that a root script then runs.
 func (m *Maker) trustedPath(path string) string {
 	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)

@@ -78,7 +78,7 @@ func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 // Home returns the HOME of all programs that run as the agent, or "" if the configured HOME applies.
 func (m *Maker) Home() string { return *m.home.Load() }
 
-// SetHome sets the HOME that Home returns. The boot calls it before it starts anything.
+// SetHome sets the HOME that Home returns. The boot calls SetHome before it starts any process.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
 // SetTopology stores the topology, which says which gateway serves each profile. If an operator has chosen a topology,
@@ -355,7 +355,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
-		// A user's script may start a process that is meant to outlive it.
+		// A user's script may start a process that is meant to outlive the script.
 		Policy: supervisor.Policy{SingleRun: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil

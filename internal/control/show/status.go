@@ -183,8 +183,8 @@ const (
 // gap is the space between two columns.
 const gap = 2
 
-// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named
-// services, fitWidth moves the last exit and the note out of the table. below then has the lines to print under each row.
+// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
+// fitWidth moves the last exit and the note out of the table. The result below then has the lines to print under each row.
 func (w *page) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
@@ -219,7 +219,7 @@ func (w *page) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-// shrinkColumn cuts the cells of a column until the rows fit into width, but never to less than least columns.
+// shrinkColumn cuts the cells of a column until the rows fit into width, but never to fewer columns than the argument least.
 func shrinkColumn(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {

@@ -97,7 +97,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten shortens an escaped text to most columns, and ends it with an ellipsis.
+// shorten cuts an escaped text that is wider than the number of columns in most, and ends it with an ellipsis.
 func shorten(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text

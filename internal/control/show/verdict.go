@@ -34,13 +34,13 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up, but has not reported readiness yet
 )
 
-// Verdict is the judgement how well a service does its work. The commands status, top, metrics and healthcheck and the web
-// page all use the same verdict.
+// Verdict says how well a service does its work. The commands status, top, metrics and healthcheck and the web page all use the
+// same verdict.
 type Verdict struct {
 	Grade    Grade
 	Word     string   // addition to the state, such as "deaf"; may be ""
 	Problems []string // kinds of the service's problems, the worst one first
-	Works    bool     // the service is up and serves; a failing check or a remark alone does not keep it from that
+	Works    bool     // the service is up and serves, perhaps with a failing check or a remark
 }
 
 // Troubled reports whether the service needs attention.

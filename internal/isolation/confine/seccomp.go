@@ -40,7 +40,7 @@ var refusedControls = []uint32{
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
 
-// Requests that package unix lacks (linux/fs.h, linux/btrfs.h).
+// The ioctl requests that package unix does not define (linux/fs.h, linux/btrfs.h).
 const (
 	fsSetXattr       = 0x401c5820 // FS_IOC_FSSETXATTR
 	btrfsSnapshot    = 0x50009401 // BTRFS_IOC_SNAP_CREATE

@@ -23,9 +23,9 @@ func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers checks whether users other than root may have written anything in a service directory. It describes the first
-// such file in what, and returns "" if all files are root's. All files are checked, because programs also read files in env and
-// data. owned reports whether the directory itself belongs to root.
+// writtenByOthers checks whether users other than root may have written anything in a service directory. The result what
+// describes the first such file, and is "" if root alone can have written all files. All files are checked, because programs also
+// read files in env and data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {

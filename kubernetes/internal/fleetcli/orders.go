@@ -84,7 +84,7 @@ func runMove(ctx context.Context, c *call) error {
 	})
 }
 
-// poolOf returns the pool of a host. It fails for the pod of a single profile.
+// poolOf returns the pool that a host belongs to. It fails if host is a pod that serves only one profile.
 func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)

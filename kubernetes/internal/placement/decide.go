@@ -114,7 +114,7 @@ type Plan struct {
 	Alone      []string // the profiles that need a pod of their own
 	SpareSince time.Time
 	Leaving    string
-	Doing      string // what is in progress, for people, or "" for nothing
+	Doing      string // what is in progress, as text for messages; "" if nothing is
 }
 
 // round holds the intermediate state of one call of [Decide].
@@ -139,7 +139,7 @@ type hostLoad struct {
 	schedulable bool // the host may get profiles
 }
 
-// add counts a profile with this memory as one of the host.
+// add counts one more profile on the host, which needs the given memory in bytes.
 func (l *hostLoad) add(memory int64) {
 	l.used += memory
 	l.profiles++
