@@ -209,7 +209,8 @@ func shorten(text string, most int) string {
 // shortCopy returns a shortened copy of text. As a copy, it does not keep the whole file in memory.
 func shortCopy(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// jsonText returns the decoded text of a JSON string. For any other value it returns the JSON text. ok is false for null.
+// jsonText returns the decoded text of a JSON string. For any other value it returns the JSON text. The second result is false
+// for null.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {

@@ -209,7 +209,8 @@ func (w *Watcher) EndInterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash that counts as unchanged for a profile's inputs. ok is false if Interest was not called.
+// interested returns the hash that counts as unchanged for a profile's inputs. The second result is false if Interest was not
+// called.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

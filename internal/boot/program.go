@@ -149,8 +149,8 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase. It ignores the phases that the argument but names. ok is false if no other phase has
-// failed.
+// Failed returns the first failed phase. It ignores the phases that the argument but names. The second result is false if no
+// other phase has failed.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {

@@ -67,7 +67,7 @@ func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
 // HasProfiles reports whether this container has gateways.
 func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It reads files only through c.Look.
+// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It looks up files only through c.FindProgram.
 //
 // It first removes the words of the image's entrypoint. These are tini's options if hinit was started as tini, a leading "--",
 // "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:

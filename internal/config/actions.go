@@ -35,7 +35,7 @@ type Action struct {
 }
 
 // ActionsName is the name of the built-in service that carries out actions. The service exists if hinit.yaml has an action. The
-// service needs no entry of its own in hinit.yaml.
+// service needs no entry in hinit.yaml.
 const ActionsName = "hinit-actions"
 
 // actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.

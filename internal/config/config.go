@@ -149,7 +149,7 @@ type Logs struct {
 	Mask      bool     `key:"mask"`                                  // hide secrets in the console output
 	LogLimits `key:""` // default limits of each log
 
-	Profiles map[string]LogLimits // limits of the profiles that have limits of their own, by name
+	Profiles map[string]LogLimits // log limits of the profiles that don't use the defaults, by profile name
 }
 
 // LogLimits holds the limits of one log.

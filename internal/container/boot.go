@@ -80,7 +80,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.MarkBootDone() // with profiles, gateways.BringUp calls Settle
+		c.generation.MarkBootDone() // with profiles, BringUp of package gateways calls MarkBootDone through Boot.Settled
 	}
 }
 

@@ -113,7 +113,8 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode converts a file type DT_… of getdents64(2) to the type bits of an fs.FileMode. ok is false if the type is unknown.
+// entryMode converts a file type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if the type
+// is unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:

@@ -392,8 +392,8 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s contains at least this number of letters and digits in a row, including at least one letter and
-// one digit.
+// hasRun reports whether s contains letters and digits in a row, at least one letter and one digit among them. The argument least
+// is the minimum length of the row.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

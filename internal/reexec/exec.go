@@ -27,11 +27,11 @@ type envelope struct {
 	Deaf    int64           `json:"deaf"` // when SIGHUP, SIGINT, SIGQUIT and SIGTERM began to be lost, in ns of CLOCK_MONOTONIC
 }
 
-// Program describes the program that Become executes in place of this program.
+// Program describes the program that Execute runs in place of this program.
 type Program struct {
 	Path  string          // path of the executable
 	Argv  []string        // includes argv[0]
-	Env   []string        // environment; Become adds Var
+	Env   []string        // environment; Execute adds Var
 	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
 	State json.RawMessage // the state for the new program
 	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel
@@ -39,8 +39,8 @@ type Program struct {
 	// unblocks early (runtime, blockableSig). These four are lost, for about a millisecond, until the new program handles
 	// them.
 	Signals []syscall.Signal
-	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late
-	// as possible. The new program gets these signals from Take.
+	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Execute calls
+	// TakeUnhandled as late as possible. The new program gets these signals from Take.
 	TakeUnhandled func() []syscall.Signal
 	// CanResumeHalted is true if the new program can resume stopped processes, see [Halted].
 	CanResumeHalted bool

@@ -60,7 +60,7 @@ func (h *Halted) String() string {
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-// parseHalted is the inverse of String. It returns nil if no process was stopped.
+// parseHalted parses a text that [Halted.String] has made. It returns nil if no process was stopped.
 func parseHalted(text string) *Halted {
 	var n []int
 	for word := range strings.FieldsSeq(text) {

@@ -65,5 +65,5 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Contains(uid) // the client has no seccomp filter of its own, so decide by its user
+	return cfg.UIDRange().Contains(uid) // the client has no additional seccomp filter, so decide by the client's user
 }

@@ -68,7 +68,7 @@ type Terminal struct {
 	text strings.Builder
 }
 
-// OnTerminal starts a program in a session of its own, with a terminal of the given size as its standard streams.
+// OnTerminal starts a program in a new session, with a terminal of the given size as its standard streams.
 func OnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
 	t.Helper()
 	near, far, err := OpenTerminal(rows, columns)

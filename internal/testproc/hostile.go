@@ -48,8 +48,8 @@ func sendAllSignals(pid, times int, skipped []string) int {
 	return 0
 }
 
-// SignalByDescriptor makes the kernel send a signal, as it does when a descriptor becomes readable. Signals that have no si_code
-// values of their own then have one above 0.
+// SignalByDescriptor makes the kernel send a signal, as it does when a descriptor becomes readable. Signals without specific
+// si_code values then have a value above 0.
 func SignalByDescriptor(pid int, n syscall.Signal) error {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -67,8 +67,8 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 }
 
 // startForkChain starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each
-// process is gone long before a program can read the whole process table. They all block SIGTERM. comet itself sleeps until
-// SIGTERM.
+// process is gone long before a program can read the whole process table. All these processes block SIGTERM. startForkChain
+// itself sleeps until SIGTERM.
 func startForkChain() int {
 	runtime.LockOSThread()
 	if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
@@ -81,8 +81,8 @@ func startForkChain() int {
 	return 0
 }
 
-// forkForever is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in
-// the child. So it may use only system calls, and no other part of the Go runtime.
+// forkForever is the daemon that startForkChain starts. It runs after a bare fork of a process with many threads, and only this
+// thread exists in the child. So it may use only system calls, and no other part of the Go runtime.
 //
 //go:nosplit
 //go:norace
@@ -134,7 +134,8 @@ func sibling() int {
 	return 0
 }
 
-// settle is the process that sibling makes. It obeys the same restrictions as fly, blocks all signals, and sleeps for ever.
+// settle is the process that sibling makes. settle obeys the same restrictions as forkForever, blocks all signals, and sleeps for
+// ever.
 //
 //go:nosplit
 //go:norace

@@ -168,11 +168,11 @@ type walk struct {
 	anyMount bool   // also check files on a read-only mount
 	doubt    *Doubt // first doubt found
 	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries in it
-	parent   int    // directory that contains at
+	parent   int    // directory that contains the component at
 	at       int    // the last resolved component, opened with O_PATH
 	st       unix.Stat_t
-	where    string // path of at, without symbolic links
-	name     string // name of at in parent
+	where    string // path of the component at, without symbolic links
+	name     string // name of the component at in the directory parent
 }
 
 func (w *walk) close() {

@@ -56,7 +56,7 @@ func CloseInheritedOnExec() {
 	}
 }
 
-// LimitWarnings returns a warning for each limit of the container that is too low for this number of services.
+// LimitWarnings returns a warning for each limit of the container that is too low for the given number of services.
 func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsPerService + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
@@ -123,8 +123,8 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	return text
 }
 
-// processLimit returns the maximum number of processes that the container's control group allows. ok is false if the group
-// has no limit.
+// processLimit returns the maximum number of processes that the container's control group allows. The second result is false if
+// the group has no limit.
 func processLimit(cgroup string) (int, bool) {
 	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
 }
@@ -138,7 +138,8 @@ func FreeProcesses() (free int, limited bool) {
 }
 
 // cgroupNumber reads a number from the first file of the control group that exists. names are the file's names in version 2 and
-// in version 1 of control groups. ok is false if the file contains no number (for example "max"), or if no file exists.
+// in version 1 of control groups. The second result is false if the file contains no number (for example "max"), or if no file
+// exists.
 func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {

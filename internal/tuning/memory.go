@@ -27,7 +27,7 @@ const (
 	leastGrowth = 256 << 10
 )
 
-// RelaxGC makes the garbage collector run less often. Call normal when the boot ends, to restore the setting. Turning the
+// RelaxGC makes the garbage collector run less often. When the boot ends, call normal to restore the setting. Turning the
 // collector off would be slower, because fresh memory costs more than reused memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)

@@ -107,7 +107,7 @@ func awaitThreads() (threads int) {
 	}
 }
 
-// fillThreads makes the runtime create this number of threads, by locking as many goroutines to threads at the same time.
+// fillThreads makes the runtime create the given number of threads. It locks as many goroutines to threads at the same time.
 func fillThreads(threads int) {
 	var begun, ended sync.WaitGroup
 	begun.Add(threads)

@@ -185,7 +185,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 	})
 }
 
-// currentHashes returns the current hashes of a step's inputs. ok is false if they can't be determined.
+// currentHashes returns the current hashes of a step's inputs. The second result is false if they can't be determined.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
 	select {
 	case <-s.read:

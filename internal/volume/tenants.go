@@ -131,9 +131,9 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome changes the owner of a profile's home from the user was to the user to. The home is the directory called profile
-// in d. MoveHome changes the files in the home first and the home itself last. So a home that has the new owner is complete,
-// and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. w counts the
+// MoveHome changes the owner of a profile's home, the directory called profile in d. The argument was is the present owner, and
+// to is the new owner. MoveHome changes the files in the home first and the home itself last. So a home that has the new owner is
+// complete, and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. w counts the
 // results. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was

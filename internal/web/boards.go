@@ -64,7 +64,7 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look returns the style, sign and text with which the page shows the outcome.
+// Look returns the style, sign and text with which the page shows the outcome of the attempt.
 func (a attempt) Look() look {
 	switch {
 	case a.EndedAt == 0:
@@ -84,7 +84,7 @@ type sandbox struct {
 	Commands                                        int
 }
 
-// Look returns the style, sign and text with which the page shows the state.
+// Look returns the style, sign and text with which the page shows the state of the sandbox.
 func (s sandbox) Look() look {
 	if s.State == "running" {
 		return look{"good", "●", "running"}
@@ -197,8 +197,8 @@ type answer struct {
 	fault string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
-// latest returns the cached answer if its age is below the limit old. Otherwise it runs the command. If the command takes longer
-// than patience, latest returns the cached answer anyway.
+// latest returns the cached answer if it is younger than the argument old. Otherwise it runs the command. If the command takes
+// longer than patience, latest returns the cached answer anyway.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last

@@ -194,7 +194,7 @@ const heartbeat = ": beat\n\n"
 
 // stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
 // out until its context ends. ahead is the maximum number of events that wait in out. A client that does not read is
-// disconnected. of limits the number of streams; beyond it, stream answers with the status 503.
+// disconnected. The argument of limits the number of streams. Above this limit, stream answers with the status 503.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !of.acquire(key) {

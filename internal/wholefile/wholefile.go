@@ -27,7 +27,7 @@ func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Read returns the content of a regular file. If the file has more bytes than the limit most, Read returns an error.
+// Read returns the content of a regular file. If the file has more bytes than the argument most, Read returns an error.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY, 0)
 	if err != nil {

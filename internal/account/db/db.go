@@ -206,7 +206,7 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
-// id returns the number in a field of line i. ok is false for an invalid line. It is also false if i is -1, the result of find
+// id returns the number in a field of line i. The second result is false for an invalid line, and if i is -1, the result of find
 // for a missing name.
 func (t *table) id(i, field int) (uint32, bool) {
 	if i < 0 || t.lines[i].fields == nil {

@@ -64,7 +64,7 @@ type Service struct {
 	scanner Scanner `reexec:"-"`
 }
 
-// New returns a service that has no directory yet; call Take next.
+// New returns a service that has no directory yet. Call OpenDirectory next.
 func New(scanner Scanner, name string) *Service {
 	return &Service{Name: name, Left: true, scanner: scanner}
 }

@@ -15,7 +15,7 @@ const Letters = "abqhkti12pcyrlPCKoduDUxOQ"
 // svcSignals maps command letters of s6-svc to signals.
 var svcSignals = map[byte]struct {
 	number int
-	group  bool // send it to the whole process group
+	group  bool // send the signal to the whole process group
 }{
 	'h': {number: 1}, 'i': {number: 2}, 'q': {number: 3}, 'b': {number: 6}, 'k': {number: 9}, '1': {number: 10}, '2': {number: 12},
 	'a': {number: 14}, 't': {number: 15}, 'c': {number: 18}, 'p': {number: 19}, 'y': {number: 28}, 'P': {19, true}, 'C': {18, true}, 'K': {9, true},

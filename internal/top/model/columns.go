@@ -29,8 +29,8 @@ func (r *usageHistory) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
 }
 
-// sparks draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height is the
-// largest value, or least if least is larger.
+// sparks draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height stands
+// for the largest value, or for the argument least if that is larger.
 func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {

@@ -22,7 +22,7 @@ type host struct {
 	why    string
 }
 
-// Change applies a status change of a host, a line of its status stream.
+// Change applies a status change of a host, which is one line of the host's status stream.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
