@@ -391,7 +391,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
-	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // age of the oldest ready task; nil if no task is ready
+	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // age of the oldest ready task; nil if none is ready
 	Now        int64                     `json:"now"`
 }
 

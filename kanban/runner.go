@@ -71,7 +71,7 @@ type Ref struct {
 type Worker struct {
 	PID   int    // 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // identifies the boot of the machine and the container in which the process runs, see [instance]; empty: not known
+	Boot  string // boot of the machine, and container, in which the process runs, see [instance]; empty: not known
 }
 
 // Liveness is the state of a worker as a runner knows it.

@@ -32,7 +32,7 @@ const (
 )
 
 // source is the output of one service, or of the init itself, to one console. Its fields are guarded by console.mu, and the
-// masker by masking. The names, lost and secrets don't change.
+// masker by masking. The names and the pointers lost and secrets don't change.
 type source struct {
 	name, profile, file string
 	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics; may be nil
@@ -43,10 +43,10 @@ type source struct {
 
 	waiting     int   // queued bytes
 	dropped     int64 // number of dropped lines that the next notice reports; later lines wait for this notice
-	mustNotWait bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
+	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
 
-// block is a buffer of complete lines. shares lists, in the order of data, how many bytes come from which source.
+// block is a buffer of complete lines. The field shares lists, in the order of the bytes, how many bytes come from which source.
 type block struct {
 	data   []byte
 	shares []share
@@ -57,9 +57,10 @@ type share struct {
 	bytes  int
 }
 
-// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines
-// into blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the queue waits, as long as
-// the reader makes progress. When the pipe of its service is full, the service also waits.
+// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
+// blocks, and one goroutine writes the blocks. A pump is the goroutine that reads one pipe. It waits if its source has used up
+// its share of the queue, as long as the reader makes progress. When the pipe of the service is then full, the service also
+// waits.
 type console struct {
 	stream string
 	mode   ConsoleMode
@@ -116,7 +117,8 @@ func (src *source) maskSecrets(chunk []byte) []byte {
 }
 
 // enqueue formats the lines of chunk for mode, and queues as many as fit. It doesn't block. It returns the rest, which the caller
-// passes to addOrWait. If must is true or the reader has stalled, the rest can't wait: enqueue drops it and counts its lines.
+// passes to addOrWait. If the parameter must is true or the reader has stalled, the rest can't wait: enqueue drops it and counts
+// its lines.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
@@ -159,7 +161,8 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// queueSpace returns the number of additional bytes that src may queue now. must is true if src can't wait. The caller holds mu.
+// queueSpace returns the number of additional bytes that src may queue now. The parameter must is true if src can't wait. The
+// caller holds mu.
 func (c *console) queueSpace(src *source, must bool) int {
 	switch {
 	case must:
@@ -209,7 +212,7 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// mayAddLong reports whether src may queue one line even if it is longer than its room. The caller holds mu.
+// mayAddLong reports whether src may queue one line even if the line is longer than the room for src. The caller holds mu.
 func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
 // lastBlock returns the block to which the next lines are appended. The caller holds mu.
@@ -239,8 +242,8 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp sets the time for JSON lines to now. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued
-// after the call also delay this moment.
+// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued after
+// the call also delay the closing of the channel.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,7 +316,7 @@ func (c *console) addNotices() {
 	}
 }
 
-// initWriter is the writer that [Set.Console] returns.
+// initWriter is the writer that [Set.Console] returns, for the init's own lines.
 type initWriter struct {
 	console *console
 	source  *source

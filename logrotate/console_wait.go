@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// stalled reports whether the console's reader has read nothing for so long that pumps must not wait for the reader. The
-// caller holds mu.
+// stalled reports whether the console's reader has read nothing for longer than progress.stall, so that pumps must not wait for
+// the reader. The caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }
@@ -31,7 +31,7 @@ type waiter struct {
 	woken  chan struct{}
 }
 
-// addOrWait queues rest, the lines for which enqueue had no room, and waits for room if necessary. If the reader makes no
+// addOrWait queues the lines in rest, for which enqueue had no room. It waits for room if necessary. If the reader makes no
 // progress for progress.stall, addOrWait drops and counts the remaining lines.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
@@ -59,7 +59,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // wake a pump only if it has much room
+	need := maxSourceQueue / 2 // wake a pump only if there is much room for its lines
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}

@@ -139,7 +139,7 @@ func (c *console) handleResult(err error) {
 	}
 }
 
-// close tells the writing goroutine to write the remaining blocks and exit, and waits until it has exited.
+// close tells the writing goroutine to write the remaining blocks and to exit. It waits until that goroutine has exited.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

@@ -115,8 +115,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes of p that are now in
-// the file. These bytes are always whole lines.
+// writeFormatted writes the formatted lines p, with rotations as needed. The result done is the number of bytes of p that are now
+// in the file. These bytes are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for n := 0; done < len(p) && err == nil; done += n {
 		if n, err = 0, f.prepare(now); err == nil {
@@ -370,8 +370,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// markComplete sets completeBit in the mode of the file if done is true, and otherwise clears it. s6-log appends to a file with
-// this bit, and renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
+// markComplete sets completeBit in the mode of the file if done is true, and otherwise clears this bit. s6-log appends to a file
+// with this bit, and renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {
@@ -385,7 +385,7 @@ func (f *file) markComplete(done bool) {
 }
 
 // systemErrorText returns the system error in err, such as "no space left on device", without paths and operations. If err
-// contains no system error, it returns all of err.
+// contains no system error, it returns the whole text of err.
 func systemErrorText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()

@@ -19,7 +19,7 @@ import (
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // for stdout and stderr: number of lines that the console has not written, by service
+	Unsent [2]map[string]int64 // for stdout and stderr: number of lines that the console has not written yet, by service name
 }
 
 type handedLog struct {
@@ -56,15 +56,16 @@ type handedFile struct {
 	Losses uint64
 }
 
-// freezeCall is the state of one call of Freeze: the pumps that have stopped (parked) and the files that are locked.
+// freezeCall is the state of one call of Freeze: the streams whose pumps have stopped (are parked), and the files that are
+// locked.
 type freezeCall struct {
 	parked map[*stream]struct{}
 	all    chan struct{} // closed when every live stream is parked
 	locked []*file
 }
 
-// closeIfParked closes fr.all once every stream is parked. live is the number of live streams. fr may be nil. The caller holds
-// Set.mu.
+// closeIfParked closes fr.all once every stream is parked. The parameter live is the number of streams that are being read. fr
+// may be nil. The caller holds Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -308,7 +309,8 @@ func (s *Set) TakeOver(h *Handover) error {
 	return nil
 }
 
-// resume restores the counters and runs of the log from in. It returns the streams of these runs. The caller starts their pumps.
+// resume restores the counters and runs of the log from the handed-over state in. It returns the streams of these runs. The
+// caller starts their pumps.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit

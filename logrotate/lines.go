@@ -12,8 +12,8 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in carry until the rest
-// arrives.
+// lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in the field carry until the
+// rest of the line arrives.
 type lines struct {
 	room  *bufferBudget // shared budget for the part of carry above partialLineAllowance
 	max   int           // longest line that is not split, without its newline
@@ -64,7 +64,7 @@ func (l *lines) growCarry(n int) bool {
 	return n <= cap(l.carry)
 }
 
-// keepCarry stores rest as the new carry. The caller has made sure that it fits.
+// keepCarry stores rest as the new carry. The caller has made sure that rest fits.
 func (l *lines) keepCarry(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > partialLineAllowance && len(rest) <= partialLineAllowance {
 		l.room.free(l.carry, partialLineAllowance)

@@ -49,7 +49,7 @@ type Stats struct {
 	LastError      string // the file's current error, or ""
 }
 
-// Stats returns the counters. The counters are read one after another, so they may not be consistent with each other.
+// Stats returns the counters. Stats reads the counters one after another, so they may not be consistent with each other.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),

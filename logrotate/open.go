@@ -52,7 +52,7 @@ func (f *file) openOnce() error {
 	return nil
 }
 
-// openDir opens dir, which ends with a slash, and creates it if it is missing.
+// openDir opens the directory dir, and creates it if it is missing. The path dir ends with a slash.
 func openDir(dir string) (int, error) {
 	dir = cmp.Or(dir, ".")
 	dir = filepath.Clean(dir)
@@ -150,8 +150,7 @@ func (f *file) readArchives() {
 	f.pack()
 }
 
-// replaced reports whether the file's path now leads to another file, or is unused. If this can't be determined, it returns
-// false.
+// replaced reports whether the file's path now leads to another file, or to none. If this can't be determined, it returns false.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.nameMoved()
@@ -206,7 +205,7 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// pruneNow prunes the archives outside of a rotation, because the oldest one has expired.
+// pruneNow prunes the archives outside of a rotation, because the oldest archive has expired.
 func (f *file) pruneNow(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {

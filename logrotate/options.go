@@ -51,8 +51,8 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called after lines of a service have been written, by the goroutine that reads its output. It must not block. It
-	// may be nil.
+	// Wrote is called after lines of a service have been written. The goroutine that reads the service's output calls it. It must
+	// not block. It may be nil.
 	Wrote func()
 	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
 	// Open, or "" for the console. Warn must not block. It must not call any method of Log or Set; it may write to a writer from
@@ -94,7 +94,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// orDefault returns n if it is positive, byDefault for 0, and 0 for a negative n.
+// orDefault returns n if n is positive, the parameter byDefault if n is 0, and 0 if n is negative.
 func orDefault(n, byDefault int) int {
 	if n == 0 {
 		return byDefault

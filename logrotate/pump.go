@@ -58,8 +58,8 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached records that a stream has read everything that its pipe contained when Tail request n was made. open is the
-// stream's unfinished line. It answers all requests for which both streams have reached this point.
+// recordReached records that a stream has read everything that its pipe contained when Tail request n was made. The parameter
+// open is the stream's unfinished line. recordReached answers all requests for which both streams have reached this point.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
@@ -136,7 +136,7 @@ func (s *stream) wake() {
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop tells the pump to exit after it has read what the pipe contains now.
+// stop tells the pump to exit after it has read everything that the pipe contains now.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
@@ -240,8 +240,8 @@ func (s *stream) queuedBytes() uint64 {
 	return uint64(n)
 }
 
-// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
-// requests before the last read. pause is true if this read found the pipe empty.
+// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. The parameter asked is the
+// number of requests before the last read. The parameter pause is true if this read found the pipe empty.
 func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return

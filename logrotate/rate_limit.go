@@ -13,8 +13,8 @@ type limiter struct {
 	rate   atomic.Int64 // lines per second; 0: no limit
 	active atomic.Bool  // some suppressed lines are not yet reported by a record
 
-	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to its sinks, which is
-	// I/O. So the record about suppressed lines appears at the place where they are missing.
+	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to the console and the file.
+	// So the record about suppressed lines appears at the place where they are missing.
 	turns       [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // delay from the last suppressed line to the record, if no other line comes
@@ -73,8 +73,8 @@ func (l *limiter) timerFired() {
 	}
 }
 
-// admit returns taken, the lines of chunk that the rate allows, and the record to write before them, or nil. It counts the other
-// lines as suppressed.
+// admit returns in taken the lines of chunk that the rate allows. It counts the other lines as suppressed. The result record must
+// be written before the taken lines; it is nil if there is nothing to report.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	if rate <= 0 && !l.active.Load() {

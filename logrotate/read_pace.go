@@ -46,8 +46,8 @@ type pace struct {
 // floodDoubt is the largest value of pace.fruitlessFloods.
 const floodDoubt = 6
 
-// recordRead takes the result of a read into account: n bytes were read into a buffer of room bytes. changed reports whether a
-// flood has begun or ended.
+// recordRead takes the result of a read into account: n bytes were read into a buffer of room bytes. The result changed tells
+// whether a flood has begun or ended.
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
@@ -162,7 +162,7 @@ func (s *stream) awaitData() error {
 	return nil
 }
 
-// withDescriptor calls do with the pipe's descriptor.
+// withDescriptor calls the function do with the pipe's descriptor.
 func (s *stream) withDescriptor(do func(fd int)) {
 	_ = runShortCall(func() error {
 		if s.direct >= 0 {

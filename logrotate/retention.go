@@ -31,8 +31,8 @@ type Limits struct {
 	Rate int
 }
 
-// Limit sets the limits of l. They take effect immediately. If several logs use the same file, they share the limits that were
-// set last, except for Rate.
+// Limit sets the limits of the log. They take effect immediately. If several logs use the same file, they share the limits that
+// were set last, except for Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -42,7 +42,7 @@ func (l *Log) Limit(limits Limits) {
 	}
 }
 
-// within returns l with zero MaxSize and Archives replaced by the values of o.
+// within returns the limits l, in which the values from o replace a MaxSize or Archives of zero.
 func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
@@ -135,7 +135,7 @@ type stamp struct {
 	text   [stampLen]byte
 }
 
-// format returns the timestamp of lines that were read at time t.
+// format returns the timestamp for lines that were read at time t.
 func (s *stamp) format(t time.Time) [stampLen]byte {
 	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
 		s.second = sec

@@ -38,7 +38,7 @@ type Set struct {
 	idle   chan struct{} // closed when Close was called and live is empty
 	pause  *freezeCall   // nil while the pumps run
 
-	background sync.WaitGroup // short-lived goroutines, awaited by flush
+	background sync.WaitGroup // counts the short-lived goroutines, for which flush waits
 	compressor *gzipped.Compressor
 }
 
@@ -92,7 +92,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	return l
 }
 
-// useFile returns the file for the path of l, and counts l as a user of it. The caller holds mu.
+// useFile returns the file for the path of the log l, and counts l as a user of this file. The caller holds mu.
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
@@ -129,8 +129,9 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop removes the log called name from the Set. Its pipes are still read to their ends; then its file is closed. From now on its
-// [Log.Pipes] fails, and Open of the same name creates a new log. Drop doesn't block. An unknown name is ignored.
+// Drop removes the log called name from the Set. The log's pipes are still read to their ends; then its file is closed. After
+// Drop, [Log.Pipes] of this log fails, and Open with the same name creates a new log. Drop doesn't block. An unknown name is
+// ignored.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,8 +265,8 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// readingServices returns the sorted names of the services whose pipes are being read, except for the streams in the set but. The
-// caller holds mu.
+// readingServices returns the sorted names of the services whose pipes are being read, except for the streams in the parameter
+// but. The caller holds mu.
 func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -310,7 +311,7 @@ const (
 type bufferBudget struct{ left atomic.Int64 }
 
 // grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
-// possible, up to limit. The first spare bytes of a buffer don't count against the budget.
+// possible, up to limit. The first bytes of a buffer, as many as the parameter spare says, don't count against the budget.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -331,8 +332,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// charge subtracts a buffer that comes from the previous program of PID 1 from the budget, even if too little is left. free returns
-// the memory of a buffer that is no longer used to the budget.
+// charge subtracts from the budget the size of a buffer that comes from the previous program of PID 1. It does so even if too
+// little is left. The method free gives back the size of a buffer that is not used any more.
 func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

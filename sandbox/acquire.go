@@ -26,8 +26,8 @@ const (
 )
 
 // findOrMake finds or makes the sandbox's container. It holds the lock of the sandbox's key, because another process may be
-// looking for the same container. If a process was killed while it made the container, the engine may still be making it.
-// The engine does not list this container yet, but its name, which is derived from the key, is already taken.
+// looking for the same container. If a process was killed while it made the container, the engine may still be making the
+// container. The engine does not list this container yet, but its name, which is derived from the key, is already taken.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -89,10 +89,10 @@ func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which
-// skip returns true. It also ignores a container that can't be made to run; the sweep removes it later. If the engine
-// doesn't answer, Find returns an error. The container may exist, and a second one must not be made. The caller holds the
-// lock of the key.
+// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which skip
+// returns true. It also ignores a container that it can't start; the sweep removes this container later. If the engine doesn't
+// answer, Find returns an error. In this case the container may exist, so the caller must not make a second one. The caller holds
+// the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -153,8 +153,8 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 }
 
 // Make creates a container with the helper, and starts it. The caller holds the lock of the key. If it fails, no container
-// remains. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would carry
-// on with the request, and the container would appear after the removal.
+// remains. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would go on
+// with the request, and the container would appear after Make has tried to remove it.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
@@ -223,7 +223,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	return "", err
 }
 
-// pull fetches an image. It is limited by the caller's context and by createTime.
+// pull fetches an image. The fetch is limited by the caller's context and by createTime.
 func (m *Manager) pull(ctx context.Context, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, createTime)
 	defer cancel()
@@ -233,8 +233,8 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 // isHelperMount reports whether a mount is one of the two mounts that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. own reports whether it added them. If it did, the container has a record in
-// the store.
+// addHelper adds the mounts of the helper to a Spec. The result own tells whether addHelper has added them. If it has, the
+// container has a record in the store.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil

@@ -51,7 +51,8 @@ func Docker(address string) (FullEngine, error) {
 	return &docker{c}, nil
 }
 
-// engineError adds the failed request to the engine's error, and wraps an error of this package that callers can recognise.
+// engineError adds a description of the failed request, the parameter what, to the engine's error. The result wraps an error of
+// this package that callers can recognise.
 func engineError(what string, err error) error {
 	var kind error
 	switch {
@@ -182,7 +183,8 @@ func parseTime(text string) time.Time {
 	return t.UTC()
 }
 
-// answerTime limits a request about one container. An engine may hang on one container and still answer about others.
+// answerTime limits the duration of a request about one container. An engine may hang on one container and still answer about
+// others.
 var answerTime = 10 * time.Second
 
 func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {

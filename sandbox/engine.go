@@ -36,7 +36,7 @@ type Engine interface {
 	// CopyIn unpacks a tar archive below a directory of the container. It can't write to mounts that exist only inside the
 	// container, such as a tmpfs.
 	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
-	// Logs copies the output of the container's first process. With follow, it continues until the process ends.
+	// Logs copies the output of the container's first process. If follow is true, it continues until the process ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
 	// Volumes lists the volumes with all of these labels and with names that begin with prefix.
@@ -57,14 +57,14 @@ type FullEngine interface {
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
 	// Watch calls changed whenever a container with all of these labels is created, ends or is removed. It includes the events of
-	// the last second. It calls began as soon as it receives events. It returns an error when the context ends or the engine stops
-	// sending events.
+	// the last second. It calls began once, as soon as it can receive events. It returns an error when the context ends or the
+	// engine stops sending events.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
 // Cluster is an engine whose containers run on other machines. The engine itself mounts a volume with the helper into each
-// container. Gate returns the name of this volume. A file has the same inode number on every machine, but the device number
-// may differ.
+// container. The method Gate returns the name of this volume. A file has the same inode number on every machine, but the device
+// number may differ.
 type Cluster interface {
 	FullEngine
 
@@ -85,7 +85,7 @@ type Volume struct {
 type Attachment interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-	// Said returns the error text of the command or the engine, after Read has failed.
+	// Said returns the error text that the command or the engine has written. Call it after Read has failed.
 	Said() string
 }
 
@@ -142,11 +142,11 @@ type Container struct {
 	Labels    map[string]string `json:"labels"`
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
-	Started   time.Time         `json:"-"`    // Inspect; zero if the container was never started
-	Finished  time.Time         `json:"-"`    // Inspect; zero if the container has never ended
+	Started   time.Time         `json:"-"`    // set by Inspect: start time; zero if the container was never started
+	Finished  time.Time         `json:"-"`    // set by Inspect: end time; zero if the container has never ended
 	ExitCode  int               `json:"-"`    // Inspect
 	OOMKilled bool              `json:"-"`    // Inspect
-	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user
+	User      string            `json:"user"` // set by Inspect: user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
 	Reason    string            `json:"-"` // the engine's explanation of an unusual State, otherwise ""
 }
@@ -176,7 +176,7 @@ type Spec struct {
 	CapAdd      []string
 	SecurityOpt []string
 	Privileged  bool
-	ReadOnly    bool // root file system
+	ReadOnly    bool // the root file system is read-only
 	Devices     []string
 	Groups      []string // supplementary groups
 

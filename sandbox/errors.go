@@ -27,7 +27,7 @@ var (
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
 )
 
-// GoneError is an [ErrGone] with the engine's explanation why the container is gone. Its field What names the failed request.
+// GoneError wraps [ErrGone] and adds the engine's explanation why the container is gone. Its field What names the failed request.
 type GoneError struct{ What, Why string }
 
 // Error implements error.

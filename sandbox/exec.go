@@ -72,8 +72,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// request sends a request to the helper and returns how it ended. If the connection is lost, the request is sent once more, but
-// only if it had no effect or may be repeated.
+// request sends a request to the helper and returns how it ended. If the connection is lost, request sends it once more, but only
+// if it had no effect or may be repeated.
 func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.beginCommand()
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
 // explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces the
-// writers of req, so that it sees the output. Call ended with the exit code when the command has ended.
+// writers of req, so that it sees the output. Call the returned function with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
 	if line == "" || req.TTY || s.noRootTold.Load() {
@@ -146,7 +146,7 @@ type attempt struct {
 	sandbox *Sandbox
 	link    *link
 	open    mux.Open
-	request Request // has the streams
+	request Request // the request with its streams
 
 	start     time.Time
 	channel   *mux.Channel // nil if the request was not sent
@@ -163,7 +163,8 @@ func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 
 // its streams.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
-// run performs the request and returns how it ended. The error means that the end is unknown or that the request was refused.
+// run performs the request and returns how it ended. An error means that the end of the request is unknown, or that the helper
+// has refused the request.
 func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st, err := t.link.client.Open(t.open)
 	if err != nil {
@@ -289,9 +290,9 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	}
 }
 
-// checkHelper checks whether the helper still answers. If the helper does not answer, checkHelper asks the engine for the
-// reason. It returns an error if the command is lost. A paused container is not an error, because its commands continue when
-// it is unpaused. said stores whether the reason was already handled.
+// checkHelper checks whether the helper still answers. If the helper does not answer, checkHelper asks the engine for the reason.
+// It returns an error if the command is lost. A paused container is not an error, because its commands continue when it is
+// unpaused. The variable said stores whether the reason was already handled.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
 	if c.SinceLastFrame() < watchInterval/2 {
@@ -330,8 +331,8 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	return s.request(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies the retained output of a background command to w, and returns the command's state. With follow it continues
-// until the command ends.
+// JobOutput copies the retained output of a background command to w, and returns the command's state. If follow is true, it
+// continues until the command ends.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	return lo.FirstOrEmpty(end.Jobs), err

@@ -135,7 +135,7 @@ func parseTmpfs(v string) (m Mount, err error) {
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is the
-// home directory of this user. Valid options are ro, rw and the given ones.
+// home directory of this user. Valid options are ro, rw and the words in the parameter options.
 func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
@@ -218,8 +218,8 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
 // FindEscape looks for settings in the Spec that give more rights than a sandbox may have, usually root on the host. It returns
-// the first such setting that permitted does not cover, and the word that would permit it. Both results are "" if there is no
-// such setting. The service and the docker emulation both use it.
+// the first such setting that the words in permitted do not allow, and the word that would allow it. Both results are "" if there
+// is no such setting. The service and the docker emulation both use it.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

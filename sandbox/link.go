@@ -24,7 +24,7 @@ const (
 	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 
-// link is a connection to the helper in a sandbox's container. reason explains why the mode is not ExecDirect.
+// link is a connection to the helper in a sandbox's container. The field reason explains why the mode is not ExecDirect.
 type link struct {
 	mode, reason string
 	id           string // the id of the container
@@ -45,8 +45,8 @@ const helperAnswerTime = 250 * time.Millisecond
 
 // ensureLink returns a working link. Each command calls it first. If the helper answers on the current link, ensureLink returns
 // the current link. Otherwise it asks the engine for the state of the container, and connects to a running one. It returns an
-// error for a paused container, and for an adopted one that is not running. Any other container is started or made again. If
-// several callers need that, one caller does it and the others wait.
+// error for a paused container, and for an adopted container that is not running. Any other container is started or made again.
+// If several callers need a new link, one caller makes it and the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding is wrapped by errors after which the caller should try again a moment later.
+// An error wraps errEnding if the caller should try again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
@@ -296,9 +296,9 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c.ID, path)
 }
 
-// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other
-// error the container may be ending, and copying would be dangerous. The engine would mount the container's mounts again.
-// The removal of the container would then delete the files in these mounts.
+// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other error
+// the container may be ending, and copying would be dangerous. To copy the helper, the engine would mount the container's mounts
+// again. The removal of the container would then delete the files in these mounts.
 func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
@@ -353,7 +353,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	return nil, err
 }
 
-// textTail keeps the last 2 KiB of the text that is written to it.
+// textTail is a writer that keeps the last 2 KiB of the text that is written to it.
 type textTail []byte
 
 func (t *textTail) Write(p []byte) (int, error) {

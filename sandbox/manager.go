@@ -65,8 +65,8 @@ func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
-// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. The
-// first call also removes orphaned containers if Options.SweepOrphans is set.
+// Open returns the sandbox for a key. It finds, starts or makes the container. Callers with the same key get the same sandbox.
+// The first call also removes orphaned containers if Options.SweepOrphans is set.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
@@ -97,7 +97,7 @@ func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
 	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
-// Lock waits for the lock of the key that labels contain. A caller must hold it to find, make, start or remove the key's
+// Lock waits for the lock of the key to which the labels belong. A caller must hold it to find, make, start or remove the key's
 // container.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	return m.store.lock(ctx, labels, m.opts.warn)
@@ -210,5 +210,5 @@ func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
-// crashPoint is called at points at which tests kill the process.
+// crashPoint is called at each place where a test may kill the process.
 var crashPoint = func(point string) {}

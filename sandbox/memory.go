@@ -13,9 +13,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Limits for the age, number and total size of the values of Remember, so that an agent can't fill the disk. The number and
-// size are checked after every rememberedCheckBytes of new values. An agent may wait for two starts of a container and a
-// snapshot, and the maximum age is long enough for this.
+// Limits for the age, number and total size of the values of Remember, so that an agent can't fill the disk. The number and size
+// are checked after every rememberedCheckBytes of new values. The maximum age is long enough for an agent that waits for two
+// starts of a container and a snapshot.
 const (
 	rememberedAge        = 5 * time.Minute
 	maxRemembered        = 2048

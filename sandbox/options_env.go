@@ -36,7 +36,7 @@ type Options struct {
 	DiskMB       int64
 	Cwd          string        // the directory in which commands start at first
 	HostCwd      string        // the directory that MountCwd mounts
-	Timeout      time.Duration // for commands without their own time limit
+	Timeout      time.Duration // time limit for commands that do not set one
 	Lifetime     time.Duration // time for which an unused sandbox is kept
 
 	Home       string // the directory of the profile: HERMES_HOME
@@ -52,7 +52,7 @@ type Options struct {
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // describes which user of the host root in the container is; shown by Describe
+	Root   string // says to which user of the host root in the container corresponds; shown by Describe
 	NoRoot string // printed once, after a command that failed as if it needed root; "" for nothing
 
 	Warn func(string) // receives warnings for people; must not block; nil drops them
@@ -136,7 +136,7 @@ func (e *envReader) addInvalid(name, value, want string) {
 	e.errs = append(e.errs, &OptionError{name, value, want})
 }
 
-// get returns a variable without surrounding white space, and whether it is set and not blank.
+// get returns the value of a variable without surrounding white space, and whether the variable is set and not blank.
 func (e *envReader) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
@@ -162,8 +162,8 @@ func (e *envReader) boolean(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// readValue parses a variable with the function parse, and returns the value. It returns def if the variable is not set or is
-// invalid.
+// readValue parses a variable with the function parse, and returns the value. It returns the default def if the variable is not
+// set or is invalid.
 func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -191,7 +191,7 @@ func (e *envReader) integer(name string, def int64, want string) int64 {
 	})
 }
 
-// parseJSON reads a variable whose value is JSON. It returns def if the variable is not set or is not JSON.
+// parseJSON reads a variable whose value is JSON. It returns the default def if the variable is not set or is not JSON.
 func (e *envReader) parseJSON(name, want string, def any) any {
 	return readValue(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))

@@ -33,13 +33,13 @@ type Request struct {
 	Repeatable bool          // running the command twice is harmless, so the command is repeated if the connection is lost
 }
 
-// Named returns the elements of a list of docker's -e options that are only a name, without a value.
+// Named returns those elements in a list of docker's -e options that consist only of a name, without a value.
 func Named(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
-// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or NAME, whose value
-// is then taken from callers.
+// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or only NAME. The value for
+// NAME then comes from the map callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -55,7 +55,7 @@ func Environment(list []string, callers map[string]string) map[string]string {
 }
 
 // OwnEnvironment returns the variables that the list names without a value, with their values from this process's environment.
-// list holds docker's -e options.
+// The list holds docker's -e options.
 func OwnEnvironment(list []string) map[string]string {
 	return lo.FilterSliceToMap(Named(list), func(name string) (string, string, bool) {
 		value, set := os.LookupEnv(name)
@@ -77,8 +77,8 @@ type Streams struct {
 	Resizes  <-chan Size
 }
 
-// NewestSize returns a function that sends a size to a channel with a buffer for one. It replaces an older size that was not read
-// yet. Only one goroutine may call it.
+// NewestSize returns a function that sends a size to a channel with a buffer for one. The function replaces an older size that
+// was not read yet. Only one goroutine may call the function.
 func NewestSize(sizes chan Size) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
 		select {
@@ -94,7 +94,7 @@ func NewestSize(sizes chan Size) func(columns, rows uint16) {
 // terminated.
 type Result struct {
 	mux.End
-	Duration time.Duration // of all attempts together
+	Duration time.Duration // duration of all attempts together
 }
 
 // Job is a background command.
@@ -107,7 +107,7 @@ type Description struct {
 	Profile  string `json:"profile"`
 	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an engine exec for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // describes which user of the machine root in the container is
+	Root     string `json:"root,omitempty"` // says to which user of the machine root in the container corresponds
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // processes connected to the helper, including this one

@@ -22,7 +22,7 @@ type Sandbox struct {
 	noRootTold atomic.Bool   // Options.NoRoot was printed
 
 	mu             sync.Mutex
-	id, name       string // of the container
+	id, name       string // id and name of the container
 	link           *link
 	dir            string    // the directory in which the next command starts
 	forwardPending bool      // the values of the forwarded variables have not been sent to this container yet
@@ -48,7 +48,7 @@ func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// beginCommand counts a running command, until exit is called.
+// beginCommand counts a running command. The command is counted until the caller calls exit.
 func (s *Sandbox) beginCommand() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.lastEnd
 }
 
-// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. If now is true, the connection
-// is closed immediately, which ends all commands.
+// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. If the parameter now is true,
+// the connection is closed immediately, which ends all commands.
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeftovers ends the remaining processes of a command whose helper has died, because no other process does that. It uses a new
+// endLeftovers ends the remaining processes of a command whose helper has died, because no other process ends them. It uses a new
 // connection. It ignores errors, because the next command will report the same error.
 func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)

@@ -177,7 +177,7 @@ func (v *store) recordID(name, id string) error {
 	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readRecord returns the record of the container with this name. The result is empty if the container has no record.
+// readRecord returns the record of the container with this name. The returned record is empty if the container has none.
 func (v *store) readRecord(name string) (k record) {
 	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
 	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
@@ -203,8 +203,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist. These are the records whose names are
-// not in keep and that were last changed before the time before.
+// sweepRecords removes the records and directories of containers that no longer exist. It selects the records whose names are not
+// in the map keep, and whose last change was before the time in the parameter before.
 func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -222,15 +222,16 @@ func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 // helperName is the file name of the helper program.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the helper program and its hash. Each call reads the file again, because the program is too large to cache
-// (several megabytes).
+// readHelper returns the helper program and its hash. Each call reads the file again, because the program, with several
+// megabytes, is too large to cache.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, fmt.Sprintf("%x", sum[:6]), err
 }
 
-// FindHelper returns the path of the helper program. If named is "", it looks beside this program and then in PATH.
+// FindHelper returns the path of the helper program. If the parameter named is "", FindHelper looks beside this program and then
+// in PATH.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())

@@ -23,11 +23,11 @@ type Reaped struct {
 	Profile string        `json:"profile"`
 	Age     time.Duration `json:"age"`
 	Why     string        `json:"why"`
-	Error   string        `json:"error,omitempty"` // error of the removal
+	Error   string        `json:"error,omitempty"` // why the removal failed
 }
 
-// isOurs reports whether a container is a sandbox of this volume. The volume's label decides. Containers that the agent itself
-// made lack this label; for them, the labels for the task and this profile decide.
+// isOurs reports whether a container is a sandbox of this volume. The label LabelVolume decides. Containers that the agent itself
+// has made lack this label; for them, the labels for the task and the profile decide.
 func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -71,10 +71,10 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 // recheckTime is the delay after which a sweep again checks a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the
-// maximum age. It never touches a container with another volume's label. A container without such a label may belong to
-// another user's agent, so Sweep removes it only if it has ended. next is the time at which the next container reaches the
-// maximum age. It is zero if there is no such container.
+// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the maximum
+// age. It never touches a container with another volume's label. A container without such a label may belong to another user's
+// agent, so Sweep removes it only if it has ended. The result next is the time at which the next container reaches the maximum
+// age. It is zero if there is no such container.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}

@@ -16,7 +16,8 @@ func truthy(value string) bool {
 	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
 }
 
-// lookupEnv returns the value of key, or "". If key occurs several times, the first value counts, as in getenv(3).
+// lookupEnv returns the value of the variable key in env, or "". If key occurs several times, the first value counts, as in
+// getenv(3).
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
@@ -26,7 +27,8 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// withEnv returns a copy of env in which key has this value. The other variables and their order do not change.
+// withEnv returns a copy of the environment env in which the variable key has the given value. The other variables and their
+// order do not change.
 func withEnv(env []string, key, value string) []string {
 	out := make([]string, 0, len(env)+1)
 	set := false

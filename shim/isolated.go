@@ -38,8 +38,9 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	return profile, err
 }
 
-// chosenProfile returns the profile that the agent uses without the option -p, or "" for the default profile. If HERMES_HOME
-// is the home of a profile, it decides. Otherwise a file in the agent's home decides, which `hermes profile use` writes.
+// chosenProfile returns the profile that the agent uses without the option -p, or "" for the default profile. If HERMES_HOME is
+// the home of a profile, this profile is the result. Otherwise a file in the agent's home decides, which `hermes profile use`
+// writes.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {

@@ -30,7 +30,7 @@ func (o *options) execHinit(argv, env []string) {
 	_ = unix.Exec(o.native, args, env) // after a failure the agent handles the command
 }
 
-// isolatesAny reports whether PID 1 has published a list of isolated profiles.
+// isolatesAny reports whether PID 1 has published a list of isolated profiles, which means that it isolates at least one.
 func (o *options) isolatesAny() bool {
 	var st unix.Stat_t
 	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0

@@ -129,10 +129,10 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does
-// so only if the value equals the value of PID 1, as in processes that docker exec starts. Without the change, the kernel
-// would kill the gateways and the CMD before these processes. of1 and own are the paths of the files with the values of PID
-// 1 and of this process. A process may raise its own value without privileges.
+// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does so
+// only if the value equals the value of PID 1, as in processes that docker exec starts. Without the change, the kernel would kill
+// the gateways and the CMD before these processes. The parameters of1 and own are the paths of the files with the values of PID 1
+// and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)
@@ -175,8 +175,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the file contains the ids of
-// another user than who, u does not change.
+// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is about a user other than
+// who, u does not change.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -210,7 +210,8 @@ func replaceProcess(target string, argv, env []string) int {
 	return exitRefused
 }
 
-// executable returns the status of the file at path. ok reports whether it is a regular file that the caller may execute.
+// executable returns the status of the file at path. The result ok tells whether it is a regular file that the caller may
+// execute.
 func executable(path string) (st unix.Stat_t, ok bool) {
 	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }

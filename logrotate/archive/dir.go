@@ -9,8 +9,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Dir is the log directory at Path. Every call opens it again, because it may have been replaced. Neither the directory nor a
-// file in it may be a symbolic link. Links in the path above it are followed, with the permissions of Actor.
+// Dir is the log directory at Path. Every call opens the directory again, because it may have been replaced. Neither the
+// directory nor a file in it may be a symbolic link. Links in the path above it are followed, with the permissions of Actor.
 type Dir struct {
 	Path  string
 	Actor *fsutil.Actor // identity for opening files; nil is an error
@@ -41,13 +41,14 @@ func (d Dir) Names() ([]string, error) {
 	return archivesIn(names), err
 }
 
-// mostNames is the maximum number of entries that a call reads from a log directory, because the agent can create any number.
+// mostNames is the maximum number of entries that a call reads from a log directory. A limit is needed because the agent can
+// create any number of entries.
 const mostNames = 64 << 10
 
 // all returns the names of all entries of the directory, up to mostNames.
 func (d Dir) all() ([]string, error) { return d.List(func(fs.FileMode) bool { return true }) }
 
-// List returns the names of the entries, up to mostNames. wanted selects them by their type.
+// List returns the names of at most mostNames entries of the directory. The function wanted selects entries by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {

@@ -29,9 +29,9 @@ type Limits struct {
 	Room     int64         // total size of all archives in bytes; negative: no limit
 }
 
-// An agent can create any number of files with the names of archives in its log directory, and other logs wait meanwhile. So
-// mostAtOnce is the maximum number of archives that a call of Prune removes, and of names that a call of Add tries. mostListed is
-// the maximum number of archives in a list. A log keeps at most 10,000 archives.
+// An agent can create any number of files with the names of archives in its log directory. Other logs have to wait while hinit
+// handles them, so the number must be limited. mostAtOnce is the maximum number of archives that a call of Prune removes, and of
+// names that a call of Add tries. mostListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
 const mostAtOnce, mostListed = 1000, 11_000
 
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions. If the directory
@@ -85,8 +85,8 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 // Empty reports whether the list contains no archives.
 func (l *List) Empty() bool { return len(l.names) == 0 }
 
-// RemoveOldest removes the oldest archive, both its compressed and its uncompressed form. A missing file isn't an error. The list
-// must not be empty.
+// RemoveOldest removes the oldest archive, in both its compressed and its uncompressed form. A missing file isn't an error. The
+// list must not be empty.
 func (l *List) RemoveOldest() error {
 	for _, form := range Forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
@@ -102,7 +102,7 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// countThatFit returns the number of archives that fit into room bytes, counted from the newest.
+// countThatFit returns how many archives, counted from the newest, have a total size of at most room bytes.
 func (l *List) countThatFit(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range Forms(name) {
@@ -118,7 +118,7 @@ func (l *List) countThatFit(room int64) int {
 	return len(l.names)
 }
 
-// Expired reports whether the oldest archive is older than age. For age 0 it returns false.
+// Expired reports whether the oldest archive is older than the limit age. An age of 0 means no limit.
 func (l *List) Expired(age time.Duration, now time.Time) bool {
 	if age <= 0 || l.Empty() {
 		return false

@@ -38,7 +38,7 @@ const (
 	Partial = ".tmp"
 )
 
-// Time returns the rotation time from the name of an archive. The name must be without [Packed]. The second result is false if
+// Time returns the rotation time from the name of an archive. The name must not end with [Packed]. The second result is false if
 // name is not the name of an archive.
 func Time(name string) (time.Time, bool) {
 	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != unfinishedSuffix {
@@ -54,7 +54,8 @@ func Time(name string) (time.Time, bool) {
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time for the name of an archive rotated at now. It is always later than last, the time of the newest archive.
+// next returns the time for the name of an archive rotated at now. The result is always later than last, which is the time of the
+// newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -68,7 +69,7 @@ func isArchive(name string) bool {
 	return ok
 }
 
-// archivesIn returns the archives in names, oldest first, each archive once.
+// archivesIn returns the archives in the list names, oldest first, each archive once.
 func archivesIn(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !isArchive(name) })
 	slices.Sort(names) // the compressed form sorts after the other one

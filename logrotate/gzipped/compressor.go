@@ -20,8 +20,8 @@ const DefaultMaxSize = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. The size
-	// 0 disables compression.
+	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. If most
+	// is 0, no archive is compressed.
 	CompressionTarget() (dir string, most int64)
 	// Packed is called after a compression. err is nil if every archive that was old enough has been compressed.
 	Packed(err error)
@@ -39,8 +39,8 @@ type Result struct {
 	Error string // "" if there was no error
 }
 
-// Packer compresses the archives of logs. young is the minimum age: archives rotated more recently are skipped. It returns an
-// error, or one result for each log in the same order. It stops when ctx ends.
+// Packer compresses the archives of logs. The parameter young is the minimum age: the Packer skips archives that were rotated
+// more recently. It returns an error, or one result for each log in the same order. It stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)
 
 // Compressor collects logs whose archives must be compressed, and calls a Packer for them. Its methods may be called from any
@@ -57,14 +57,15 @@ type Compressor struct {
 	busy  bool       // a goroutine is handling the queue
 }
 
-// New returns a compressor that calls pack for the queued logs once per period. It compresses only archives older than period.
+// New returns a compressor that calls the Packer pack for the queued logs once per period. It compresses only archives older than
+// period.
 func New(pack Packer, period time.Duration) *Compressor {
 	c := &Compressor{pack: pack, period: period}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// Request queues l for the compression of its archives. It doesn't block. After End it does nothing.
+// Request queues the log l for the compression of its archives. It doesn't block. After a call of End it does nothing.
 func (c *Compressor) Request(l Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +79,7 @@ func (c *Compressor) Request(l Log) {
 	}
 }
 
-// End cancels the compression and all requests. It doesn't wait; call Wait for that.
+// End cancels the compression and all requests. It doesn't wait for the end of the compression; Wait does.
 func (c *Compressor) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

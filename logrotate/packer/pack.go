@@ -40,8 +40,9 @@ const (
 // errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of logs. young is the minimum age: archives rotated more recently are skipped. It opens files with
-// the identity of actor. It returns a result for each log, in the same order, and stops when ctx ends.
+// Pack compresses the archives of logs. The parameter young is the minimum age: Pack skips archives that were rotated more
+// recently. It opens files with the identity of actor. It returns a result for each log, in the same order, and stops when ctx
+// ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.In(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
@@ -53,7 +54,7 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // limits the number of concurrent file operations, see blocking.Logs
+	actor *fsutil.Actor // its use limits the number of concurrent file operations, see blocking.Logs
 	young time.Duration
 	gzip  *gzip.Writer // reused for every archive
 	buf   []byte
@@ -92,7 +93,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 	return r
 }
 
-// pack compresses one archive. most is the maximum size in bytes: a larger archive stays uncompressed.
+// pack compresses one archive. The parameter most is the maximum size in bytes: a larger archive stays uncompressed.
 func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
@@ -148,7 +149,8 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 	return st, err
 }
 
-// copy compresses one file into another and syncs the result. in is the source, with the file status st; out is the destination.
+// copy compresses one file into another and syncs the result. The file in is the source, and st is its status; out is the
+// destination.
 func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)

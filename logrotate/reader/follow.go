@@ -27,7 +27,7 @@ type Options struct {
 	Dir string
 	// N is the number of last lines to emit, including lines in archives; -1 means all.
 	N int
-	// If Since is set, Read leaves out lines with an earlier timestamp. It reads as many archives as necessary.
+	// Since, if not zero, makes Read leave out lines with an earlier timestamp. Read then reads as many archives as necessary.
 	Since time.Time
 	// Previous makes Read begin with the oldest archive when N is -1 and Since isn't set. Without it, Read begins with the
 	// current file.
@@ -37,9 +37,9 @@ type Options struct {
 	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns
 	// it. Caught may be nil.
 	Caught func() error
-	// Read calls Missing at a place where lines are missing. Either an archive can't be read, or files were removed before
-	// Read reached them. why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil,
-	// Read emits a line about each unreadable archive.
+	// Read calls Missing at a place where lines are missing. Either an archive can't be read, or files were removed before Read
+	// reached them. The parameter why says what happened. If Missing returns an error, Read ends and returns it. If Missing is
+	// nil, Read emits a line about each unreadable archive.
 	Missing func(why string) error
 	// MaxLine is the maximum length of a line; Read emits a longer line in pieces. 0 means a megabyte.
 	MaxLine int
@@ -52,9 +52,9 @@ const (
 	readSize       = 64 << 10 // bytes per read
 )
 
-// Read calls emit with the history that o selects, oldest line first. With Follow it then emits every new line, across rotations,
-// without a gap or a duplicate. A line includes its timestamp but no newline, and is valid until emit returns. If emit returns an
-// error, Read ends and returns it.
+// Read calls emit for each line of the history that o selects, oldest line first. With Follow it then emits every new line,
+// across rotations, without a gap or a duplicate. A line includes its timestamp but no newline, and is valid until emit returns.
+// If emit returns an error, Read ends and returns it.
 //
 // Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. If a
 // directory or file is replaced, Read continues with its replacement. It starts again at the beginning of a truncated file. When
@@ -90,7 +90,8 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether dir, the path of a log directory, exists as a file of any kind. as is the identity for the look-up.
+// Exists reports whether dir, the path of a log directory, exists as a file of any kind. The parameter as is the identity for the
+// look-up.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
@@ -317,7 +318,7 @@ func (r *reader) emitComplete(b []byte) error {
 }
 
 // handleShrunk checks whether the file has become shorter than the part that was read. If so, either the writer has removed half
-// a line, or a process has emptied the file. emptied is true in the second case.
+// a line, or a process has emptied the file. The result emptied is true in the second case.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -356,7 +357,7 @@ func (r *reader) emitLine(line []byte) error {
 }
 
 // Split splits a line from [Read] into its time and the text of the service. The file doesn't record a time zone, so Split
-// assumes local time. ok is false for a line without a time; then message is the whole line.
+// assumes local time. The result ok is false for a line without a time; message is then the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
 		return time.Time{}, line, false

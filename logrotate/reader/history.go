@@ -79,8 +79,8 @@ func (r *reader) emitBroken(name string) error {
 	return r.emitErr
 }
 
-// findStart finds where the requested history begins. first is the index of the first archive to emit, or len(archives) if the
-// history begins in the current file. skip is the offset in that archive or file.
+// findStart finds where the requested history begins. The result first is the index of the first archive to emit, or
+// len(archives) if the history begins in the current file. The result skip is the offset in that archive or file.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -128,8 +128,8 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer
-// than n lines, missing is the difference. It reads at most as many bytes as n lines of hinit can have. If f is truncated
+// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer than n
+// lines, the result missing is the difference. It reads at most as many bytes as n lines of hinit can have. If f is truncated
 // meanwhile, lastLinesOf starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
@@ -155,7 +155,8 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 }
 
 // lastLines finds the last n lines within the first end bytes of f. It returns the offset at which they begin. If f has fewer
-// than n lines, missing is the difference. An unfinished line at the end counts as a line. buf is the buffer for reading.
+// than n lines, the result missing is the difference. An unfinished line at the end counts as a line. buf is the buffer for
+// reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
@@ -222,7 +223,7 @@ func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// isArchiveOf reports whether the archive called name is the given file, or its compressed form.
+// isArchiveOf reports whether the archive called name is the given file itself or the compressed form of this file.
 func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {

@@ -19,8 +19,8 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 	return f, err
 }
 
-// openArchive opens the archive called name, without the [archive.Packed] suffix, in whichever form exists. packed reports
-// whether the file is compressed.
+// openArchive opens the archive called name, without the [archive.Packed] suffix, in whichever form exists. The result packed
+// tells whether the opened file is compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
 	for i, form := range archive.Forms(name) {
 		f, err = open(d, form)

@@ -23,8 +23,8 @@ type unpacker struct {
 	buf  []byte // holds one piece of decompressed data
 }
 
-// decompress decompresses the archive f, drops the first skip bytes of its content, and passes the rest to take in pieces. It
-// stops if take returns an error or ctx ends.
+// decompress decompresses the archive f, drops the first skip bytes of its content, and passes the rest in pieces to the function
+// take. It stops if take returns an error or ctx ends.
 func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
@@ -49,8 +49,8 @@ func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take 
 }
 
 // lastLines finds the last n lines in the compressed archive f. It returns the offset at which they begin in the decompressed
-// data. If f has fewer than n lines, missing is the difference. It decompresses f twice, because a list of all line offsets would
-// need unlimited memory.
+// data. If f has fewer than n lines, the result missing is the difference. It decompresses f twice, because a list of all line
+// offsets would need unlimited memory.
 func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {

@@ -36,7 +36,8 @@ func (w *watch) close() {
 	w.hub.leave(w)
 }
 
-// watchAgain makes inotify watch the directory at w.dir. If another directory is there now, all followers of w.dir wake up.
+// watchAgain makes inotify watch the directory at w.dir. If another directory is there now, it wakes all calls of Read that
+// follow w.dir.
 func (w *watch) watchAgain() {
 	st, _ := os.Stat(w.dir) // nil if the directory doesn't exist
 	w.hub.watchDir(w.dir, st)
@@ -119,7 +120,7 @@ func (h *hub) leave(w *watch) {
 }
 
 // watchDir makes inotify watch dir. st is the file status of dir, or nil if dir doesn't exist. If dir is now another directory
-// than before, watchDir wakes the followers.
+// than before, watchDir wakes the calls of Read that follow it.
 func (h *hub) watchDir(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,7 +144,7 @@ func (h *hub) watchDir(dir string, st os.FileInfo) {
 	}
 }
 
-// run wakes followers on inotify events, until the watcher is closed.
+// run reads inotify events until the watcher is closed. At each event it wakes the calls of Read that follow the directory.
 func (h *hub) run(watcher *fsnotify.Watcher) {
 	for {
 		select {
@@ -175,8 +176,8 @@ func (h *hub) handleEvent(event fsnotify.Event) {
 	}
 }
 
-// wakeAll wakes all followers. It is called after an error, such as an overflow of the event queue, because changes may have been
-// missed.
+// wakeAll wakes all calls of Read that follow a log. It is called after an error, such as an overflow of the event queue, because
+// changes may have been missed.
 func (h *hub) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

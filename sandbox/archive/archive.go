@@ -75,7 +75,8 @@ func (t rootTree) Open(path string) (*os.File, error) {
 // modes. A file that is removed in the meantime is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// addEntry is Add for one entry. listed is the entry in its directory's listing, nil for the entry that was passed to Add.
+// addEntry does the work of Add for one file or directory. The parameter listed is its entry in the listing of its directory. It
+// is nil for the entry that was passed to Add.
 func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -172,8 +173,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory target, and creates it if it is missing. If holds is true, target is the path of a file, and
-// openTarget opens its parent directory instead. It refuses a symbolic link, which an earlier copy may have left.
+// openTarget opens the directory target, and creates it if it is missing. If the parameter holds is true, target is the path of a
+// file, and openTarget opens the directory that holds this file. It refuses a symbolic link, which an earlier copy may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))

@@ -84,7 +84,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed defines the flags that names lists, separated by blanks.
+// defineNamed defines the flags in the list names. Blanks separate the flags in the list.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)
@@ -218,7 +218,7 @@ func codeOf(err error) int {
 	return cmdline.Failed
 }
 
-// print prints v as JSON if --json was given. Otherwise it prints rows as a table.
+// print prints v as JSON if --json was given. Otherwise it prints the rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
 		text, err := json.Marshal(v)

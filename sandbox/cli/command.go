@@ -244,7 +244,7 @@ func (i *invocation) remove() (int, error) {
 	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach calls do for every named sandbox. It continues after a failure.
+// forEach calls the function do for every sandbox that the command line names. It continues after a failure.
 func (i *invocation) forEach(do func(id string) error) (int, error) {
 	code, errs := cmdline.Done, []error(nil)
 	for _, name := range i.words {
@@ -261,7 +261,8 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap removes unused sandboxes and prints them. If now is true, it removes every sandbox that is not running, whatever its age.
+// reap removes unused sandboxes and prints them. If the parameter now is true, it removes every sandbox that is not running,
+// whatever its age.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
@@ -282,7 +283,7 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
-// transfer returns the run function of a verb that calls do with the selected sandbox.
+// transfer returns the run function of a verb that calls the function do with the selected sandbox.
 func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
 	return func(i *invocation) (int, error) {
 		box, err := i.openSandbox()

@@ -62,8 +62,8 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Run sends a request and returns its exit code. The command is ended when the context ends or this process dies. A read of
-// standard input may still be in progress after Run has returned.
+// Run sends a request and returns the exit code of the request's command. The command is ended when the context ends or this
+// process dies. A read of standard input may still be in progress after Run has returned.
 func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
 	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)

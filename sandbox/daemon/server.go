@@ -14,7 +14,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Peer is the client of a connection, as the kernel reports it.
+// Peer describes the client at the other end of a connection, as the kernel reports the client.
 type Peer struct {
 	PID      int
 	UID, GID uint32
@@ -36,7 +36,7 @@ type Request struct {
 // Streams are the standard streams of a request, on both sides.
 type Streams = sandbox.Streams
 
-// Handler handles a request and returns the exit code of its command. The context ends when the caller has gone.
+// Handler handles a request and returns the exit code of its command. The context ends when the caller has closed its connection.
 type Handler func(ctx context.Context, from Peer, req Request, streams Streams) int
 
 // Server serves the connections of clients.
@@ -59,7 +59,7 @@ const (
 	maxLongBytes = 16 << 20
 )
 
-// countBytes counts n bytes of a request. It returns false if its user would exceed the limit.
+// countBytes counts n bytes of a request. It returns false if the user uid would exceed the limit.
 func (s *Server) countBytes(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // the oldest one.
 const maxUnsent = 64
 
-// countUnsent counts a connection that has not sent its request, until done is called.
+// countUnsent counts a connection that has not sent its request. The connection is counted until the caller calls done.
 func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Server) catchPanic() {
 	}
 }
 
-// requestStreams returns the streams of a request. gone is called when its caller has gone.
+// requestStreams returns the streams of a request. The function gone is called when the client has closed the connection.
 func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }

@@ -27,8 +27,8 @@ type Call struct {
 	Status           []sandbox.State
 
 	Spec  sandbox.Spec // for docker run and docker create, without the variables
-	Grace int          // for docker stop, in seconds
-	Force bool         // for docker rm
+	Grace int          // time before docker stop kills the process, in seconds
+	Force bool         // the flag --force of docker rm
 }
 
 // rawFlags holds the flags that are needed only while a call is parsed.
@@ -36,7 +36,7 @@ type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, with the words that permit them
+	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, and for each the word that permits it
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
@@ -129,9 +129,9 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// addHiddenFlags defines flags of the docker command that this package does not handle. bools lists flags without a value, and
-// values lists flags with one. Each word is SHORT/LONG, or LONG. A flag with a value and without a short name need not be
-// defined, because pflag can skip it.
+// addHiddenFlags defines flags of the docker command that this package does not handle. The parameter bools lists flags without a
+// value, and values lists flags with a value. Each word in these lists is SHORT/LONG, or LONG. A flag with a value and without a
+// short name need not be defined, because pflag can skip it.
 func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -147,8 +147,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the value of the
-// variable HINIT_SANDBOX_ALLOW that would permit it, or "". See [sandbox.Spec.FindEscape].
+// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". The result word is the value of
+// the variable HINIT_SANDBOX_ALLOW that would permit this part, or "". See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	for what, word := range c.raw.escapes {
 		if !slices.Contains(allow, word) {
@@ -175,7 +175,7 @@ func (c *Call) create() error {
 	return nil
 }
 
-// forEach returns a handler that calls do for each named container. It continues after a failure.
+// forEach returns a handler that calls the function do for each container that the call names. It continues after a failure.
 func forEach(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Emulator, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {

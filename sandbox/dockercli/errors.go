@@ -36,8 +36,9 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If served is set, a service
-// decides about permissions. Then the message does not mention HINIT_SANDBOX_ALLOW, which the service ignores.
+// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If served is true, the service
+// decides about permissions. In this case the message does not mention HINIT_SANDBOX_ALLOW, because the service ignores that
+// variable.
 func PrintError(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
@@ -57,7 +58,8 @@ func PrintError(out io.Writer, err error, served bool) (code int) {
 	return code
 }
 
-// ProcessName returns a name for a process that is never reused: its pid and start time. It also returns the pid of its parent.
+// ProcessName returns a name for a process, which consists of the pid and the start time. No other process ever gets the same
+// name. ProcessName also returns the pid of the process's parent.
 func ProcessName(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {

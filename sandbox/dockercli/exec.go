@@ -79,8 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// failNotBegun prints an error for a command that was not started, and returns the exit code. If the container's current
-// state explains the failure, the error describes that state. Otherwise the error is why.
+// failNotBegun prints an error for a command that was not started, and returns the exit code. If the container's current state
+// explains the failure, the printed error describes that state. Otherwise it is the parameter why.
 func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {

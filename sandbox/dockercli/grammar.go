@@ -54,7 +54,8 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// EachCommand calls f for each command that is handled. flags maps the long names of its flags to their short names, or to "".
+// EachCommand calls f for each docker command that this package handles. flags maps the long names of the command's flags to
+// their short names, or to "".
 func EachCommand(f func(line string, flags map[string]string)) {
 	for _, c := range commands() {
 		flags := map[string]string{}
@@ -116,9 +117,9 @@ func (c *Call) parse(args []string) (err error) {
 	return err
 }
 
-// Parse parses the arguments of the docker command, without its own name. The error is an [UnhandledError] for a call that this
-// package does not handle. It is a [RefusedError] for a flag that would weaken the sandbox, unless allow contains the word that
-// permits it. It is a [UsageError] for a call that the docker command rejects, too.
+// Parse parses the arguments of the docker command, without the word docker. The error is an [UnhandledError] for a call that
+// this package does not handle. It is a [RefusedError] for a flag that would weaken the sandbox, unless allow contains the word
+// that permits it. It is a [UsageError] for a call that the docker command rejects, too.
 func Parse(args, allow []string) (*Call, error) {
 	command, rest, err := findCommand(args)
 	if err != nil {

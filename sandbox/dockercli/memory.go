@@ -12,14 +12,14 @@ type listing struct {
 	Running []string // the ids of the running containers
 }
 
-// commandEnd records the result of a failed command. Its output may make the agent run the command again.
+// commandEnd records the result of a failed command whose output may make the agent run the command again.
 type commandEnd struct {
 	At     time.Time
 	Code   int
 	Output []byte
 }
 
-// remember stores a value for the caller's process, for a few minutes.
+// remember stores a value for a few minutes. Only commands of the caller's process can recall it.
 func (p *Emulator) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
 		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))

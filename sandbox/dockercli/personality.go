@@ -16,8 +16,8 @@ type Emulator struct{ *sandbox.Manager }
 
 // Caller describes the process that has called the docker command.
 type Caller struct {
-	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If it is "", the Emulator keeps
-	// no memory between its commands.
+	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If Process is "", the Emulator
+	// remembers nothing from one command of the process to the next.
 	Process string
 	// Env holds the values of the variables that the command line names without a value.
 	Env map[string]string
@@ -139,7 +139,7 @@ func (c Caller) printDone(ref string, err error) int {
 func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
-		// Another agent may have created this container and be about to start it.
+		// Take the lock, because another agent may have created this container and be about to start it.
 		var unlock func()
 		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()

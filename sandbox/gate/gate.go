@@ -34,14 +34,14 @@ const (
 	Name = "gate"
 )
 
-// address is in the abstract namespace of the container. Only processes inside can connect to it.
+// address is the socket of the gate, in the abstract namespace of the container. Only processes inside can connect to it.
 const address = "@hinit-gate"
 
 // initName is the process name of an init that has passed the gate.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the states of the gate
-// that the program reports.
+// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the two states of the gate
+// that this program reports.
 const (
 	Go      = "go\n"
 	Unpack  = "unpack\n"
@@ -59,8 +59,8 @@ func Wait(argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If
-// waits is true, Init first waits for the verdict of the service outside.
+// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If the
+// parameter waits is true, Init first waits for the verdict of the service outside.
 func Init(argv []string, waits bool) (code int, err error) {
 	path, err := awaitCommand(argv, waits)
 	if err != nil {
@@ -98,8 +98,8 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// awaitCommand returns the path of the command's program. If waits is true, it first waits for the verdict of the service
-// outside.
+// awaitCommand returns the path of the command's program. If the parameter waits is true, it first waits for the verdict of the
+// service outside.
 func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
@@ -137,9 +137,10 @@ func awaitGo() error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. It returns "" while the engine
-// has not started the first process. A process that became the command has another command line, and an init another name.
-// Only a process inside could forge the command line or the name, and no process inside runs before the verdict.
+// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. It returns "" while the engine has
+// not started the first process. State recognises a process that has passed the gate: a process that became the command has
+// another command line, and an init another name. Only a process inside could forge the command line or the name, and no process
+// inside runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")

@@ -20,8 +20,8 @@ import (
 // startTime limits how long a newly started server may take until it listens.
 const startTime = 10 * time.Second
 
-// Attach connects in and out with the helper's server in this container. If no server runs, it starts one: the program self with
-// the arguments in serve. It returns when the connection or the input ends.
+// Attach connects the streams in and out with the helper's server in this container. If no server runs, it starts one: the
+// program self with the arguments in the parameter serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// When a command has ended, a leftover process may still hold its output open. The helper then reads the output until it has been
-// silent for linger, but at most for maxLinger. The helper discards later output without an error for the writer.
+// When a command has ended, a leftover process may still hold its output open. The helper then reads the output until no data has
+// come for linger, but at most for maxLinger. The helper discards later output without an error for the writer.
 const (
 	linger    = 100 * time.Millisecond
 	maxLinger = 2 * time.Second
@@ -120,8 +120,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. If writes is true, this
-// process gets the writing end.
+// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. If the parameter writes is
+// true, this process gets the writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -152,7 +152,7 @@ func (s *streams) closeOwn() {
 	}
 }
 
-// copy starts the goroutines that copy the streams. They end with the streams.
+// copy starts the goroutines that copy the streams. The goroutines end with the streams.
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -179,8 +179,8 @@ func (s *streams) copy(ch *channel) {
 }
 
 // forward sends the command's output until all writers have closed it. A process may outlive the command and keep the output
-// open. In this case, forward returns after linger without output, or after maxLinger. Output that was in the pipe when the
-// command ended is always sent. over is closed when the command has ended.
+// open. In this case, forward returns when no output has come for linger, or after maxLinger. Output that was in the pipe when
+// the command ended is always sent. The channel over is closed when the command has ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when to stop waiting for processes that outlive the command

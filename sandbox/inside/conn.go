@@ -14,8 +14,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// channel is one request of a client. Each channel is served by a separate goroutine. The connection's goroutine calls resize and
-// cancel.
+// channel handles one request of a client. Each channel is served by a separate goroutine. The connection's goroutine calls
+// resize and cancel.
 type channel struct {
 	*mux.Channel
 	server  *server

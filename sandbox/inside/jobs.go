@@ -110,7 +110,7 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// find returns a background command by its id, or nil if there is no such command.
+// find returns the background command with this id, or nil if there is no such command.
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -233,8 +233,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the retained bytes from the offset at, up to the size of one frame, and the next offset. grown is closed when more
-// bytes arrive. It is nil if the output is complete.
+// read returns the retained bytes from the offset at on, up to the size of one frame, and the next offset. The channel grown is
+// closed when more bytes arrive. It is nil if the output is complete.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

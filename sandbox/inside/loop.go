@@ -85,8 +85,8 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. The loop calls done once, when the main process has ended. If the tree is being ended, the loop
-// calls done when the whole tree has ended. done must not block. If keep is true, the run is kept until forget is called.
+// spawn starts a process. The loop calls done once, when the main process has ended. If the tree is being ended, the loop calls
+// done when the whole tree has ended. done must not block. If keep is true, the loop keeps the run until forget is called.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
@@ -103,15 +103,15 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// call runs f in the loop's goroutine and waits for it.
+// call runs f in the loop's goroutine and waits until f has returned.
 func (l *loop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
 }
 
-// endTree begins to end a run's process tree, without waiting. If gone is not nil, the loop calls it when the tree has ended or
-// was given up.
+// endTree begins to end a run's process tree, without waiting. If gone is not nil, the loop calls this function when the tree has
+// ended, or when the loop has given up on it.
 func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {

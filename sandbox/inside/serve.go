@@ -19,7 +19,7 @@ import (
 // scratchDirs are directories that may hold the state of sessions, and also the socket if no directory is mounted for it.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// ErrServed is returned by Serve if another process already serves in this container.
+// Serve returns ErrServed if another process already serves in this container.
 var ErrServed = errors.New("the container has this program already")
 
 // server is the state of the serving helper.
@@ -69,7 +69,7 @@ func listen() (listener *net.UnixListener, err error) {
 	return listener, err
 }
 
-// tryDirs calls do for one directory after another, until do succeeds.
+// tryDirs calls the function do for one directory after another, until do succeeds.
 func tryDirs(dirs []string, do func(dir string) error) error {
 	var reasons []error
 	for _, dir := range dirs {

@@ -99,7 +99,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	}, nil
 }
 
-// shell returns the shell to use: the requested one, otherwise bash if it exists, otherwise sh.
+// shell returns the shell to use. This is the requested shell name, or else bash if it exists, or else sh.
 func (ss *sessions) shell(name string) string {
 	if _, err := proc.LookPath("bash", ss.server.env); name == "" && err == nil {
 		return "bash"

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// conn is the part of a connection that is the same for the client and for the serving side.
+// conn is the part of a connection that the client and the serving side have in common.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader
@@ -40,7 +40,8 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 }
 
 // readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
-// the same on both sides, and calls other for all other frames. The channel passed to other is nil if it is not open.
+// the same on both sides. It calls the function other for all other frames, with their channel, or nil if the channel is not
+// open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -121,7 +122,7 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.w.Write(kind, ch.id, data) }
 
-// endStreams ends all streams. Readers get err after the last byte.
+// endStreams ends all streams. Readers get the error err after the last byte.
 func (ch *Channel) endStreams(err error) {
 	for _, s := range ch.streams {
 		s.End(err)

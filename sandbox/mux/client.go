@@ -172,7 +172,7 @@ func isClosed(c chan struct{}) bool {
 // End returns how the command ended. Call it only after Done is closed. The error means that the connection was lost.
 func (ch *Channel) End() (End, error) { return ch.end, ch.err }
 
-// finish records the end of the command, or the error because of which its end will never be known.
+// finish records how the command ended. If the end can't be known any more, it records the error err instead.
 func (ch *Channel) finish(end End, err error) {
 	ch.end, ch.err = end, err
 	close(ch.done)
@@ -180,7 +180,7 @@ func (ch *Channel) finish(end End, err error) {
 }
 
 // Feed copies r to the command's standard input until the channel ends. It closes the input at the end of r. If reading r fails,
-// it calls failed, and closes the input only if failed returns true.
+// Feed calls the function failed, and closes the input only if failed returns true.
 func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
@@ -190,8 +190,8 @@ func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	})
 }
 
-// Relay sends the sizes that it receives to the command's terminal. It stops when sizes is closed or the command has ended. sizes
-// may be nil.
+// Relay sends the sizes that it receives to the command's terminal. It stops when the channel sizes is closed or the command has
+// ended. The channel may be nil.
 func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -211,8 +211,9 @@ func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs copies the command's outputs to two writers until the channel ends. wait blocks until then and returns the writers'
-// errors. As soon as a writer fails, failed is called with the error. A nil writer discards its output.
+// Outputs copies the command's outputs to two writers until the channel ends. The returned function wait blocks until the end of
+// the channel and returns the writers' errors. As soon as a writer fails, Outputs calls the function failed with the error. A nil
+// writer discards its output.
 func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
 	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })

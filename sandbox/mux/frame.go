@@ -75,14 +75,14 @@ func maxSize(kind Kind) int {
 // Reader reads frames. It must not be used concurrently.
 type Reader struct {
 	r    *bufio.Reader
-	keep func(size int) error // called before a request is read, and may refuse it; nil accepts all
+	keep func(size int) error // called before a request is read, and may refuse the request; nil accepts all requests
 }
 
 // NewReader returns a Reader that reads from r. Its buffer is meant for headers; longer data bypasses it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
-// frame without its data, and the error that keep returned.
+// Next reads a frame. It returns io.EOF if the connection ends between two frames. If the function keep refuses a request, Next
+// returns the frame without its data, and the error from keep.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Snapshot is the script with which a login shell starts a session. Its arguments are the first directory, the base file to
-// write, and the file for the first directory. The directory is an argument because login scripts may change it.
+// Snapshot is the script with which a login shell starts a session. Its arguments are the session's first directory, the base
+// file to write, and the file in which it records the directory. The directory is an argument because login scripts may change
+// it.
 //
 //go:embed snapshot.sh
 var Snapshot string
@@ -41,8 +42,9 @@ func (s Script) Argv(shell string) []string {
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables, with the prefix that the script expects. The script removes the prefix after it
-// has restored the session's variables, which would otherwise replace them. Values never appear on a command line.
+// Environ returns the command's own variables, with the prefix that the script expects. The script first restores the session's
+// variables, and then removes the prefix. Without the prefix, the session's variables would replace the command's. Values never
+// appear on a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

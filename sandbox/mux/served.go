@@ -11,7 +11,8 @@ import (
 // Conn is the serving side of a connection.
 type Conn struct{ conn }
 
-// Accept exchanges Hellos with a client. It is limited by the deadline of the connection. id is sent as the id of this side.
+// Accept exchanges Hellos with a client. The deadline of the connection limits the exchange. Accept sends id as the id of this
+// side.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc)}
 	_, err := c.exchangeHellos(id)
@@ -19,9 +20,9 @@ func Accept(nc net.Conn, id string) (*Conn, error) {
 }
 
 // Serve handles the frames of a client until the client closes the connection or sends an invalid frame. Then it kills the
-// requests that are still running. It calls accept for each request. accept sets the functions of the Channel and starts the
-// work, but does not wait for it. keep is called with the size of a request before the request is read. If keep returns an error,
-// the client gets the error and the connection ends. A nil keep accepts all requests.
+// requests that are still running. It calls the function accept for each request. accept sets the functions of the Channel and
+// starts the work, but does not wait for it. Serve calls the function keep with the size of a request before it reads the
+// request. If keep returns an error, the client gets the error and the connection ends. A nil keep accepts all requests.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.r.keep = keep
 	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that violates the protocol gets no answer

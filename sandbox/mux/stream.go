@@ -33,7 +33,7 @@ func newStream(ch *Channel, kind Kind, reads bool) *Stream {
 	return s
 }
 
-// errNoReader means that the stream has ended, so the other side does not read the data any more.
+// errNoReader means that the stream has ended, and that the other side does not read the data any more.
 var errNoReader = errors.New("nothing reads it any more")
 
 // Write sends data. It blocks until the other side may receive another frame, see Stream.
@@ -81,8 +81,8 @@ func (s *Stream) receive(data []byte) error {
 	}
 }
 
-// End ends the stream on this side: nothing more is written or received. [Stream.Read] returns err after the last byte. Only the
-// first call has an effect.
+// End ends the stream on this side: nothing more is written or received. [Stream.Read] returns the error err after the last byte.
+// Only the first call has an effect.
 func (s *Stream) End(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +116,8 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Deliver writes the received frames to w until the stream ends. After a write error it calls failed and discards the rest, so
-// that the command does not block after its reader is gone. A nil w discards all data.
+// Deliver writes the received frames to w until the stream ends. After a write error it calls the function failed and discards
+// the rest, so that the command does not block after its reader is gone. A nil w discards all data.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {

@@ -23,11 +23,11 @@ type Owner struct {
 	Volume  string // the value of the label sandbox.LabelVolume; it differs between installations with the same users and profiles
 	// Operator is true for root, which owns every container that the service made.
 	Operator bool
-	// State is the service's state directory for the owner. Dir is the owner's own directory for sandboxes. A mount of a path
-	// below State is replaced by a mount of the same path below Dir.
+	// State is the service's state directory for the owner. Dir is the directory that the owner has for sandboxes. A mount of a
+	// path below State is replaced by a mount of the same path below Dir.
 	State, Dir string
-	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If containers can't have
-	// their own root, their commands run as this user. Actor may be nil.
+	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If the containers can't
+	// have root inside, their commands run as this user. Actor may be nil.
 	Actor *fsutil.Actor
 }
 
@@ -77,7 +77,7 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	return g.Engine.Pull(ctx, ref)
 }
 
-// labels returns the labels by which the owner's containers are found.
+// labels returns the labels by which the engine finds the owner's containers.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.Operator {
 		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
@@ -136,7 +136,7 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// withOwned calls do with the full id of a container, if it belongs to the owner.
+// withOwned calls the function do with the full id of a container, if the container belongs to the owner.
 func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -157,7 +157,7 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 // all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec, adapts it to the owner and creates the container. more holds additional labels.
+// createContainer checks a Spec, adapts it to the owner and creates the container. The parameter more holds additional labels.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -217,9 +217,9 @@ func (g *Guarded) checkCount(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks each mount. The mount
-// must show the file at the path that was asked for, without following links. If a mount shows another file, the guard kills
-// the container before the container's command runs.
+// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks each mount. The mount must
+// show the file at the path that the owner has asked for, and this path must contain no link. If a mount shows another file, the
+// guard kills the container before the container's command runs.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -276,8 +276,8 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed its
-// gate. Before that, the mounts may be wrong. The caller holds the container's lock.
+// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed its gate.
+// Before the gate is passed, the mounts may be wrong. The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {

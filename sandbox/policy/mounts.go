@@ -33,7 +33,7 @@ import (
 )
 
 // resolveMounts checks the source of every bind mount and creates missing sources with the owner's rights. It replaces each
-// source by the path on the engine's machine. bound is true if the Spec has a bind mount.
+// source by the path on the engine's machine. The result bound is true if the Spec has a bind mount.
 func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -118,8 +118,8 @@ type gateConn struct {
 	close func()
 }
 
-// askGate connects to the gate program in a container. words are the program's arguments. The connection is closed when the
-// container ends or the time limit is over.
+// askGate connects to the gate program in a container. The parameter words holds the program's arguments. The connection is
+// closed when the container ends or the time limit is over.
 func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
 	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
@@ -144,8 +144,8 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 	return q, nil
 }
 
-// readLine reads one line. If the line differs from want, the error contains the program's own text. An empty want accepts any
-// line.
+// readLine reads one line. If the line differs from the parameter want, the error contains the program's own text. An empty want
+// accepts any line.
 func (q *gateConn) readLine(want string) (string, error) {
 	text, err := q.lines.ReadSlice('\n') // a line that is too long is an error
 	line := string(text)
@@ -192,8 +192,8 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	return waits, err
 }
 
-// checkMounts compares each mount target of a container that waits at its gate with its source. If all are equal, it copies files
-// in and opens the gate.
+// checkMounts compares each mount target of a container that waits at its gate with its source. If all are equal, it copies the
+// owner's files into the container and opens the gate.
 func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
 	for i, source := range sources {
 		want, err := g.fileIdentity(source)
@@ -310,7 +310,7 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	}
 }
 
-// recordPassed records that a container has passed its gate. started is the time of the start after which it passed.
+// recordPassed records that a container has passed its gate. The parameter started is the start time of the container.
 func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

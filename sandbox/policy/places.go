@@ -48,8 +48,8 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// ToEngine translates a path of this process to a path on the engine's machine. ok is false if the engine's machine does not have
-// the file.
+// ToEngine translates a path of this process to a path on the engine's machine. The result ok is false if the engine's machine
+// does not have the file.
 func (p PathTranslator) ToEngine(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
@@ -87,7 +87,7 @@ func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
 	return readOnly, covered
 }
 
-// cutDir returns the part of path that follows dir, or "" for dir itself. ok is false if path is not in dir.
+// cutDir returns the part of a path that follows the directory dir, or "" for dir itself. ok is false if the path is not in dir.
 func cutDir(path, dir string) (rest string, ok bool) {
 	if path == dir {
 		return "", true

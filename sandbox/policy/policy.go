@@ -35,7 +35,8 @@ type Policy struct {
 	Private       bool     // sandboxes may have root inside, but share no file with their caller
 }
 
-// RefusedError means that the policy does not allow What. Advice says what to do instead, and may be empty.
+// RefusedError means that the policy does not allow what the field What describes. Advice says what to do instead, and may be
+// empty.
 type RefusedError struct{ What, Advice string }
 
 // Error implements error.
@@ -135,7 +136,7 @@ const minCPUs = 0.01
 // ulimits are the resource limits that a caller may set. Other limits could give a process more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// isID reports whether an engine would take a name for the beginning of a container's id.
+// isID reports whether an engine would mistake a name for the beginning of a container's id.
 func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
@@ -185,8 +186,8 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// openRoot opens the allowed root that contains source, with the rights of the actor as. rel is the path of source relative
-// to the root.
+// openRoot opens the allowed root that contains source, with the rights of the actor in the parameter as. rel is the path of
+// source relative to the root.
 func (p Policy) openRoot(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")

@@ -22,7 +22,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root says as which user of the machine the processes in a sandbox run.
+// Root says whether processes in a sandbox may be root, and why that does no harm to the machine.
 type Root string
 
 // The values of Root.
@@ -209,7 +209,7 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limitedWriter is a writer that fails after left bytes.
+// limitedWriter is an io.Writer that fails after as many bytes as the field left says.
 type limitedWriter struct {
 	io.Writer
 	left int64

@@ -18,9 +18,9 @@ import (
 )
 
 // profileOf returns the home directory and the profile of a caller. If hinit knows that the caller pid descends from a gateway,
-// the profile is the gateway's. Otherwise it follows from claimed, the home that the caller states. All profiles run as one user,
-// so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the
-// default profile. A profile without a directory is an error.
+// the profile is the gateway's. Otherwise profileOf derives the profile from claimed, the home that the caller states. All
+// profiles run as one user, so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this
+// volume's profiles counts as the default profile. A profile without a directory is an error.
 func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
@@ -59,8 +59,8 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 // commands in a row.
 const gatewaysKeepTime = 2 * time.Second
 
-// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. The function returns nil if hinit
-// does not run here.
+// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. The returned function yields nil
+// if hinit does not run here.
 func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	cl := cmdline.Here(lookup)
 	var mu sync.Mutex

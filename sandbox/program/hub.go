@@ -50,7 +50,7 @@ type tenantKey struct {
 	operator bool // the tenant of root, which sees the containers of all profiles
 }
 
-// tenant is what the service keeps for one user and profile.
+// tenant holds the data that the service keeps for one user and profile.
 type tenant struct {
 	requests    int // requests in progress
 	lastRequest time.Time
@@ -79,8 +79,8 @@ const maxTenants = 512
 // tenantKept returns how long a tenant without requests is kept. During this time its sandboxes count as used.
 func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the tenant of the caller, and creates it for the first request. done must be called when the request has been
-// answered.
+// tenant returns the tenant of the caller, and creates it for the first request. The caller must call done when the request has
+// been answered.
 func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
 	if err != nil {
@@ -145,8 +145,8 @@ func (h *service) checkLimits(key tenantKey) error {
 	return nil
 }
 
-// dropIdle drops the tenants that have had no request for the time after and have none in progress. It reports whether tenants
-// are left. The caller holds the lock.
+// dropIdle drops the tenants that have had no request for the duration in the parameter after, and have no request in progress.
+// It reports whether tenants are left. The caller holds the lock.
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {

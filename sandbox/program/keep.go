@@ -96,10 +96,10 @@ func (k *sweeper) watch(ctx context.Context) {
 	}
 }
 
-// scan removes unused sandboxes. It removes the container of a dead process once the idle window (the lifetime in the options)
-// has passed. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is
-// meant to outlive its agent is kept. scan returns the time at which the next scan is due if no event arrives earlier. A zero
-// time means never.
+// scan removes unused sandboxes. It removes the container of a dead process after the idle window, which is the lifetime in the
+// options. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is meant
+// to outlive its agent is kept. scan returns the time at which the next scan is due if no event arrives earlier. A zero time
+// means never.
 func (k *sweeper) scan(ctx context.Context) (next time.Time) {
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})

@@ -49,8 +49,8 @@ func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.S
 	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, no
-// other way may exist. Otherwise an agent could stop the service to evade its rules. And root must not use the home
+// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, there must
+// be no way around it. Otherwise an agent could stop the service to evade the service's rules. Also, root must not use the home
 // directory of an agent. The agent controls the files in it, and could get sandboxes that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
 	_, left := os.Stat(socket + ".root") // written by the service into a directory that only root can change
@@ -72,8 +72,8 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// runRequest handles a request with the caller's manager. allow holds the words of HINIT_SANDBOX_ALLOW, and is nil in the
-// service.
+// runRequest handles a request with the caller's manager. The parameter allow holds the words of HINIT_SANDBOX_ALLOW. It is nil
+// in the service.
 func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})

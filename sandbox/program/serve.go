@@ -126,8 +126,8 @@ func writeNote(path, text string) error {
 // engineRetryTime is the pause before the service asks a silent engine again.
 const engineRetryTime = 2 * time.Second
 
-// awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead, hinit
-// would only start it again.
+// awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead of waiting,
+// hinit would only start it again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.PathTranslator, error) {
 	for told := false; ; told = true {
 		places, err := policy.NewPathTranslator(ctx, engine)
@@ -146,8 +146,8 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 }
 
 // callerRule returns a function that returns an error if a caller may not use the service. Root, this process's user and the
-// agent's user may use it. An isolated profile may not, because a mount would give it access to every file of the agent. isolates
-// reports whether the configuration isolates any profile.
+// agent's user may use it. An isolated profile may not, because a mount would give it access to every file of the agent. The
+// function isolates reports whether the configuration isolates any profile.
 func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {

@@ -10,10 +10,10 @@ import (
 	"hinit/internal/account"
 )
 
-// Become permanently gives the calling thread the identity of u. The caller must lock the goroutine to its thread before, and
-// call execve(2) afterwards. That call ends all other threads, and the new program gets the identity of the calling thread. The
-// thread also loses its capabilities: the kernel clears the permitted, effective and ambient sets once no uid is 0, see
-// capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. After any error the caller must not use the
+// Become permanently gives the calling thread the identity of u. The caller must lock the goroutine to its thread before this
+// call, and call execve(2) after it. execve(2) ends all other threads, and the new program gets the identity of the calling
+// thread. The thread also loses its capabilities: the kernel clears the permitted, effective and ambient sets once no uid is 0,
+// see capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. After any error the caller must not use the
 // thread any more.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
@@ -41,7 +41,8 @@ func Become(u account.User) error {
 	return nil
 }
 
-// setThreadIDs sets all three ids of the calling thread to id, by setresuid(2) or setresgid(2).
+// setThreadIDs sets the real, effective and saved id of the calling thread to id. The parameter trap is the number of
+// setresuid(2) or setresgid(2).
 func setThreadIDs(trap uintptr, id uint32) error {
 	if _, _, errno := unix.RawSyscall(trap, uintptr(id), uintptr(id), uintptr(id)); errno != 0 {
 		return errno
@@ -58,7 +59,7 @@ func all(want uint32, got ...int) bool {
 	return true
 }
 
-// RefusedError is a step of [Become] or [LeaveTerminal] that the kernel didn't allow.
+// RefusedError means that the kernel didn't allow a step of [Become] or [LeaveTerminal].
 type RefusedError struct {
 	Call string // setgroups, setgid or setuid; or a phrase that describes the step of LeaveTerminal
 	Err  error

@@ -4,7 +4,7 @@ package identity
 
 import "golang.org/x/sys/unix"
 
-// The calls without "32" take 16-bit ids on these systems.
+// On these systems, the system calls without "32" in their names take 16-bit ids.
 const (
 	sysSetresuid = unix.SYS_SETRESUID32
 	sysSetresgid = unix.SYS_SETRESGID32

@@ -13,8 +13,8 @@ type Command struct {
 }
 
 // Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
-// where the agent allows it. ok is false for all other words. hinit carries out these commands itself, much faster than the
-// agent's interpreter starts.
+// where the agent allows it. The result ok is false for all other words. hinit carries out these commands itself, in less time
+// than the agent's interpreter needs to start.
 func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0
