@@ -261,8 +261,8 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap removes unused sandboxes and prints them. If the parameter now is true, it removes every sandbox that is not running,
-// whatever its age.
+// reap removes unused sandboxes and prints them. If the parameter now is true, the age does not matter: reap then removes every
+// sandbox that is not running.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {

@@ -36,7 +36,7 @@ type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, and for each the word that permits it
+	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, with the words that permit them
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }

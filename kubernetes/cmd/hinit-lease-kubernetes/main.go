@@ -26,9 +26,10 @@ const (
 func main() { os.Exit(run()) }
 
 func run() int {
-	// An agent that runs as the same user must not send messages in this program's name, or read the token out of its memory.
+	// An agent that runs as the same user must not send messages in this program's name, or read the token in this program's
+	// memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
-	klog.SetLogger(logr.Discard())                   // package lease reports what matters
+	klog.SetLogger(logr.Discard())                   // package lease itself reports what the operator must know
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	end, last := make(chan os.Signal, 1), make(chan os.Signal, 1)

@@ -25,7 +25,7 @@ import (
 func main() { os.Exit(run(os.Args)) }
 
 func run(argv []string) int {
-	klog.SetLogger(logr.Discard()) // the returned errors say what matters
+	klog.SetLogger(logr.Discard()) // the errors that the calls return say what the user must know
 	switch {
 	case len(argv) == 3 && argv[1] == "install":
 		if err := install(argv[2]); err != nil {
@@ -39,7 +39,7 @@ func run(argv []string) int {
 		}
 		return 0
 	}
-	// Prevent an agent that runs as the same user from reading the token out of this program's memory.
+	// Prevent an agent that runs as the same user from reading the token in this program's memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
 	return program.Program{Engine: open}.Run(argv)
 }

@@ -43,8 +43,9 @@ func init() {
 }
 `
 
-// SteppingClock writes an overlay for go build -overlay into dir, and returns the overlay's file name. The environment variable called
-// variable gives a program that is built with it the name of a file. The program's wall clock is as many seconds ahead as that file says.
+// SteppingClock writes an overlay for go build -overlay into dir, and returns the overlay's file name. The environment variable
+// called variable gives a program that is built with it the name of a file. The wall clock of this program is as many seconds
+// ahead as that file says.
 func SteppingClock(dir, variable string) (overlay string, err error) {
 	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
 	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {

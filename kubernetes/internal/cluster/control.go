@@ -37,8 +37,8 @@ type Cluster struct {
 	serverRun     []string // the command line of the API server
 }
 
-// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, c is nil and left is the
-// reason. The cluster stops only when the test process ends, see [Main].
+// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, the result c is nil and left
+// is the reason. The cluster stops only when the test process ends, see [Main].
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	c, left, err = StartServer(ctx)
 	if c == nil || err != nil {
@@ -182,8 +182,8 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// await polls cond until it returns true. It fails if the program p ends first, or after three minutes. p may be nil. what
-// describes the condition in errors.
+// await polls the function cond until it returns true. It fails if the program p ends first, or after three minutes. p may be
+// nil. The parameter what describes the condition in errors.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

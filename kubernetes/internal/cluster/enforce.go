@@ -30,8 +30,9 @@ func (c *Cluster) Enforces() string {
 	return ""
 }
 
-// Enforce starts the program that enforces NetworkPolicies for the pods on a node, and waits until its rules are in place. stop
-// kills the program and removes its rules. All nodes share one network namespace, so only one node can have an enforcer.
+// Enforce starts the program that enforces NetworkPolicies for the pods on a node, and waits until its rules are in place. The
+// returned function stop kills the program and removes its rules. All nodes share one network namespace, so only one node can
+// have an enforcer.
 func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, err error) {
 	// The pods of a node share one bridge. Make iptables see the traffic between them.
 	if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil {

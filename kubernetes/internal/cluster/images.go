@@ -26,7 +26,7 @@ var (
 )
 
 // images builds the demo image from the binaries of the repository, and saves it together with the pause image into a file. If
-// that is not possible on this machine, left says why.
+// that is not possible on this machine, the result left says why.
 func images(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
 	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-fleet", "hinit-sandbox-kubernetes"} {

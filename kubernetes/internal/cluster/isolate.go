@@ -103,9 +103,9 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock takes an exclusive lock on the file path, and waits while another process holds it. Two files are locked. One
-// protects the build of the programs. The other one protects a run: the control groups of its nodes, or without namespaces
-// its ports.
+// lock takes an exclusive lock on the file path, and waits while another process holds it. Main uses two such files. One protects
+// the build of the programs. The other one protects a run: the control groups of its nodes or, in a run without namespaces, its
+// ports.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -145,8 +145,8 @@ func inside() (int, error) {
 	return 0, err
 }
 
-// reap is the main function of process 1 of the namespaces. It prepares them, starts the tests, and reaps children until the
-// tests have ended.
+// reap is the main function of process 1 of the namespaces. It prepares the namespaces, starts the tests, and reaps children
+// until the tests have ended.
 func reap() int {
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: cannot prepare the namespaces:", err)

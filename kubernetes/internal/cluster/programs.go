@@ -67,7 +67,8 @@ func (m module) builtIn(bin string) bool {
 	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
 }
 
-// compiles reports whether this machine has the C compiler and the C library that the module needs, if it needs any.
+// compiles reports whether this machine has the C compiler and the C library that the module needs. For a module without C code
+// it returns true.
 func (m module) compiles() bool {
 	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
@@ -118,7 +119,7 @@ func findPlace() (place, error) {
 	return place{cache, root, bin}, err
 }
 
-// built reports whether the cache contains all programs. Optional programs may be missing.
+// built reports whether the cache contains all programs, except for the optional ones.
 func (p place) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }

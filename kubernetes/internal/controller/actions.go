@@ -86,7 +86,8 @@ func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string)
 	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
 }
 
-// change modifies the status of the profile called name with a function, and writes the result by compare-and-swap.
+// change modifies the status of the profile called name: it calls the function change with the status, and writes the result by
+// compare-and-swap.
 func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
@@ -119,7 +120,7 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 }
 
 // confirmEmpty asks the API server whether a profile is on the last host or moves to it, because the cache may be stale. It
-// returns hosts-1 if there is no such profile, otherwise hosts.
+// returns hosts-1 if no profile is there, and otherwise hosts.
 func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, error) {
 	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
 	for _, field := range []string{"status.host", "status.move.to"} {
@@ -139,7 +140,7 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 // again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// applyPool applies the objects of a pool, with the given number of hosts, if they have changed.
+// applyPool applies the objects of a pool that has the given number of hosts. It does nothing if the objects have not changed.
 func (f *fleet) applyPool(ctx context.Context, v *view, hosts int) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
@@ -168,7 +169,7 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// The names of the ClusterRoles in the manifests that are bound to the hosts.
+// The names of the ClusterRoles that the controller binds to the hosts. The manifests define these roles.
 const (
 	hostRole  = "hinit-fleet-host"
 	tokenRole = "hinit-fleet-host-tokens"
@@ -197,7 +198,7 @@ func (f *fleet) applyRights(ctx context.Context, v *view) error {
 	return nil
 }
 
-// grants returns the ServiceAccount of the hosts of a pool, its roles and their bindings.
+// grants returns the objects that give the hosts of a pool their rights: the ServiceAccount, its roles and their bindings.
 func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
 	account := pool.Account(p.Name)
 	object := func(api, kind, name string, more map[string]any) *unstructured.Unstructured {

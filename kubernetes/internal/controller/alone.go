@@ -21,8 +21,8 @@ const leaveTime = time.Minute
 // mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
 const mostReason = 800
 
-// applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that
-// are not needed any more. A maker is the object that creates a single-profile pod: a StatefulSet or a Sandbox.
+// applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that are
+// not needed any more. A maker, in this file, is the object that creates a single-profile pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error
@@ -55,8 +55,8 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is true if the pod is still needed,
-// and there is true if its profile exists. A pod whose profile has moved is kept for leaveTime.
+// mustRemove reports whether the maker m of a single-profile pod must be deleted now. The parameter wanted is true if the pod is
+// still needed, and there is true if the pod's profile exists. A pod whose profile has moved is kept for leaveTime.
 func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +91,7 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 }
 
 // applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil if there is
-// none. The kind of an existing maker is kept.
+// none. applySinglePod does not change the kind of an existing maker.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes

@@ -47,7 +47,7 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
 	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
-	seen    map[client.ObjectKey]*sightings           // for each pool, since when each observed value is unchanged
+	seen    map[client.ObjectKey]*sightings           // for each pool, since when each observed value has been unchanged
 	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
@@ -118,8 +118,8 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// sightings returns the record that tells since when each value of a pool is unchanged. It is empty before the pool's first
-// round.
+// sightings returns the record that tells for how long each observed value of a pool has been unchanged. It is empty before the
+// pool's first round.
 func (f *fleet) sightings(pool client.ObjectKey) *sightings {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +173,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 	})
 }
 
-// each calls do for all profiles. Up to writers calls run at the same time.
+// each calls the function do for all profiles. At most as many calls run at the same time as the constant writers says.
 func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -182,7 +182,8 @@ func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	return runParallel(work)
 }
 
-// runParallel runs all functions, up to writers of them at the same time. It returns when all have ended, and joins their errors.
+// runParallel runs all functions in work. At most as many run at the same time as the constant writers says. It returns when all
+// have ended, and joins their errors.
 func runParallel(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
@@ -285,7 +286,7 @@ func (f *fleet) recordEvents(v *view) {
 	}
 }
 
-// written holds profiles as this controller has last written them, until the cache has caught up.
+// written holds the profiles that this controller has written last, until the cache shows the same versions.
 type written struct {
 	mu sync.Mutex
 	by map[types.UID]*v1alpha1.AgentProfile
@@ -297,7 +298,7 @@ func (w *written) add(p *v1alpha1.AgentProfile) {
 	w.by[p.UID] = p
 }
 
-// newer returns the profile p from the cache, or the version that this controller wrote if that is newer.
+// newer returns the profile p from the cache, or the version that this controller has written if that version is newer.
 func (w *written) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()

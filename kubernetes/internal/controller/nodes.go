@@ -22,8 +22,9 @@ const (
 	askTime  = 2 * time.Second // time limit of one connection
 	// mostSilent is the number of connections in a row that must fail before a node is regarded as silent.
 	mostSilent = 3
-	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. By then Kubernetes has
-	// marked a vanished node as not ready. A node that is still ready is unreachable only for the controller.
+	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. After this time,
+	// Kubernetes itself has marked a vanished node as not ready. A node that is still ready is unreachable only for the
+	// controller.
 	silentLimit = 90 * time.Second
 )
 

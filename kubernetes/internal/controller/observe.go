@@ -85,8 +85,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	return v, f.observeSandboxes(ctx, v, only)
 }
 
-// observeHost adds a pod to the view, as a host. It ignores a foreign pod that carries the pool's label. last is the state of the
-// host's Lease.
+// observeHost adds a pod to the view, as a host. It ignores a foreign pod that carries the pool's label. The parameter last is
+// the state of the host's Lease.
 func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last beat) {
 	p := v.pool
 	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.heard}
@@ -135,7 +135,7 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// endGrace is the time by which a pod may exceed its termination grace period before it is regarded as lost.
+// endGrace is how long a pod may exist after the end of its termination grace period before it is regarded as lost.
 const endGrace = 30 * time.Second
 
 // beat is the state of the hinit-fleet program on a host, derived from the host's Lease.
@@ -156,8 +156,8 @@ func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// trouble returns the reason why a host can't be used although its node is healthy, or "" if it can. replacing is true if the
-// trouble is temporary, because the host's pod is ending or starting.
+// trouble returns the reason why a host can't be used although its node is healthy, or "" if it can. The result replacing is true
+// if the trouble is temporary, because the host's pod is ending or starting.
 func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := endGrace
@@ -227,7 +227,7 @@ func pending(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the sighting that tells since when the pool could do with one host less.
+	// spareKey is the key of the sighting that tells since when one host less would be enough for the pool.
 	spareKey = "spare"
 	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may
 	// be given up.

@@ -21,7 +21,7 @@ func (s *sightings) begin() { s.now = map[string]sighting{} }
 // end completes a round. A key that the round has not seen is forgotten.
 func (s *sightings) end() { s.last = s.now }
 
-// observe records the value of a key at the time now. The result tells since when the key has had this value.
+// observe records that a key has this value at the time now. The result tells since when the key has had the value.
 func (s *sightings) observe(key, value string, now time.Time) sighting {
 	one, known := s.last[key]
 	if !known || one.value != value {

@@ -40,8 +40,8 @@ type Manifest struct {
 	Text []byte // YAML with comments
 }
 
-// Render executes the chart's templates with values and returns the resulting objects. It provides the Helm functions that the
-// templates use.
+// Render executes the chart's templates with the given values and returns the resulting objects. It provides the Helm functions
+// that the templates use.
 func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
 		"contains": func(part, text string) bool { return strings.Contains(text, part) },
@@ -79,8 +79,8 @@ var typed = map[string]any{
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns a strategic merge patch that turns the first object (from) into the second (to), or nil if they are equal. file
-// selects their Go type from typed.
+// patch returns a strategic merge patch that turns the first object (from) into the second (to), or nil if they are equal. The
+// parameter file selects the objects' Go type in the map typed.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {

@@ -93,7 +93,7 @@ func Values() []Value {
 	}
 }
 
-// Default returns the values of the chart with their defaults. set overrides some of them, by path.
+// Default returns the values of the chart with their defaults. The parameter set overrides some of them, by path.
 func Default(set map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, v := range Values() {
@@ -118,7 +118,7 @@ func put(into map[string]any, path string, value any) {
 	put(into[head].(map[string]any), rest, value)
 }
 
-// schema returns the JSON Schema of the values. It allows no other keys.
+// schema returns the JSON Schema of the values. The schema allows no other keys.
 func schema() ([]byte, error) {
 	root := object()
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"

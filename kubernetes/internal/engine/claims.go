@@ -26,7 +26,7 @@ import (
 )
 
 // Resources of agent-sandbox's extensions API. A warm pool keeps started Sandboxes ready, which it creates from a template. A
-// claim takes one of them out of the pool.
+// claim takes one Sandbox out of the pool.
 var (
 	extensions       = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
 	claimKind        = extensions.WithResource("sandboxclaims")
@@ -39,8 +39,8 @@ var (
 const maxWarmPools = 4
 
 // createClaim creates a claim for a container if a warm pool has a ready Sandbox with the same pod spec. Otherwise it returns
-// false, and the caller has to create a new Sandbox. It then creates a pool for later containers with this spec, if a pool can
-// serve them.
+// false, and the caller has to create a new Sandbox. In this case it also creates a pool for later containers with this spec, if
+// a pool can serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
 		return false, nil // a running pod can't get more mounts
@@ -151,7 +151,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	return out, nil
 }
 
-// claimOf returns the claim that owns a Sandbox. ok is false if the engine created the Sandbox without a claim.
+// claimOf returns the claim that owns a Sandbox. The result ok is false if the engine created the Sandbox without a claim.
 func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
 	owners := object.GetOwnerReferences()
 	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
@@ -198,8 +198,8 @@ func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// deleteUnusedPools deletes the warm pools that no container was created from during the idle time. since is when this process
-// began to watch.
+// deleteUnusedPools deletes each warm pool from which no container was created during the idle time. The parameter since is when
+// this process began to watch.
 func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil

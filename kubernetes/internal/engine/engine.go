@@ -51,8 +51,8 @@ type ownPodInfo struct {
 	claims map[string]bool // the pod's PersistentVolumeClaims, by name; true if pods on other nodes can also mount the claim
 }
 
-// New returns an engine for a cluster. It does not connect yet. say reports to the operator which features the cluster can't
-// provide, and what the engine does by itself.
+// New returns an engine for a cluster. It does not connect yet. The function say reports to the operator which features the
+// cluster can't provide, and what the engine does by itself.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
 	if s.HostUsers != "" {
@@ -239,8 +239,8 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	return o, nil
 }
 
-// owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes
-// these objects. The owner is marked as their controller, because otherwise draining a node would need force.
+// owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes these
+// objects. The owner is marked as the controller of these objects. Otherwise kubectl drain would need --force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil

@@ -13,7 +13,8 @@ import (
 	"hinit/sandbox"
 )
 
-// apiError describes a failed request to the API server. It wraps the error of package sandbox that corresponds to the answer.
+// apiError returns an error that describes a failed request to the API server; the parameter what names the request. It wraps the
+// error of package sandbox that corresponds to the server's answer.
 func apiError(what string, err error) error {
 	if err == nil {
 		return nil

@@ -81,7 +81,7 @@ func (e *Engine) touch(id string) {
 	e.used[id] = time.Now()
 }
 
-// attachment connects to a command that runs in a pod.
+// attachment is the connection to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
 	used   func()

@@ -106,7 +106,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	return r.container(), nil
 }
 
-// maxGoneReasons limits how many reasons are kept for containers that have disappeared.
+// maxGoneReasons limits the number of containers for which the engine remembers why they have disappeared.
 const maxGoneReasons = 4096
 
 // rememberReason remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
@@ -233,8 +233,8 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. final is true if no
-// controller replaces a deleted pod.
+// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. The parameter final is
+// true if no controller replaces a deleted pod.
 func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
@@ -299,8 +299,8 @@ func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
 	return last.Reason + ": " + last.Message
 }
 
-// await calls done with the pod that the selectors find, now and after each change, until done returns true or an error. done
-// gets nil if there is no such pod.
+// await calls the function done with the pod that the selectors find, immediately and after each change, until done returns true
+// or an error. done gets nil if no pod matches.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
@@ -334,7 +334,7 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 	}
 }
 
-// follow calls done for each event until done returns true or an error. It returns false when the event stream ends.
+// follow calls the function done for each event until done returns true or an error. It returns false when the event stream ends.
 func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
 	for {
 		select {
@@ -358,8 +358,8 @@ func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) 
 // Unpause implements sandbox.Engine. A pod is never paused.
 func (e *Engine) Unpause(context.Context, string) error { return nil }
 
-// Stop implements sandbox.Engine. The pod has its own grace period of two seconds, so grace only limits how long Stop waits.
-// Files outside of the mounts are lost.
+// Stop implements sandbox.Engine. The pod always has a grace period of two seconds, so the parameter grace only limits how long
+// Stop waits. Files outside of the mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r, err := e.find(ctx, id)
 	if err != nil {

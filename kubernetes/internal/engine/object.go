@@ -31,7 +31,7 @@ const (
 	expireSoon  = 2                   // the expiry is postponed when less than 1/expireSoon of the time is left
 )
 
-// kinds returns the kind for new containers: Sandbox if the cluster has it, else Pod.
+// kinds returns the kind of object for new containers: Sandbox if the cluster has this kind, and otherwise Pod.
 func (e *Engine) kinds(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +113,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	return out, err
 }
 
-// ofObject reads a record from a Sandbox or a claim. ok is false if the engine did not create the object.
+// ofObject reads a record from a Sandbox or a claim. The result ok is false if the engine did not create the object.
 func ofObject(o *unstructured.Unstructured) (r *record, ok bool) {
 	r = &record{id: o.GetLabels()[labelID], object: o}
 	if r.id == "" || decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
@@ -160,9 +160,9 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod. The next pod
-// has the helper at another path. The owner knows the old path, and a link in a mount could redirect another mount to that
-// path.
+// resume sets a Sandbox to running. If the Sandbox's pod has ended, resume suspends the Sandbox first, which removes the pod. The
+// next pod has the helper at another path. The owner knows the old path, and a link in a mount could redirect another mount to
+// that path.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	again := r.pod == nil && r.object.GetAnnotations()[noteStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
@@ -220,7 +220,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// postponeExpiry postpones the expiry of a Sandbox. If no service postpones it any more, for whatever reason, the cluster
+// postponeExpiry postpones the expiry of a Sandbox. If no service postpones the expiry any more, for whatever reason, the cluster
 // deletes the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {

@@ -45,7 +45,7 @@ type record struct {
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// ofPod reads a record from a pod. ok is false if the engine did not create the pod.
+// ofPod reads a record from a pod. The result ok is false if the engine did not create the pod.
 func ofPod(pod *corev1.Pod) (r *record, ok bool) {
 	r = &record{id: pod.Labels[labelID], pod: pod}
 	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
@@ -74,7 +74,7 @@ func (r *record) has(labels map[string]string) bool {
 	return true
 }
 
-// status returns the status of the sandbox's container in the pod, the zero value if there is none.
+// status returns the status of the sandbox's container in the pod, or the zero value if the pod has no such container.
 func status(pod *corev1.Pod) corev1.ContainerStatus {
 	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	if at < 0 {
@@ -154,7 +154,7 @@ func lost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deleted returns why a pod is being deleted.
+// deleted returns a text that says why a pod is being deleted.
 func deleted(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)
@@ -174,7 +174,7 @@ func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
 }
 
-// failure returns why a pod has ended, "" if the exit code says enough.
+// failure returns a text that says why a pod has ended, or "" if the exit code says enough.
 func failure(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -202,7 +202,8 @@ func limitOf(pod *corev1.Pod) string {
 	return q.String()
 }
 
-// waiting returns what a pod waits for. err is not nil if waiting is pointless.
+// waiting returns a text that says what a pod waits for. The error is not nil if the pod can't start, so that waiting is
+// pointless.
 func waiting(pod *corev1.Pod) (why string, err error) {
 	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
 		return "no node takes the pod: " + c.Message, nil

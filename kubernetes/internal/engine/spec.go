@@ -183,8 +183,8 @@ type security struct {
 	groups       []int64
 }
 
-// securityOf returns the security contexts for a spec. mapped reports whether pods get user namespaces. Without a user
-// namespace, securityOf refuses a spec whose user is root.
+// securityOf returns the security contexts for a spec. The parameter mapped tells whether pods get user namespaces. Without a
+// user namespace, securityOf refuses a spec whose user is root.
 func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	no, yes := false, true
 	out := security{
@@ -250,8 +250,8 @@ func hostUsers(mapped bool) *bool {
 	return &no
 }
 
-// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request,
-// Kubernetes would take the limit as the request. Nodes that do not report their disk would then take no sandbox.
+// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request, Kubernetes
+// would take the limit as the request. Then nodes that do not report their disk space would take no sandbox.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
 	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}
@@ -272,7 +272,7 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 // sharedMemory is the directory whose size the option --shm-size sets.
 const sharedMemory = "/dev/shm"
 
-// mounts adds the mounts of a record to its pod. o is the pod of this process, whose claims may be mounted.
+// mounts adds the mounts of a record to its pod. The parameter o is the pod of this process, whose claims the pod may mount.
 func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 	c := &pod.Spec.Containers[0]
 	volume := func(name string, source corev1.VolumeSource) {

@@ -29,8 +29,8 @@ func Mapped() bool {
 // probeTime limits how long the test pod may take until it has run.
 const probeTime = 40 * time.Second
 
-// haveUserNamespaces reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the
-// result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
+// haveUserNamespaces reports whether pods get user namespaces. The first call starts a test pod to find this out, and blocks
+// until the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
 // namespace.
 func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	e.probing.Lock()
@@ -63,8 +63,8 @@ func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 // unmappable matches the event of a node that can't give a pod a user namespace.
 var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap`)
 
-// probe runs a test pod with hostUsers: false. If mapped is false, why explains to the operator why pods can't have a user
-// namespace.
+// probe runs a test pod with hostUsers: false. If the result mapped is false, why explains to the operator why pods can't have a
+// user namespace.
 func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

@@ -82,8 +82,8 @@ func (e *Engine) tendLoop(ctx context.Context) {
 	}
 }
 
-// suspendIdle stops a container in which no command and no background job has run for the idle time. since is when this process
-// began to watch.
+// suspendIdle stops a container in which no command and no background job has run for the idle time. The parameter since is when
+// this process began to watch.
 func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
 	c := r.container()
 	if e.s.Idle == 0 || c.State != sandbox.Running {
@@ -112,7 +112,7 @@ func (e *Engine) lastUse(id string) time.Time {
 	return e.used[id]
 }
 
-// busy asks the helper whether a background job is running. The question does not count as a use of the container.
+// busy asks the helper whether a background job is running. This request does not count as a use of the container.
 func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
 	defer limit(&ctx)()
 	before := e.lastUse(r.id)

@@ -42,15 +42,16 @@ func runExport(ctx context.Context, c *call) error {
 	return (&exporter{f, outside(*to), rand.Text(), *limit}).exportAll(ctx, names, *dry)
 }
 
-// exporter is one hinit-fleet export.
+// exporter is the state of one call of the command hinit-fleet export.
 type exporter struct {
 	*fleet
 	o     outsideHinit
-	by    string // identifies this command in notes
+	by    string // identifies this command in the notes on AgentProfiles, see note
 	limit time.Duration
 }
 
-// exportAll exports profiles, or prints what would be done if dry is true. It changes nothing if one profile can't be exported.
+// exportAll exports profiles. If dry is true, it only prints what it would do. It changes nothing if one of the profiles can't be
+// exported.
 func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) error {
 	all, err := e.o.profiles(ctx)
 	if err != nil {
@@ -91,7 +92,7 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 }
 
 // exportProfile stops a profile of the fleet, copies it to the outside hinit, and deletes its object in the cluster. If the copy
-// fails, the profile runs in the fleet again as before. After a crash, the next call goes on.
+// fails, the profile runs in the fleet again as before. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	n, no := note{}, false
 	err := e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
@@ -108,7 +109,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	if err != nil {
 		back := e.change(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
 			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
-				return nil // the copy is complete, or another command goes on
+				return nil // the copy is complete, or another command continues the export
 			}
 			delete(p.Annotations, v1alpha1.ExportAnnotation)
 			p.Spec.Running = &n.up
@@ -116,7 +117,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		})
 		return errors.Join(err, back)
 	}
-	// From here on the outside profile is the newer one. The finalizer keeps the note until its gateway was started.
+	// From here on the profile outside of the fleet is the newer one. The finalizer keeps the object, and with it the note, until
+	// the gateway outside was started.
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}
@@ -138,8 +140,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	})
 }
 
-// copyOut copies a stopped profile to the outside hinit, unless n says that an earlier command has done so. It returns the object,
-// which then has the note of a complete copy and a finalizer.
+// copyOut copies a stopped profile to the outside hinit, unless the note n says that an earlier command has done so. It returns
+// the AgentProfile, which then has a note that the copy is complete, and a finalizer.
 func (e *exporter) copyOut(ctx context.Context, name string, n note) (*v1alpha1.AgentProfile, error) {
 	if n.state != copied {
 		host, err := e.stopped(ctx, e.limit, name)

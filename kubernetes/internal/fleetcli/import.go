@@ -21,12 +21,12 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// importer is one hinit-fleet import.
+// importer is the state of one call of the command hinit-fleet import.
 type importer struct {
 	*fleet
 	o     outsideHinit
 	pool  string
-	by    string // identifies this command in notes
+	by    string // identifies this command in the notes on AgentProfiles, see note
 	limit time.Duration
 }
 
@@ -56,7 +56,8 @@ func runImport(ctx context.Context, c *call) error {
 	return i.importAll(ctx, p, plans, *dry)
 }
 
-// plans says what an import does with the profiles outside: those in words, as NAME or NAME=NEW, or all but the root profile.
+// plans says what an import does with each profile outside of the fleet. The list words names the profiles, as NAME or NAME=NEW.
+// If it is empty, plans is about all profiles except the root profile.
 func (i *importer) plans(ctx context.Context, words []string) (plans []planned, err error) {
 	all, err := i.o.profiles(ctx)
 	if err != nil {
@@ -86,7 +87,8 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []planned, 
 	return plans, nil
 }
 
-// servedByAnother says why a profile can't leave because of the gateway of the root profile, which may serve others.
+// servedByAnother returns the reason why a profile can't leave, or "". It can't leave if the gateway of the root profile serves
+// it. The root profile can't leave while its gateway serves other profiles.
 func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	for _, one := range all {
 		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
@@ -99,7 +101,7 @@ func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	return ""
 }
 
-// plan says what an import does with one profile, or why it can't.
+// plan returns what an import does with one profile (step), or why it can't import this profile (refused).
 func (i *importer) plan(ctx context.Context, one planned) (step, refused string) {
 	p := &v1alpha1.AgentProfile{}
 	err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: one.name}, p)
@@ -129,8 +131,8 @@ func (i *importer) plan(ctx context.Context, one planned) (step, refused string)
 	return step, ""
 }
 
-// importAll carries out plans, or prints them if dry is true. It makes the pool p if there is none and p has an image. It changes
-// nothing if one of the plans is refused.
+// importAll carries out plans. If dry is true, it only prints them. It creates the pool p if the pool does not exist and p has an
+// image. It changes nothing if one of the plans is refused.
 func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []planned, dry bool) error {
 	_, err := i.fleet.pool(ctx, i.pool)
 	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
@@ -162,7 +164,8 @@ func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans [
 	return nil
 }
 
-// object returns the AgentProfile of a profile that is imported: stopped, with a note. The data goes with it if the import fails.
+// object returns the AgentProfile for a profile that is being imported. The profile is stopped, and the object has a note. If the
+// import fails, the copied data is deleted with the object.
 func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
 	no := false
 	p := &v1alpha1.AgentProfile{
@@ -173,7 +176,7 @@ func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
 }
 
 // importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After
-// an error, the outside profile is started again if it ran before. After a crash, the next call goes on.
+// an error, the outside profile is started again if it ran before. After a crash, the next call continues the import.
 func (i *importer) importProfile(ctx context.Context, one planned) error {
 	n := note{copying, one.from.Want == "up", one.from.Name, i.by}
 	p, err := i.profile(ctx, one.name)
@@ -214,7 +217,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	return nil
 }
 
-// gone waits until the object of an import that was undone is deleted. It returns what [fleet.profile] returns then.
+// gone waits until the AgentProfile of an import that was undone is deleted. It then returns the result of [fleet.profile].
 func (i *importer) gone(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
 	err2 := i.wait(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
 		p, err = i.profile(ctx, name)
@@ -245,8 +248,9 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 	return host, err
 }
 
-// undoImport starts the outside profile again if it ran before, and deletes the object in the fleet. handed is whether the fleet may
-// already have begun to run the profile; then the object decides. undoImport returns nil if the import has succeeded.
+// undoImport starts the outside profile again if it ran before, and deletes the object in the fleet. The parameter handed is true
+// if the fleet may already have begun to run the profile. In this case the object in the fleet decides. undoImport returns nil if
+// the import has succeeded.
 func (i *importer) undoImport(ctx context.Context, one planned, n note, err error, handed bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error together with the exit code of the program for it.
+// codeError is an error together with the exit code that the program returns for this error.
 type codeError struct {
 	code int
 	error
@@ -44,7 +44,7 @@ type call struct {
 	debug     bool
 }
 
-// verb is a command of hinit-fleet. args and doing describe it in the help.
+// verb is a command of hinit-fleet. The fields args and doing describe the command in the help.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error
@@ -90,7 +90,7 @@ func Main(argv []string, out, errs io.Writer) int {
 	return cmdline.WrongUsage
 }
 
-// end prints an error and returns the exit code.
+// end prints an error, if there is one, and returns the exit code.
 func (c *call) end(err error) int {
 	if code, is := errors.AsType[printedError](err); is {
 		return int(code)
@@ -110,8 +110,8 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words parses the flags and returns the remaining words. It checks their number: at least atLeast and at most atMost, where -1
-// means any number. An error is a [printedError].
+// words parses the flags and returns the remaining words. It returns an error if there are fewer words than atLeast or more than
+// atMost. An atMost of -1 means any number. An error is a [printedError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {

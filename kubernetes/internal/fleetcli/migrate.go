@@ -22,7 +22,8 @@ import (
 // outsideHinit runs a command of a hinit outside of the fleet. in and out may be nil.
 type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) error
 
-// outside returns the hinit that a command line reaches: the words before "hinit", such as docker exec -i agents.
+// outside returns a function that runs commands of the hinit outside of the fleet. The command line reaches this hinit: it holds
+// the words before "hinit", such as docker exec -i agents.
 func outside(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)
@@ -74,22 +75,22 @@ func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err e
 // on after a crash of the first one.
 const (
 	copying = "copying" // the data is being copied; the gateway in the fleet is stopped
-	undone  = "undone"  // the import has failed; the profile outside is started again, and the object deleted
+	undone  = "undone"  // the import has failed; the profile outside is being started again, and the object deleted
 	copied  = "copied"  // the copy is complete, and the other side has the profile
 )
 
 // note is the state of an import or export.
 type note struct {
 	state string
-	up    bool   // the gateway ran before
+	up    bool   // the gateway ran before the import or export
 	from  string // the name of the profile outside
 	by    string // identifies the command that wrote the note
 }
 
-// readNote reads a note from an annotation of an object. It returns a note without a state if there is none.
+// readNote reads a note from an annotation of an object. It returns a note without a state if the object has no note.
 func readNote(p *v1alpha1.AgentProfile, annotation string) (n note) {
 	up := ""
-	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete note is as none
+	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete note counts as none
 	n.up = up == "up"
 	if n.by == "" {
 		return note{}
@@ -105,11 +106,11 @@ func (n note) write(p *v1alpha1.AgentProfile, annotation string) {
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotation, strings.Join([]string{n.state, up, n.from, n.by}, " "))
 }
 
-// errTaken means that the note of an object is no longer the one that this command wrote.
+// errTaken means that another command has replaced the note that this command wrote on an object.
 var errTaken = errors.New("another hinit-fleet goes on with this profile")
 
-// change modifies the profile called name by compare-and-swap, and writes the result. Another writer makes it read the object
-// and call change again.
+// change modifies the profile called name by compare-and-swap, and writes the result. If another writer has changed the object in
+// the meantime, it reads the object and calls the function change again.
 func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.AgentProfile) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p, err := f.profile(ctx, name)
@@ -127,7 +128,7 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advance replaces the note of a profile, and changes its spec. It returns [errTaken] if the note isn't n any more.
+// advance replaces the note of a profile, and changes its spec. It returns [errTaken] if the profile's note differs from n.
 func (f *fleet) advance(ctx context.Context, name, annotation string, n note, state string, change func(*v1alpha1.AgentProfile) error) error {
 	return f.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		now := readNote(p, annotation)
@@ -155,15 +156,15 @@ func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (
 	return host, err
 }
 
-// planned is a profile that an import or export is about.
+// planned says what an import or export does with one profile.
 type planned struct {
 	from    outsideProfile
-	name    string // in the fleet
+	name    string // name of the profile in the fleet
 	step    string // what happens, for people
 	refused string // why it can't happen, or ""
 }
 
-// printPlans prints plans if all is true, and returns an error if one is refused.
+// printPlans prints the plans if all is true. It returns an error if one of the plans is refused.
 func (f *fleet) printPlans(plans []planned, all bool) error {
 	var rows []string
 	var err error

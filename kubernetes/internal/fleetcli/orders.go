@@ -18,8 +18,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// wait calls look every half second until done is true, for at most limit. It prints word, a progress message, each time it
-// changes. The error for a timeout describes the condition with the text what.
+// wait calls the function look every half second until its result done is true, for at most the time limit. It prints look's
+// progress message, the result word, each time it changes. The error for a timeout names the condition with the text in the
+// parameter what.
 func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -89,7 +89,8 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 	return text, nil
 }
 
-// wanted returns the files that the spec of a profile asks for: contents by path relative to the profile's home.
+// wanted returns the files that the spec of a profile asks for. The keys are paths relative to the profile's home, and the values
+// are the contents.
 func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
@@ -156,8 +157,8 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply updates the files of a profile on the volume. It writes each file that differs. It removes the files that an earlier
-// call wrote and that are not in files. changed is true if it has written or removed a file.
+// apply updates the files of a profile on the volume. It writes each file that differs. It removes each file that an earlier call
+// wrote and that is not in the map files. The result changed is true if apply has written or removed a file.
 func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
 	if err != nil || r == nil {

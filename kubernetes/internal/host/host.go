@@ -28,7 +28,7 @@ type Init interface {
 	Rescan(ctx context.Context) error
 }
 
-// Settings configure a host, see [Run]. Name and UID identify its pod.
+// Settings configure a host, see [Run]. Name and UID identify the host's pod.
 type Settings struct {
 	Name, UID string
 	Namespace string
@@ -40,8 +40,8 @@ type Settings struct {
 	// Create creates a profile without data. It must not run any program that agents can replace: such a program could read the
 	// host's tokens.
 	Create func(ctx context.Context, name string) error
-	// Token returns the token by which this pod identifies itself to other hosts. Judge checks such a token from another host and
-	// returns the name of its pod.
+	// Token returns the token by which this pod identifies itself to other hosts. Judge checks a token from another host and
+	// returns the name of that host's pod.
 	Token func() (string, error)
 	Judge TokenReviewer
 	Log   *slog.Logger
@@ -69,7 +69,7 @@ type host struct {
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
 	reportCounts map[string]uint64                            // the number of status reports received for each gateway
-	statusKnown  bool                                         // services is current: hinit has sent all of it, and isn't booting or stopping
+	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 
 // Run works as the host of a pod until ctx ends. It returns an error only if it can't open the store on the volume.
@@ -105,7 +105,7 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// pause waits for d. It returns false if ctx ended first.
+// pause waits for the duration d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -149,8 +149,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	}
 }
 
-// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The
-// status is stored unless a newer one arrived through the watch during the call.
+// commandGateway calls the function give, which sends hinit a command for the profile's gateway and returns the gateway's new
+// status. The status is stored unless a newer one arrived through the watch during the call.
 func (h *host) commandGateway(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
 	heard := h.reportCounts[profile]
@@ -175,8 +175,8 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every profile on the volume and every watched object again, at intervals of one to three minutes. A watch
-// may miss a change.
+// resync queues every profile on the volume and every watched object again, at intervals of one to three minutes. This is needed
+// because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for {
 		names, err := h.store.Known()
@@ -234,7 +234,7 @@ func (h *host) logProfileError(name string, err error) {
 // errRetry means that a step could not be done yet, and must be tried again soon.
 var errRetry = errors.New("not yet")
 
-// reconcile performs all pending steps for the profiles called name. The volume may hold data of several objects with this name:
+// reconcile performs all pending steps for the profile called name. The volume may hold data of several objects with this name:
 // the current one, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)

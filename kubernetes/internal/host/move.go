@@ -30,8 +30,8 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	return s.Run, nil
 }
 
-// setAside moves the data of a profile out of hinit's reach, so that it can be given away. It returns errRetry if the gateway has
-// run since its data was offered.
+// setAside moves the data of a profile out of hinit's reach, so that this host can give the data to another host. It returns
+// errRetry if the gateway has run since its data was offered.
 func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -83,7 +83,8 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 	return err
 }
 
-// fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many other fetches are running.
+// fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many fetches for other profiles
+// are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	select {
 	case h.fetches <- struct{}{}:

@@ -25,7 +25,7 @@ func settled(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// describe fills a status from s, hinit's report on the gateway, or nil if hinit has no such gateway. It changes nothing while
+// describe fills a status from s, hinit's report on the gateway. s is nil if hinit has no such gateway. It changes nothing while
 // this host is reported as lost.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if !back(st) {
@@ -62,8 +62,8 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
-// back removes the condition that this host is restarting. If the condition is that the host is lost, back keeps it and
-// returns false. Only the controller may remove that condition.
+// back removes the condition that reports this host as restarting. If the condition reports the host as lost, back keeps the
+// condition and returns false. Only the controller may remove that condition.
 func back(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false
@@ -127,7 +127,8 @@ func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	st.Memory = resource.NewQuantity(now, resource.BinarySI)
 }
 
-// condition sets a condition of a status to False with the message of trouble. It removes the condition if trouble is nil.
+// condition sets a condition of a status to False, with the text of the error trouble as its message. It removes the condition if
+// trouble is nil.
 func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
 	if trouble == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)

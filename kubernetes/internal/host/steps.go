@@ -28,9 +28,9 @@ const (
 // serviceName returns the name of the service that runs the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// steps performs the steps of one object on this host until nothing is left to do. It also ends if another host or the
-// controller must act first. p is the object from the watch cache, or nil if it was deleted. Before a step that changes
-// anything, the object is read afresh.
+// steps performs the steps of one object on this host until nothing is left to do. It also returns when another host or the
+// controller must act first. p is the object from the watch cache, or nil if the object was deleted. Before a step that changes
+// anything, steps reads the object afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
 	for range maxSteps {
@@ -151,8 +151,8 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	})
 }
 
-// report applies change to the status of an object and writes it by compare-and-swap. It writes nothing if the status stays the
-// same. Afterwards p is the object that the API server returned, unless p belongs to the watch cache.
+// report calls the function change with the status of an object, and writes the status by compare-and-swap. It writes nothing if
+// the status stays the same. After the call, p is the object that the API server returned, unless p belongs to the watch cache.
 func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -217,8 +217,8 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	return nil
 }
 
-// rescanAfter makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only
-// returns err.
+// rescanAfter makes hinit rescan the volume after data was moved there. The parameter err is the result of the move of the data.
+// If it isn't nil, rescanAfter only returns err.
 func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -264,8 +264,8 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.reportRun(ctx, p, applied, configured)
 }
 
-// reportRun updates the status after the gateway was started or stopped. applied is the checksum of the files, and configured the
-// error of writing them.
+// reportRun updates the status after the gateway was started or stopped. The parameter applied is the checksum of the profile's
+// files, and configured is the error of writing these files.
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -283,7 +283,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// configure writes the files of a profile. applied is their checksum.
+// configure writes the files of a profile. The result applied is the checksum of these files.
 func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wanted(ctx, &p.Spec)
 	if err != nil {

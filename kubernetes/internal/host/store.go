@@ -38,7 +38,7 @@ const (
 type Store struct {
 	root           *os.Root
 	idleTimeout    time.Duration // the time for which another host may send nothing
-	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout, see idleTimeoutOf
+	longerTimeouts sync.Map      // time.Duration by UID, values that replace idleTimeout for one object, see idleTimeoutOf
 }
 
 // defaultIdleTimeout is the default of Store.idleTimeout. A host sends nothing while it computes the checksum of a file, which
@@ -50,9 +50,9 @@ const (
 	slowestRead    = 10 << 20      // bytes per second: the lowest speed expected of a host that reads already sent data twice
 )
 
-// record is the file that the store keeps for each live profile.
+// record is the content of the file that the store keeps for each live profile.
 type record struct {
-	UID   string   `json:"uid"`   // of the AgentProfile object
+	UID   string   `json:"uid"`   // UID of the AgentProfile object
 	Files []string `json:"files"` // the files that the fleet has written, relative to the home of the profile
 }
 
@@ -80,7 +80,7 @@ func OpenStore(home string) (*Store, error) {
 // Home returns the directory of a live profile, relative to the root of the volume.
 func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
 
-// exists reports whether a path exists. If Lstat fails for another reason, exists returns true.
+// exists reports whether a path exists. If the check itself fails, exists returns true.
 func (s *Store) exists(name string) bool {
 	_, err := s.root.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -105,7 +105,7 @@ func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// content returns the content of a regular file. A file larger than most (in bytes) is an error.
+// content returns the content of a regular file. It returns an error if the file is larger than the parameter most, in bytes.
 func (s *Store) content(name string, most int64) ([]byte, error) {
 	f, size, err := s.open(name)
 	if err != nil {
@@ -198,8 +198,8 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object.
-// Look fills only the fields Live, Aside and Incoming.
+// Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object. Look
+// fills only the fields Live, Aside and Incoming of the result.
 func (s *Store) Look(name, uid string) (placement.Local, error) {
 	var l placement.Local
 	r, err := s.read(name)
@@ -227,7 +227,7 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 // partialNonce stands in for the nonce of incomplete data.
 const partialNonce = "partly"
 
-// partial returns the directory of an object's incomplete data. The next fetch continues there.
+// partial returns the directory of an object's incomplete data. The next fetch continues to fill this directory.
 func partial(name, uid string) string {
 	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
@@ -243,8 +243,8 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// Known returns the UIDs of all data in the store, by profile name. A record that can't be read has the UID "", and Look returns
-// an error for its name.
+// Known returns the UIDs of all data in the store, by profile name. A record that can't be read appears with the UID "", and Look
+// returns an error for the profile's name.
 func (s *Store) Known() (map[string][]string, error) {
 	out := map[string][]string{}
 	add := func(name, uid string) { out[name] = append(out[name], uid) }
@@ -310,7 +310,7 @@ func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return s.forget(name)
 }
 
-// TakeBack moves data that was set aside back to the directory from which hinit starts gateways.
+// TakeBack moves data that SetAside has moved back to the directory from which hinit starts gateways.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	err := s.Claim(name, uid)
 	if err == nil {
@@ -334,10 +334,10 @@ func (s *Store) Install(name, uid, nonce string) error {
 	return wrap("install", name, err)
 }
 
-// Drop deletes data of an object that was set aside.
+// Drop deletes the data of an object that was set aside to be given to another host.
 func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
 
-// DropIncoming deletes received data of an object, complete or not, that was not installed.
+// DropIncoming deletes the received data of an object that was not installed, whether it is complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))

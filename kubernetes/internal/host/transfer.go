@@ -32,7 +32,7 @@ import (
 // TokenReviewer returns the name of the pod that a token belongs to. The error is for logs only.
 type TokenReviewer func(ctx context.Context, token string) (pod string, err error)
 
-// offers holds the profiles that this process offers to other hosts. It listens on the network while there is at least one.
+// offers holds the profiles that this process offers to other hosts. It listens on the network while at least one offer exists.
 type offers struct {
 	store *Store
 	judge TokenReviewer
@@ -47,22 +47,22 @@ type offers struct {
 	callers callers
 }
 
-// The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one for each of its
-// workers.
+// The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one connection for
+// each of its workers.
 const (
 	maxConnections       = 256
 	maxConnectionsPerPod = 4 * workers
 )
 
 // callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
-// connections. If there are too many, the oldest one whose request names no offer is closed. Agents don't know the nonce of an
-// offer, so their connections are closed first.
+// connections. If there are too many connections, the oldest one whose request names no offer is closed. Agents don't know the
+// nonce of an offer, so their connections are closed first.
 type callers struct {
 	mu  sync.Mutex
 	all []*call
 }
 
-// add adds a connection, and reports whether it may stay open. If it may not, the caller closes it.
+// add adds a connection, and reports whether the connection may stay open. If not, the caller closes it.
 func (c *callers) add(one *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *call) Close() error {
 // offer is one profile that is offered to another host, whose name is in the field to.
 type offer struct {
 	name, uid, to string
-	run           uint64 // the last run of the gateway: the data is in the state in which that run left it
+	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
 	sent          string // SHA-256 of the archive, or "" until it was sent in full
 }
 
@@ -156,8 +156,9 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of the offers for the object uid that were made after run, the last run of its gateway. The value
-// anyRun selects all its offers. sent holds the nonces of offers whose data was already transferred with the checksum sum.
+// known returns the nonces of the offers for the object uid that were made after the run with the number run, the last one of the
+// object's gateway. The value anyRun selects all offers of the object. The result sent holds the nonces of offers whose data was
+// already transferred with the checksum sum.
 func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -266,7 +267,8 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
-// checksum of the whole archive. If it fails and begun is false, it has written nothing, and the caller must answer the request.
+// checksum of the whole archive. If send fails and begun is false, send has written nothing, and the caller must answer the
+// request.
 func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
 	home, err := s.directory(s.Home(name))
 	if err != nil {
@@ -287,7 +289,8 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 	return sum, begun, err
 }
 
-// descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where it leads.
+// descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where the path
+// leads.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
 // errIdle ends a fetch from a host that sends nothing for too long.
@@ -371,9 +374,9 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// idleTimeoutOf returns the time for which a fetch of the object uid waits for the next bytes. It is s.idleTimeout at first, and
-// doubles after each fetch that failed with errIdle, up to maxIdleTimeout. A longer time helps because a host sends nothing while
-// it reads one large file.
+// idleTimeoutOf returns the time for which a fetch of the object uid waits for the next bytes. This time is s.idleTimeout at
+// first. It doubles after each fetch that fails with errIdle, up to maxIdleTimeout. A longer time helps because a host sends
+// nothing while it reads one large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {
 		return d.(time.Duration)

@@ -57,7 +57,8 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// handleEvent handles an event of the watch on field. there is false if the profile left the watch.
+// handleEvent handles an event from the watch with the given field selector. The parameter there is false if the profile has left
+// the watch.
 func (h *host) handleEvent(field string, o any, there bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
@@ -76,7 +77,7 @@ func (h *host) handleEvent(field string, o any, there bool) {
 	h.queue.Add(p.Name)
 }
 
-// cached returns a profile from the watch caches, or nil if neither has it.
+// cached returns a profile from the watch caches, or nil if neither cache has the profile.
 func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +90,8 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 // LeaseLabel is the label on the Lease of each host. Its value is the name of the host.
 const LeaseLabel = v1alpha1.Group + "/host"
 
-// renewLeaseLoop renews the Lease of the host regularly. The Lease shows that the host is alive, and the UID of its pod.
+// renewLeaseLoop renews the Lease of the host regularly. The Lease shows that the host is alive, and contains the UID of the
+// host's pod.
 func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renew(ctx)

@@ -18,8 +18,8 @@ const (
 	guardTime = 5 * time.Second
 )
 
-// guard kills all other processes in the container if the lease has ended while the init is stopped. A stopped init can't do so
-// itself. guard works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other processes.
+// guard kills all other processes in the container if the lease has ended while the init is stopped. A stopped init can't kill
+// them itself. guard works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other processes.
 type guard struct {
 	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0 for none
 	log func(format string, args ...any)

@@ -54,7 +54,8 @@ func (s *Settings) stopMargin() time.Duration {
 	return max(s.Duration/5, min(time.Second, s.Duration/3))
 }
 
-// elect runs client-go's leader election with the durations of the settings. began is called when this pod holds the Lease.
+// elect runs client-go's leader election with the durations of the settings. elect calls the function began when this pod holds
+// the Lease.
 func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
@@ -67,8 +68,8 @@ func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began fu
 	return nil
 }
 
-// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This time delays
-// a takeover twice, because the standby notices both the last renewal and the end of the Lease late. Reading costs the API
+// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This interval delays a
+// takeover twice, because the standby notices both the last renewal and the end of the Lease late. A read request costs the API
 // server little.
 const askEvery = 150 * time.Millisecond
 
@@ -79,9 +80,9 @@ func (l *reportingLock) acquire(ctx context.Context) error {
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod holds
-// it, renew returns immediately, and the wait for the Lease begins. client-go counts the other pod's Lease from that time.
-// If renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
+// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod holds the
+// Lease, renew returns immediately, and the wait for the Lease begins. client-go counts the other pod's Lease from that time. If
+// renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
 func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
@@ -135,7 +136,7 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 	return r, raw, err
 }
 
-// reportWrite handles the result of a request that wrote the Lease r. began is the time before the request.
+// reportWrite handles the result of a request that wrote the Lease r. The parameter began is the time just before the request.
 func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // a conflict only means that another pod was faster
 		l.tell(ctx, err)
@@ -146,7 +147,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	l.other = ""
 	end := began + l.settings.Duration - l.settings.stopMargin()
 	l.guard.end.Store(int64(end))
-	// This fails if the init is stopped and its queue is full. The init then gets the message of the next renewal.
+	// The message fails if the init is stopped and the init's queue is full. The init then gets the message of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {
 		l.holds = true
@@ -155,7 +156,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	return nil
 }
 
-// waits tells the init and the log that another pod holds the Lease, once for each pod.
+// waits tells the init and the log that another pod, the parameter who, holds the Lease. It reports each such pod once.
 func (l *reportingLock) waits(who string) {
 	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
 		return // waits is called again after the next request

@@ -17,7 +17,7 @@ type Profile struct {
 	Installed bool   // the owner has the data
 	To        string // the host that a move goes to, or "" without a move
 	Received  bool   // the new host has stored the data: the move ends without the controller
-	Memory    int64  // the memory that the placement reserves for the profile
+	Memory    int64  // the memory, in bytes, that the placement reserves for the profile
 	Priority  int32
 	Pin       string // the only host that the profile may be on, or "" for any
 	Pod       string // the name of the pod that would run this profile alone
@@ -56,7 +56,7 @@ type Pool struct {
 	Room           int64    // the memory, in bytes, that the profiles on one host may have together
 	Drain          []string // the hosts that are being drained
 	MaxUnavailable int
-	SpareSince     time.Time // since when one host less would be enough, or zero if it would not
+	SpareSince     time.Time // time since which one host less has been enough, or zero if all hosts are needed
 	Leaving        string    // the host that is being removed, or "" if none
 }
 
@@ -91,7 +91,7 @@ type (
 	// was done.
 	GiveUp struct{ Profile, Owner string }
 	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why spec.recover
-	// was ignored, or "" if it was removed.
+	// was ignored, or "" if the user has removed spec.recover.
 	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
@@ -111,7 +111,7 @@ func (Replace) action()         {}
 type Plan struct {
 	Actions    []Action
 	Replicas   int      // the wanted number of hosts in the StatefulSet
-	Alone      []string // the profiles that need a pod of their own
+	Alone      []string // the profiles that each need a separate pod
 	SpareSince time.Time
 	Leaving    string
 	Doing      string // what is in progress, as text for messages; "" if nothing is
@@ -257,8 +257,8 @@ func (r *round) ordinal(host string) int {
 	return -1
 }
 
-// recover plans an action for a changed spec.recover, once, and reports whether it has planned one. It gives up the owner's data
-// only if the profile was reported as lost before. So a spec.recover that is left in a manifest does nothing when the host
+// recover plans one action for each change of spec.recover, and reports whether it has planned an action. It gives up the owner's
+// data only if the profile was reported as lost before. So a spec.recover that is left in a manifest does nothing when the host
 // restarts, or is lost another time.
 func (r *round) recover(p Profile, trouble string, serving bool) bool {
 	switch {
@@ -321,8 +321,8 @@ func (r *round) give(p Profile, l *hostLoad) {
 }
 
 // best returns the best host that still has room for a profile with this memory, or nil. It prefers hosts with the new image,
-// because gateways on the other hosts will soon be stopped. Among them it prefers the zone with the fewest profiles, and in this
-// zone the fullest host. The parameter not names a host to exclude.
+// because gateways on the other hosts will soon be stopped. Among these hosts, it prefers the zone with the fewest profiles, and
+// in this zone the fullest host. The parameter not names a host to exclude.
 func (r *round) best(memory int64, not string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
@@ -336,8 +336,8 @@ func (r *round) best(memory int64, not string) *hostLoad {
 	return best
 }
 
-// better reports whether l is a better host for a profile than b, see best. It treats two zones as equally full if they differ by
-// less than a tenth.
+// better reports whether l is a better host for a profile than b, by the rules of the method best. It treats two zones as equally
+// full if they differ by less than a tenth.
 func (l *hostLoad) better(b *hostLoad) bool {
 	if l.Updated != b.Updated {
 		return l.Updated
@@ -358,7 +358,7 @@ func (r *round) follow(p Profile) {
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
 }
 
-// move starts a move of a profile if there is a reason for one.
+// move starts a move of a profile to another host if there is a reason for a move.
 func (r *round) move(p Profile) {
 	if !p.Installed || r.moves >= maxMoves {
 		return
@@ -392,7 +392,7 @@ func (r *round) move(p Profile) {
 	switch {
 	case best != nil:
 		r.begin(p, best, reason)
-	case !strings.HasSuffix(reason, "is spare"): // else it stays, and no other one is added for its profiles
+	case !strings.HasSuffix(reason, "is spare"): // otherwise the spare host stays, and no host is added for its profiles
 		r.unplacedMemory += p.Memory
 	}
 }

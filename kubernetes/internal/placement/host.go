@@ -27,7 +27,7 @@ type Local struct {
 	Sent     []string // the nonces of offers that were sent in full, with the checksum that the receiver reported
 }
 
-// Step is the next thing that a host does about one profile.
+// Step is the next action that a host takes for one profile.
 type Step int
 
 // The steps of a host.
@@ -59,8 +59,8 @@ var stepNames = [...]string{
 // String implements [fmt.Stringer].
 func (s Step) String() string { return stepNames[s] }
 
-// Next returns the next step of the host me about one profile. o is nil if no object has the UID of the data. The table in the
-// package documentation shows the rules.
+// Next returns the next step of the host me about one profile. The parameter o is nil if no object has the UID of the data. The
+// table in the package documentation shows the rules.
 func Next(me string, o *Object, l Local) Step {
 	switch {
 	case o == nil && (l.Live || l.Aside != 0):

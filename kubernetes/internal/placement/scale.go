@@ -9,7 +9,8 @@ import (
 )
 
 // Limits for removing a host. A host is removed after it has been spare for spareFor. It is spare if the profiles fill at most
-// the fraction spareRoom of the memory of the other hosts. Each profile on it also has to find room on one of them.
+// the fraction spareRoom of the memory of the other hosts. Each profile on the host must also find room on one of the other
+// hosts.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75
@@ -89,7 +90,7 @@ func (r *round) scale() {
 	}
 }
 
-// settledHosts counts the hosts that need not be waited for: each already takes profiles, is drained, or is lost.
+// settledHosts counts the hosts for which the controller need not wait: each one already takes profiles, is drained, or is lost.
 func (r *round) settledHosts() int {
 	n := 0
 	for _, l := range r.hosts {
@@ -128,7 +129,7 @@ func (r *round) spare() bool {
 	return r.now.Sub(r.SpareSince) >= spareFor
 }
 
-// fitElsewhere reports whether each profile of a host finds room on another host, when one after the other moves.
+// fitElsewhere reports whether each profile of a host would find room on another host, if the profiles moved one after the other.
 func (r *round) fitElsewhere(host *hostLoad) bool {
 	var rooms []int64
 	for _, l := range r.hosts {
@@ -151,8 +152,9 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	return true
 }
 
-// leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
-// it. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached.
+// leave marks the host with the highest ordinal as leaving, so that its profiles move away. The parameter why is the reason. Once
+// the host is empty, leave removes it. The host stays while a profile is pinned to it, or while the data of one of its profiles
+// can't be reached.
 func (r *round) leave(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why

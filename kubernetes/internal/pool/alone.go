@@ -25,7 +25,7 @@ const (
 	maxNameLength = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
 )
 
-// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It contains a hash,
+// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. The name contains a hash,
 // because the joined names of another pool and profile may be the same text.
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile

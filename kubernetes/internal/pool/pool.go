@@ -136,8 +136,8 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// template turns the StatefulSet of package deploy, which is for one pod, into a StatefulSet for the hosts of the pool. It
-// leaves out the data volume. sum is the checksum of the pod template without the image.
+// template turns the StatefulSet of package deploy, which is for one pod, into a StatefulSet for the hosts of the pool. It leaves
+// out the data volume. The result sum is the checksum of the pod template without the image.
 func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
@@ -176,8 +176,8 @@ func SetImage(pod *corev1.PodSpec, image string) {
 	}
 }
 
-// Updated reports whether a pod matches the pool's template, whose checksum is template, and its image. imageOnly reports that
-// only the image differs.
+// Updated reports whether a pod has the pool's image, and was made from the pod template with the checksum template. The result
+// imageOnly is true if only the image differs.
 func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
 	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
 		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
