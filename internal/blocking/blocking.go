@@ -23,7 +23,7 @@ import (
 // Share is a group of calls that wait for the same kind of resource. Each share has its own turns.
 type Share int
 
-// The shares.
+// The shares, one for each kind of resource.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files
@@ -41,7 +41,7 @@ const (
 // turns is the number of calls of each share that may wait at the same time.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
 
-// taken holds a token for every turn in use, by share.
+// taken has a channel for each share, which holds a token for every turn of this share that is in use.
 var taken = channels()
 
 func channels() (t [shares]chan struct{}) {

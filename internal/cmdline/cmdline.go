@@ -22,7 +22,7 @@ import (
 	"hinit/internal/control/show"
 )
 
-// The exit codes of every command.
+// The exit codes that all commands share.
 const (
 	Done        = 0
 	Failed      = 1

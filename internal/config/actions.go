@@ -78,7 +78,7 @@ func (a *Action) keys() []Key {
 	})
 }
 
-// NewAction returns an action with the defaults.
+// NewAction returns an action with the default settings.
 func NewAction() Action { return Action{Timeout: 30 * time.Second} }
 
 func checkWebhook(s string) string {

@@ -30,9 +30,9 @@ type Config struct {
 	Runs     map[string]Run     // commands that a client may run once, by name
 	Image    Image
 
-	// Path is the file that was read, or "" if there was none.
+	// Path is the path of the configuration file that was read, or "" if there was none.
 	Path string
-	// Text is the content of that file.
+	// Text is the content of the file at Path.
 	Text []byte
 	// Warnings are remarks on a valid configuration, one line each.
 	Warnings []string

@@ -303,7 +303,7 @@ func describe(n *yaml.Node) string {
 	}
 }
 
-// quoteShort shortens a long value and keeps it on one line.
+// quoteShort returns a value for a message, on one line. It cuts a long value, and puts the value in quotes if quotes is set.
 func quoteShort(s string, quotes bool) string {
 	const most = 40
 	if r := []rune(s); len(r) > most {

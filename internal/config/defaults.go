@@ -55,7 +55,7 @@ func Defaults() *Config {
 // migrates one file. On a slow NAS that takes ten seconds.
 const hookTimeout = time.Minute
 
-// NewHook returns a hook with the defaults.
+// NewHook returns a hook with the default settings.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the
@@ -80,8 +80,8 @@ func imageHooks() []Hook {
 	}
 }
 
-// NewService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its
-// services.
+// NewService returns a service with the default settings, and with the settings that it inherits from c. c must be complete,
+// except for its services.
 func NewService(c *Config, name string) Service {
 	return Service{
 		Name: name,

@@ -115,7 +115,7 @@ var (
 // maxChecks is the maximum number of checks of one service. It limits the work of PID 1.
 const maxChecks = 32
 
-// NewCheck returns a check of a kind with the defaults.
+// NewCheck returns a check of the given kind with the default settings.
 func NewCheck(kind string) Check {
 	c := Check{
 		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,

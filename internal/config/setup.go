@@ -165,7 +165,7 @@ func newSetup() Setup {
 	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
-// checkSignal accepts the name of a stop signal.
+// checkSignal returns the reason why name is not the name of a stop signal, or "" if it is.
 func checkSignal(name string) string {
 	if _, known := parseSignal(name); !known {
 		return fmt.Sprintf("%q is none of %s", name, strings.Join(Signals, ", "))
@@ -173,7 +173,7 @@ func checkSignal(name string) string {
 	return ""
 }
 
-// checkEnvFiles accepts absolute paths, with or without a leading "-".
+// checkEnvFiles returns the reason why a path is not absolute, or "" if all are. It ignores a leading "-".
 func checkEnvFiles(paths Paths) string {
 	for _, p := range paths {
 		if reason := checkDirTemplate(strings.TrimPrefix(p, "-")); reason != "" {
@@ -331,7 +331,7 @@ func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, boo
 	return 0, false
 }
 
-// byteLimits are the limits that count bytes.
+// byteLimits lists the resource limits that count bytes.
 var byteLimits = []string{"as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack"}
 
 func sizeToo(limit string) string {

@@ -16,7 +16,7 @@ import (
 // sunPathMax is the maximum length of the path of a Unix socket on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// systemDirs are directories that can't be the data directory.
+// systemDirs returns the directories of the system, which can't be the data directory.
 func systemDirs() []string {
 	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 }
@@ -72,7 +72,7 @@ func checkFileName(s string) string {
 	return ""
 }
 
-// checkParallel accepts auto or a positive number.
+// checkParallel returns the reason why s is neither "auto" nor a positive number, or "" if s is valid.
 func checkParallel(s string) string {
 	if n, err := strconv.Atoi(s); s != ParallelAuto && (err != nil || n < 1) {
 		return fmt.Sprintf("expected %s or a number from 1, got %q", ParallelAuto, s)
@@ -80,7 +80,8 @@ func checkParallel(s string) string {
 	return ""
 }
 
-// checkUser checks the form of a user or of user:group. Whether the user exists is known only in the container.
+// checkUser returns the reason why s does not have the form of a user or of user:group, or "". Whether the user exists is known
+// only in the container.
 func checkUser(s string) string {
 	user, group, both := strings.Cut(s, ":")
 	if !accountName(user) || both && !accountName(group) {
@@ -104,7 +105,7 @@ func checkCommand(words []string) string {
 	return ""
 }
 
-// checkInputs accepts paths and globs as inputs of a hook.
+// checkInputs returns the reason why one of paths can't be an input of a hook, or "". An input is a path or a glob.
 func checkInputs(paths []string) string {
 	for _, p := range paths {
 		if reason := checkDirTemplate(p); reason != "" && !strings.HasPrefix(p, "$") {
@@ -273,7 +274,7 @@ func parseSwitch(text string) (on bool, reason string) {
 // runtimeDirVar is the environment variable that holds the directory of the control socket.
 const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
-// socketInDir returns the path of the control socket in a directory.
+// socketInDir returns the path of the control socket in a directory, or the reason why the directory is invalid.
 func socketInDir(dir string) (string, string) {
 	if !filepath.IsAbs(dir) {
 		return "", "expected an absolute path"

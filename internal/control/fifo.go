@@ -28,7 +28,7 @@ const (
 	ordersName = "orders"
 	// maxOrders is the maximum number of orders that are carried out at the same time.
 	maxOrders = 16
-	// longestOrder is the maximum length of a line, in bytes.
+	// longestOrder is the maximum length of a line with an order, in bytes.
 	longestOrder = 512
 )
 

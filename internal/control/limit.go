@@ -208,7 +208,7 @@ func (s *Server) wait(who peer) (release func(), err error) {
 	return func() { n.Add(-1) }, nil
 }
 
-// Close closes the connection and frees its place.
+// Close closes the connection, and frees its place in the counts of its class of callers.
 func (c *conn) Close() error {
 	c.release()
 	return c.places.close(c.Conn)

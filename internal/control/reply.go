@@ -109,7 +109,7 @@ func (out reply) inWords(r *http.Request) reply {
 	return text(out.status, http.Header{client.ErrorHeader: {string(out.fault.Kind)}}, []byte(out.fault.Message))
 }
 
-// send writes an answer that is not a stream.
+// send writes an answer to the client, unless the answer is a stream.
 func (s *Server) send(w http.ResponseWriter, out reply) {
 	h := w.Header()
 	if out.body != nil {
@@ -125,7 +125,7 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	_, _ = w.Write(out.body) // a client that is gone needs no answer
 }
 
-// allowWrite sets the deadline for the next write.
+// allowWrite sets the deadline for the next write to the client.
 func (s *Server) allowWrite(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // never fails on a real connection
 }

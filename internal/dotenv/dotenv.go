@@ -27,7 +27,7 @@ func Unescape(raw string) string { return unescape.Replace(raw) }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
 
-// Parse returns the variables of a file, in order.
+// Parse returns the variables that text, the content of a file, defines, in their order.
 func Parse(text string) []Var {
 	var vars []Var
 	// For each quote character, open says that the rest of the text contains no closing quote, so later lines need not search for

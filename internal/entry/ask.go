@@ -244,7 +244,7 @@ func refuse(name string, argv bare.Words, also string, code int) int {
 	return code
 }
 
-// hint appends advice to a message and prints it.
+// hint appends advice to the message t and prints the message.
 func hint(t *bare.Text) {
 	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
 	bare.Write(2, t.String())

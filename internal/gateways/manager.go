@@ -383,7 +383,7 @@ func (m *Manager) enqueue(service string, job func()) {
 	}
 }
 
-// enqueueIn does what enqueue does, after a delay.
+// enqueueIn adds a job to the queue after a delay, see enqueue.
 func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }

@@ -32,7 +32,7 @@ func (l *layered) get(names ...string) setting {
 
 var layerName = regexp.MustCompile(`^\d{3}-.*\.yaml$`)
 
-// pebble reads a layer, or a directory of layers.
+// pebble imports a layer of pebble, or a directory of layers.
 func (im *importer) pebble(path string) error {
 	files := []string{path}
 	if found, _ := filepath.Glob(filepath.Join(path, "*.yaml")); len(found) > 0 {

@@ -23,7 +23,7 @@ var supervisordSections = rules{
 	{name: "rpcinterface|ctlplugin", note: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
 }
 
-// supervisord reads supervisord.conf and the files that it includes.
+// supervisord imports supervisord.conf and the files that it includes.
 func (im *importer) supervisord(path string) error {
 	sections, err := im.supervisordFiles(path)
 	if err != nil {

@@ -32,7 +32,7 @@ type unit struct {
 	service          *service  // the service that a .service unit becomes; nil for other units
 }
 
-// systemd reads a unit, an instance of a template, or all units of a directory.
+// systemd imports a systemd unit, an instance of a template, or all units of a directory.
 func (im *importer) systemd(path string) error {
 	u := &units{importer: im, dir: filepath.Dir(path)}
 	names := []string{filepath.Base(path)}
@@ -153,7 +153,7 @@ func (u *units) readSettings(n *unit, path string) error {
 	return err
 }
 
-// lastValue returns the last value of a setting, or "".
+// lastValue returns the last value of a setting, or "" if the unit does not have this setting.
 func (n *unit) lastValue(name string) string {
 	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
 	return k.value
@@ -291,7 +291,7 @@ func standardOutput(value string) (string, error) {
 	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
-// typeOf imports Type=, which defines when the service is considered started.
+// typeOf imports the setting Type=, which defines when the service counts as started.
 func typeOf(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":

@@ -39,7 +39,7 @@ type Lock interface {
 	// Check returns nil if services may be started now, because the lock is held. After this process was paused, Check fails until
 	// the lock has been confirmed again. It doesn't block.
 	Check() error
-	// HandOver returns the state that the next program needs. It doesn't block.
+	// HandOver returns the state that the program after a re-execution needs. It doesn't block.
 	HandOver() *Handover
 	// TakeOver makes the next Acquire continue with the lock that the program before a re-execution held. If old is nil, it does
 	// nothing.

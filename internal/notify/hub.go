@@ -137,7 +137,7 @@ func (h *Hub) TakeOver(old *Handover) {
 // their messages would then go to the program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
-// Environment variables that a service gets.
+// The environment variables of a service that has a notification socket.
 const (
 	SocketVar   = "NOTIFY_SOCKET"
 	WatchdogVar = "WATCHDOG_USEC"

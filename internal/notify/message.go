@@ -14,9 +14,9 @@ import (
 const MaxMessage = 4096
 
 const (
-	// maxStatus limits a STATUS text, in bytes.
+	// maxStatus is the maximum size of a STATUS text, in bytes.
 	maxStatus = 256
-	// maxTime limits the durations that a service may send.
+	// maxTime is the longest duration that a service may send.
 	maxTime = 24 * time.Hour
 )
 

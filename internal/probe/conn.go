@@ -63,7 +63,7 @@ const (
 	writesFirst                    // the caller writes first, so dial need not wait; writing then reports any error of the connection
 )
 
-// dial connects to the first address that accepts the connection.
+// dial connects to the first address in to that accepts the connection. The argument what is the caller's use of the connection.
 func dial(to []unix.Sockaddr, deadline time.Time, what dialPurpose) (c *conn, err error) {
 	if what == writesFirst && len(to) > 1 { // dial must learn about an error, to try the next address
 		what = established

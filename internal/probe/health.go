@@ -10,7 +10,7 @@ import (
 // Verdict is the state of a check.
 type Verdict string
 
-// The verdicts.
+// The possible verdicts on a check.
 const (
 	Pending Verdict = "pending" // too few results so far
 	Passing Verdict = "passing"

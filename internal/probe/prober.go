@@ -293,7 +293,7 @@ func (p *Prober) startDue(now time.Time) {
 	}
 }
 
-// startCheck starts one check. The caller holds p.mu.
+// startCheck starts check i of a service. The caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.NoteStart(i, now, rand.Float64())

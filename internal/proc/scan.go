@@ -39,7 +39,7 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-// scanWithin scans unless the last scan is younger than age.
+// scanWithin reads the state of all processes into stats, unless the last scan is younger than age.
 func (s *scanner) scanWithin(age time.Duration) {
 	if s.scans == 0 || time.Since(s.at) >= age {
 		s.scan()

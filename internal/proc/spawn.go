@@ -324,7 +324,7 @@ var limitNames = map[string]int{
 	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
 }
 
-// LimitOf returns the resource for a name in hinit.yaml.
+// LimitOf returns the resource of getrlimit(2) that has the given name in hinit.yaml.
 func LimitOf(name string) (resource int, known bool) {
 	resource, known = limitNames[name]
 	return resource, known

@@ -206,7 +206,7 @@ type Handover struct {
 	Beside  map[string]bool // profiles whose own gateway an operator allows although another gateway serves them
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the program after a re-execution needs.
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,12 +28,12 @@ const Kept = 1000
 // maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor.
 const maxLive = 256
 
-// unknownRun returns the error about an unknown id.
+// unknownRun returns the error for an id that no run has.
 func unknownRun(id string) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
 }
 
-// errFull returns the error about too many living runs.
+// errFull returns the error for a new run when there are too many living runs.
 func errFull() error {
 	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, which is the limit; end some, or wait", maxLive)}
 }
@@ -251,7 +251,7 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 	return e.Run, err
 }
 
-// Find returns the run with an ID.
+// Find returns the run with the given ID.
 func (b *Book) Find(id string) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -123,7 +123,7 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 	return len(hooks)
 }
 
-// runOne runs the hook h unless m allows skipping it.
+// runOne runs the hook h, unless the record m allows it to skip the hook.
 func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
 	start := time.Now()
 	if m.isUnchanged(ctx, h) {

@@ -78,7 +78,7 @@ const (
 	mostFailures = 100
 )
 
-// Reasons for Repair to end early.
+// The errors that say why Repair has ended early.
 var (
 	errInodes   = errors.New("more files than the budget allows")
 	errTime     = errors.New("it took longer than the budget allows")

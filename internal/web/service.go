@@ -101,7 +101,7 @@ var (
 	undo = map[string]string{"start": "stop", "stop": "start"}
 )
 
-// showError shows a page with an error.
+// showError answers with the HTTP status code, and with a page that shows why the request has failed.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why string) {
 	s.showPage(w, r, code, "fail", "Not done", why)
 }

@@ -49,7 +49,7 @@ func Open(root string) (*DB, error) {
 	return &DB{passwd: passwd, group: group}, nil
 }
 
-// Fields of the lines of passwd(5) and group(5).
+// Indexes of the fields in a line of passwd(5) or group(5).
 const (
 	fieldName    = 0
 	fieldID      = 2 // the uid of a user, the gid of a group
@@ -140,7 +140,7 @@ func (d *DB) AddMember(group, user string) error {
 	return nil
 }
 
-// Changed reports whether there is anything to save.
+// Changed reports whether d has changes that [DB.Save] must write.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
 // Save writes the changed files, the groups first. It replaces each file atomically and keeps its mode. After an error, the group

@@ -44,7 +44,7 @@ type Home struct {
 	Files []File `json:"files"` // a directory comes before its files
 }
 
-// Read reads the second file of a seed.
+// Read reads the second file of a seed, which lists the names and modes of the files in the seed.
 func Read(seed string) (h Home, err error) {
 	data, err := os.ReadFile(seed + Index)
 	if err == nil {

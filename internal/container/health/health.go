@@ -179,7 +179,7 @@ type Handover struct {
 	Notify *notify.Handover // nil without sockets
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the program after a re-execution needs.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
 // TakeOver restores the state that the program before a re-execution handed over. The logs of the services must be open. It ends

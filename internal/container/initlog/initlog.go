@@ -71,7 +71,7 @@ const (
 	// maxMessageBytes is the number of bytes of the file that Kubernetes keeps. maxMessageLines is the maximum number of lines
 	// that hinit writes; it drops older lines.
 	maxMessageBytes, maxMessageLines = 4096, 16
-	// rewriteEvery is the minimum time between two writes of the file.
+	// rewriteEvery is the minimum time between two writes of the file with the termination message.
 	rewriteEvery = time.Second
 	// killed is the first line of the message until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
@@ -96,7 +96,7 @@ func NewTerminationLog() *TerminationLog {
 	return &TerminationLog{path: terminationLog, wake: make(chan struct{}, 1)}
 }
 
-// Add adds a line. It doesn't wait for the file.
+// Add adds a line to the termination message. It doesn't wait for the message's file.
 func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
 	w.lines = append(w.lines, show.Line(line))

@@ -141,10 +141,10 @@ func (t *Lease) Serve(serving context.Context) bool {
 	return true
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the program after a re-execution needs.
 func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
 
-// TakeOver restores the state of the program before re-execution.
+// TakeOver restores the state that the program before a re-execution has handed over.
 func (t *Lease) TakeOver(old Handover) {
 	t.serves.Store(old.Served)
 	t.lock.TakeOver(old.Lease)

@@ -16,7 +16,7 @@ type Handover struct {
 	Runs *runs.Handover // nil if the old program is too old to run commands of clients
 }
 
-// HandOver returns the state that the next program needs. The logs must be frozen.
+// HandOver returns the state that the program after a re-execution needs. The logs must be frozen.
 func (l *Logs) HandOver() (old Handover, err error) {
 	old.Runs = l.Runs.HandOver()
 	old.Logs, err = l.Set.HandOver()

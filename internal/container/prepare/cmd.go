@@ -18,7 +18,7 @@ import (
 // syncTime limits how long the CMD waits until hinit's earlier messages are written.
 const syncTime = 300 * time.Millisecond
 
-// StartCmd starts the container's CMD, if it has one.
+// StartCmd starts the container's CMD, if the container has one.
 func (s *Stage) StartCmd(ctx context.Context) {
 	if !s.Route().HasCommand() {
 		return

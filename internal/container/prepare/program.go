@@ -114,7 +114,7 @@ func (r *preparation) finishBoot(started func() (*program.Program, error), repor
 	return nil
 }
 
-// handleMessage handles a message of the boot program.
+// handleMessage handles a message from the boot program.
 func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:

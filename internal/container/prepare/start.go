@@ -37,7 +37,7 @@ type Handover struct {
 	Route      boot.Route
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the program after a re-execution needs.
 func (s Start) HandOver() Handover {
 	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
 }

@@ -95,10 +95,10 @@ type Handover struct {
 	Asked *profiles.Topology // nil from an older program; see SetTopology
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the program after a re-execution needs.
 func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topology()} }
 
-// TakeOver restores the state of the program before re-execution.
+// TakeOver restores the state that the program before a re-execution has handed over.
 func (m *Maker) TakeOver(old Handover) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)
@@ -337,7 +337,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 	}
 }
 
-// Hook returns the unit of a hook of the boot.
+// Hook returns the unit of a boot hook.
 func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, h.User)
 	if err != nil {

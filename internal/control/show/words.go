@@ -99,7 +99,7 @@ func Timeline(steps []client.BootStep) string {
 
 func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
 
-// stepText describes a step of the boot.
+// stepText describes a step of the boot. The argument ms is the shown duration in milliseconds.
 func stepText(s client.BootStep, ms int) string {
 	name, failed := s.Name, ""
 	if s.Skipped {

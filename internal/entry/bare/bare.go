@@ -95,13 +95,13 @@ type Text struct {
 	N   int
 }
 
-// Add appends a string.
+// Add appends s to the text.
 func (t *Text) Add(s string) *Text {
 	t.N += copy(t.Buf[t.N:], s)
 	return t
 }
 
-// Num appends a number.
+// Num appends the decimal digits of n to the text.
 func (t *Text) Num(n int) *Text {
 	if n >= 10 {
 		t.Num(n / 10)

@@ -344,7 +344,7 @@ func drain(fd int, to []byte) (n int) {
 	return n
 }
 
-// report writes a line about the profile to stderr.
+// report writes a line to stderr: the name of the profile, the text what, and the error errno.
 func report(what string, errno int) {
 	bare.Write(2, line.Add("[hinit] ").Add(profileName).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
 	line.N = 0
@@ -356,7 +356,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail writes the reason to stderr and exits.
+// fail ends the process. It writes to stderr which action (what) has failed with which error.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

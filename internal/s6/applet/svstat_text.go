@@ -66,7 +66,7 @@ func wholeSeconds(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
-// fields are the fields that s6-svstat -o supports.
+// fields maps the name of each field that s6-svstat -o supports to the function that returns its value.
 var fields = map[string]func(s client.Slot, now time.Time) string{
 	"up":          func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up) },
 	"wantedup":    func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.WantUp) },

@@ -43,7 +43,7 @@ type Place struct {
 	moved      bool               `reexec:"-"` // the supervisor does not yet know this directory
 }
 
-// Dir returns the open directory, or nil.
+// Dir returns the open directory of the place, or nil if it is not open.
 func (p *Place) Dir() *fsutil.Dir { return p.dir }
 
 func (p *Place) shut() {

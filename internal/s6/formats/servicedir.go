@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Names in a service directory.
+// The names of files and directories in a service directory.
 const (
 	RunFile    = "run"
 	FinishFile = "finish"
@@ -18,7 +18,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files that contain a setting, or whose existence is a setting.
+// The files in a service directory that contain a setting, or whose existence is a setting.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"

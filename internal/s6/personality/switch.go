@@ -58,7 +58,7 @@ func (w *Switch) activate(s6 *S6) {
 	w.follow(s6, s6.Exports())
 }
 
-// HandOver returns the state that the next program needs. It returns nil while the personality is off.
+// HandOver returns the state that the program after a re-execution needs. It returns nil while the personality is off.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()

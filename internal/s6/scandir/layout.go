@@ -319,7 +319,7 @@ func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	return true
 }
 
-// clearOut removes the content of a directory with the identity by.
+// clearOut removes the content of the directory name in parent. It works with the identity by.
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {

@@ -15,7 +15,7 @@ import (
 // Role is the meaning of a span. A theme has a style for each role.
 type Role uint8
 
-// The roles.
+// The roles of spans.
 const (
 	Plain  Role = iota
 	Dim         // unimportant text
@@ -45,7 +45,7 @@ type Line struct {
 // Text returns a line with one span.
 func Text(role Role, text string) Line { return Line{Spans: []Span{{text, role}}} }
 
-// Add appends a span.
+// Add appends a span with the given role and text to the line.
 func (l *Line) Add(role Role, text string) {
 	if text != "" {
 		l.Spans = append(l.Spans, Span{text, role})
@@ -119,7 +119,7 @@ func (l *Line) Wrap(width int) []Line {
 // Words breaks a text into lines of at most width columns, at blanks if possible.
 func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
 
-// Frame is a whole screen.
+// Frame is the content of a whole screen.
 type Frame struct {
 	Width, Height int
 	Lines         []Line
