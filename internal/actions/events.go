@@ -39,10 +39,10 @@ const tailTimeout = 10 * time.Second
 // endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports
-// whether a mark has changed. first is true for the first status after a restart of hinit, when there are no marks yet. In
-// this status, a failure is an event, but the end of an earlier run is not. A ready service is an event only shortly after
-// the boot. held lists the services whose events are delayed until the last log lines before their exit are known.
+// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports whether
+// a mark has changed. The argument first is true for the first status after a restart of hinit, when there are no marks yet. In
+// this status, a failure is an event, but the end of an earlier run is not. A ready service is an event only shortly after the
+// boot. held lists the services whose events are delayed until the last log lines before their exit are known.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {

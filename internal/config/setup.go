@@ -115,8 +115,8 @@ const (
 )
 
 // NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges.
-// own is the setting of that process. If own is Auto, the agent's setting applies. If both are Auto, the result is true if a
-// service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
+// The argument own is the setting of that process. If own is Auto, the agent's setting applies. If both are Auto, the result is
+// true if a service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs

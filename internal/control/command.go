@@ -130,8 +130,8 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	return findService(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over, at most for the time patience. over is false if the client is part of the boot and
-// therefore can't wait for it.
+// awaitBoot waits until the boot is over, at most for the time patience. The result over is false if the client is part of the
+// boot and therefore can't wait for it.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()

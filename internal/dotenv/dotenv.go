@@ -53,9 +53,9 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted parses a value that begins with a quote. rest is the text after the value's line. inner is the text up to the
-// closing quote, which may be several lines into rest. after is the text after the line with that quote. If there is no
-// closing quote, inner is the rest of the value's line, and stillOpen is true. If open is true, rest is known to contain no
+// quoted parses a value that begins with a quote. The argument rest is the text after the value's line. inner is the text up to
+// the closing quote, which may be several lines into rest. The result after is the text after the line with that quote. If there
+// is no closing quote, inner is the rest of the value's line, and stillOpen is true. If open is true, rest is known to contain no
 // closing quote, so only the line itself is searched.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]

@@ -27,8 +27,8 @@ type tail struct {
 	stop             context.CancelFunc
 }
 
-// read starts a goroutine that reads the log of service s, beginning at the position from, until ctx ends. It reads as the user
-// as, and passes the records to Run.
+// read starts a goroutine that reads the log of service s until ctx ends, and passes the records to Run. The argument from is the
+// position at which it begins, and as is the user whose rights it uses.
 func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, from position, as *fsutil.Actor) *tail {
 	ctx, stop := context.WithCancel(ctx)
 	t := &tail{s.Name, s.Profile, stop}

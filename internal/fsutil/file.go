@@ -173,8 +173,8 @@ type ReplaceOptions struct {
 	// NameLater skips the sync of the directory. The caller does it later by calling SyncName. Until then, a crash of the machine
 	// may bring back the old content.
 	NameLater bool
-	// Confirm is called right before the rename. now describes the file that has the name rel at that moment, or is nil if there
-	// is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
+	// Confirm is called right before the rename. The argument now describes the file that has the name rel at that moment, or is
+	// nil if there is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 

@@ -192,8 +192,9 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// RenameNew renames the file at the path from to the path to. If to exists, the error is EEXIST. Both paths are relative to the
-// directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file systems support different ones.
+// RenameNew renames a file. The argument from is the old path, and to is the new path. If the new path exists, the error is
+// EEXIST. Both paths are relative to the directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file
+// systems support different ones.
 func RenameNew(dir int, from, to string) error {
 	err := call(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {

@@ -29,7 +29,7 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 }
 
 // ReadSome works like [Dir.ReadDir], but reads at most the given number of names, most. It reads the first names in the file
-// system's order, and returns them in byte order. more reports whether there are other names.
+// system's order, and returns them in byte order. The result more reports whether there are other names.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		if more = len(entries) == most; !more {

@@ -121,7 +121,7 @@ func splitPath(path string) []string {
 }
 
 // step opens the directory name in the directory parent. If name is a link that may be followed, step returns its target instead.
-// last reports whether name is the last component of the path.
+// The argument last reports whether name is the last component of the path.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
 	if name == ".." { // ".." means the parent directory, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)

@@ -91,8 +91,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// renamedTo records that a profile was removed; up reports whether its gateway was wanted up. If the profile has already appeared
-// under a new name, renamedTo returns that name, and otherwise "".
+// renamedTo records that a profile was removed; the argument up reports whether its gateway was wanted up. If the profile has
+// already appeared under a new name, renamedTo returns that name, and otherwise "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()

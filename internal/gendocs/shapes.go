@@ -204,7 +204,7 @@ func shapeOf(st *ast.StructType, doc string) *shape {
 	return t
 }
 
-// jsonValue describes the JSON form of a Go type. next is the hinit type that it contains, or "".
+// jsonValue describes the JSON form of a Go type. The result next is the hinit type that it contains, or "".
 func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	switch e := e.(type) {
 	case *ast.StarExpr:

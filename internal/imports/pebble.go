@@ -222,7 +222,8 @@ func (p *plan) inContext(c *layered) bool {
 	return false
 }
 
-// checksOfServices adds each check to the services that list it under on-check-failure. used contains the names of these checks.
+// checksOfServices adds each check to the services that list it under on-check-failure. The result used contains the names of
+// these checks.
 func (p *plan) checksOfServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {

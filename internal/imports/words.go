@@ -122,7 +122,7 @@ var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|
 // character.
 const braces = "\x00"
 
-// fill replaces the templates in text with values. rest is the first template that it can't replace, shortened, or "".
+// fill replaces the templates in text with values. The result rest is the first template that it can't replace, shortened, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)

@@ -57,9 +57,9 @@ func placeOf(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns the known facts about the process that holds the lock. at identifies the directory as in /proc/locks, see
-// placeOf. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that reads the note
-// again.
+// holder returns the known facts about the process that holds the lock. The argument at identifies the directory as in
+// /proc/locks, see placeOf.  holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that
+// reads the note again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -72,8 +72,8 @@ func (v *Volume) holder(at string) Holder {
 	return h
 }
 
-// findOtherHolder finds a process of this container that has locked the directory with the identity at (see placeOf). It ignores
-// processes of root and of the user own. pid is 0 if it finds no process.
+// findOtherHolder finds a process of this container that has locked a directory. The argument at identifies the directory (see
+// placeOf). Processes of root and of the user own are ignored. pid is 0 if findOtherHolder finds no process.
 func findOtherHolder(at string, own int) (pid int, command string) {
 	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
 		if kind != "FLOCK" || file != at || pid != 0 {

@@ -71,8 +71,8 @@ func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
 	}
 }
 
-// setPaused records whether an operator has paused the process. over reports that a pause has just ended; then the watchdog
-// interval begins again.
+// setPaused records whether an operator has paused the process. The result over reports that a pause has just ended; then the
+// watchdog  interval begins again.
 func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -86,8 +86,8 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage records a message of a run. anew reports whether the times of the checks must be computed again. Messages of an
-// earlier run are ignored.
+// recordMessage records a message of a run. The result anew reports whether the times of the checks must be computed again.
+// Messages of an earlier run are ignored.
 func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

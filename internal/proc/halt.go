@@ -21,10 +21,10 @@ import (
 const uninterruptibleLimit = time.Second
 
 // FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
-// which also stops a child that is being forked at that moment. before lists the processes that were already stopped; pass it to
-// [Resume]. beyond is a process that this user is not allowed to stop, or 0 if there is none. FreezeOthers blocks until all
-// threads are stopped. If that takes longer than patience, it returns an error. After an error all processes run again. Only PID
-// 1 may call FreezeOthers, because elsewhere -1 would include processes that don't belong to hinit.
+// which also stops a child that is being forked at that moment. The result before lists the processes that were already stopped;
+// pass it to [Resume]. beyond is a process that this user is not allowed to stop, or 0 if there is none. FreezeOthers blocks
+// until all threads are stopped. If that takes longer than patience, it returns an error. After an error all processes run again.
+// Only PID 1 may call FreezeOthers, because elsewhere -1 would include processes that don't belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")

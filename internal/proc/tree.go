@@ -315,8 +315,8 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id. It uses a pidfd, which always refers to the same process. there reports
-// whether any process has this PID.
+// killMember kills process pid if it belongs to run id. It uses a pidfd, which always refers to the same process. The result
+// there reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {

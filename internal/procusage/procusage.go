@@ -91,8 +91,8 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Used returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time since
-// then. If before is nil, the processor time is 0.
+// Used returns the usage of each service, by name. The argument before is the table of the previous measurement, and passed is
+// the time since then. If before is nil, the processor time is 0.
 func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {

@@ -331,9 +331,9 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
-// position after the header. If nothing follows on the line, the next lines belong to the key. keyBody returns the position after
-// the hidden part.
+// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. The argument
+// at is the position after the header. If nothing follows on the line, the next lines belong to the key. keyBody returns the
+// position after the hidden part.
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {

@@ -170,7 +170,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 }
 
 // replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows is true if
-// the program can resume stopped processes. over reports whether the supervisor has ended before the re-execution.
+// the program can resume stopped processes. The result over reports whether the supervisor has ended before the re-execution.
 func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Quiesce(fault)
 	defer wake()

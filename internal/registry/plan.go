@@ -60,8 +60,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done is true if
-// the plan has been carried out.
+// Steps describes the plan, one step for each service, sorted by name. The argument now is the current state of the services.
+// done is true if the plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)

@@ -97,8 +97,9 @@ func keptDir() (string, error) {
 	}
 }
 
-// place builds a program in the directory from, which other test binaries use too, and puts a copy at to. If finished is set, it
-// does not rebuild an existing program. During the build, other test binaries that want the same program wait.
+// place builds a program in the directory given as from, which other test binaries use too, and puts a copy at the path given as
+// to. If finished is set, it does not rebuild an existing program. During the build, other test binaries that want the same
+// program wait.
 func place(to, from, name string, finished bool) error {
 	made := filepath.Join(from, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {

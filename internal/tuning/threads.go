@@ -40,9 +40,9 @@ var allowedProcessors = runtime.NumCPU()
 // Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns limits for the start of gateways. first is the number that may start at the same time. spare is
-// the number of additional gateways that may start as soon as a gateway of the first group is ready. setting is
-// start.parallel of the configuration: a number, or "auto" for values that depend on the processors.
+// ParallelStarts returns limits for the start of gateways. The result first is the number that may start at the same time. spare
+// is the number of additional gateways that may start as soon as a gateway of the first group is ready. setting is start.parallel
+// of the configuration: a number, or "auto" for values that depend on the processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0

@@ -92,8 +92,8 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 }
 
 // reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which nothing is
-// left has a reason to wait (Hold). used is the memory in the last record; a gateway without a record needs none. A gateway
-// counts for at most half of the memory, so that every gateway can start at some time.
+// left has a reason to wait (Hold). The argument used is the memory in the last record; a gateway without a record needs none. A
+// gateway counts for at most half of the memory, so that every gateway can start at some time.
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)

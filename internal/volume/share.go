@@ -126,8 +126,8 @@ func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	return most
 }
 
-// measureProcesses measures the processes of each profile for shareTime and records the result in all, which has the profiles by
-// their uid. fewer is the set of processors to which a greedy profile is confined.
+// measureProcesses measures the processes of each profile for shareTime, and records the result in the map all, which has the
+// profiles by their uid. The argument fewer is the set of processors to which a greedy profile is confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
 	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is measured as 0
 	now, begin := procusage.Table{}, time.Now()

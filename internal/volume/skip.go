@@ -243,7 +243,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd updates the record after a hook has run. well says that the hook succeeded.
+// recordEnd updates the record after a hook has run. The argument well says that the hook succeeded.
 func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, well bool) {
 	s := m.stepOf(h)
 	if s == nil {

@@ -103,8 +103,8 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. The hashes cover
-// names, types, permissions, sizes and times, and that a file is missing. where is the directory to which names are
+// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. The hashes cover names,
+// types, permissions, sizes and times, and that a file is missing. The argument where is the directory to which names are
 // relative. hashInputs fails if a file can't be read reliably.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}

@@ -78,9 +78,9 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 }
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
-// directory of the homes; it may act with the agent's identity. last is the profile that gives way if several homes have the same
-// owner. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed meanwhile: it could seem to
-// be two homes with the same owner.
+// directory of the homes; it may act with the agent's identity. The argument last is the profile that gives way if several homes
+// have the same owner. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed meanwhile: it
+// could seem to be two homes with the same owner.
 func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	type inode struct{ dev, ino uint64 }

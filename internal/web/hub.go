@@ -347,8 +347,9 @@ func (v *version) since(old *version, only string) delta {
 }
 
 // changesSince returns, as JSON, the changes since the version with the number from, or "" if nothing has changed. If the hub
-// doesn't have that version, it returns everything. If only is not "", it returns only the changes of that service. now is the
-// current version; the channel more is closed at the next change. The JSON is cached for other readers with the same version.
+// doesn't have that version, it returns everything. If only is not "", it returns only the changes of that service. The result
+// now is the current version; the channel more is closed at the next change. The JSON is cached for other readers with the same
+// version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed

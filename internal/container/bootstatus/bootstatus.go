@@ -64,8 +64,8 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await blocks until the boot is over. pid is the caller's process. If this process belongs to a running hook, Await
-// returns an error immediately, because the boot in turn waits for that hook. now returns the current snapshot of the
+// Await blocks until the boot is over. pid is the caller's process. If this process belongs to a running hook, Await returns an
+// error immediately, because the boot in turn waits for that hook. The argument now returns the current snapshot of the
 // supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
@@ -101,7 +101,7 @@ func (s *Status) remember(list *[]string, warning string) bool {
 	return true
 }
 
-// Warnings returns both lists of warnings: own has the warnings that no agent can cause, agents has the others.
+// Warnings returns both lists of warnings: the result own has the warnings that no agent can cause, agents has the others.
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +150,8 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 // SetProfiles sets the number of profiles that the boot brings up. The boot passes 0 when all profiles are done.
 func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
-// Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. up is
-// the number of profiles that already have a gateway.
+// Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. The argument
+// up is the number of profiles that already have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.found.Load())
 	if found == 0 {

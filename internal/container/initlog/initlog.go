@@ -29,7 +29,7 @@ type Logger struct {
 }
 
 // New returns a Logger. console returns a writer that takes one line and must not block. remember stores a warning for status,
-// and returns false if it is already known. last is the termination message, which gets every line.
+// and returns false if it is already known. The argument last is the termination message, which gets every line.
 func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
 	return &Logger{console, remember, last}
 }

@@ -29,8 +29,8 @@ import (
 type Options struct {
 	Config func() *config.Config
 	Actor  *fsutil.Actor // identity for writing the files
-	// Secrets returns the secrets in a profile's .env. more reports whether some secrets were left out. Secrets may wait
-	// for a disk.
+	// Secrets returns the secrets in a profile's .env. The result more reports whether some secrets were left out. Secrets may
+	// wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
 	Pack    gzipped.Packer                   // compresses archives
 	Wrote   func()                           // called after a service has written; it must not block
@@ -216,7 +216,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 // maxMaskedBytes limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
 const maxMaskedBytes = 2 << 20
 
-// fitSecrets returns as many of a service's secrets as fit into maxMaskedBytes. all reports whether all of them fit.
+// fitSecrets returns as many of a service's secrets as fit into maxMaskedBytes. The result all reports whether all of them fit.
 func (l *Logs) fitSecrets(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

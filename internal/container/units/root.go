@@ -21,9 +21,9 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of programs that run as root: the container's environment, without variables that point
-// to a directory of the agent. HINIT_CONFIG stays: PID 1 reads that file, and without the variable a program of hinit would
-// assume that nothing is isolated. own holds additional variables from hinit.yaml. HOME is root's home, unless own sets
+// rootEnv returns the environment of programs that run as root: the container's environment, without variables that point to a
+// directory of the agent. HINIT_CONFIG stays: PID 1 reads that file, and without the variable a program of hinit would assume
+// that nothing is isolated. The argument own holds additional variables from hinit.yaml. HOME is root's home, unless own sets
 // HOME to a directory outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {

@@ -34,8 +34,8 @@ func setupOf(s *config.Setup, files []string, own map[string]string, agents, sea
 	return setup
 }
 
-// envFiles returns the environment files of a service. own lists the files from hinit.yaml. If agents is set, the service
-// runs as the agent, so it also gets the secret files of the container. The secret files come first.
+// envFiles returns the environment files of a service. The argument own lists the files from hinit.yaml. If agents is set, the
+// service runs as the agent, so it also gets the secret files of the container. The secret files come first.
 func (m *Maker) envFiles(own []string, agents bool) []string {
 	if agents {
 		return append(config.SecretFiles(m.Env()), own...)

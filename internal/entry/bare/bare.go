@@ -113,8 +113,8 @@ func (t *Text) Num(n int) *Text {
 // String returns the text. The string is valid until the text changes.
 func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
 
-// Number parses the number at the beginning of text. rest is the text after the colon that follows the number. A negative number
-// is returned in two's complement.
+// Number parses the number at the beginning of text. The result rest is the text after the colon that follows the number. A
+// negative number is returned in two's complement.
 func Number(text string) (n uint32, rest string) {
 	if text != "" && text[0] == '-' {
 		n, rest = Number(text[1:])

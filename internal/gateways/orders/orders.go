@@ -92,7 +92,7 @@ func (o *Order) Want() string {
 
 // Submit queues an order and does not block. If the newest order has the same verb and has not reached the supervisor, Submit
 // returns that order. patience is the time that the client waits, or 0 for no limit; a stop is carried out before that time is
-// over. by is the author of the order.
+// over. The argument by is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {

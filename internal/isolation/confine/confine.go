@@ -166,7 +166,7 @@ func environ(env bare.Words) uintptr {
 	return uintptr(unsafe.Pointer(&envp))
 }
 
-// execute replaces this process by the program at path. The program's arguments are the words of argv from index at.
+// execute replaces this process by the program at path. The program's arguments are the words of argv from the index given as at.
 func execute(path string, argv bare.Words, at int, env uintptr) {
 	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
@@ -307,7 +307,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cut removes the prefix beginning from word. is reports whether word has this prefix.
+// cut removes the prefix beginning from word. The second result reports whether word has this prefix.
 func cut(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
@@ -324,8 +324,8 @@ func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read reads the file at path into the buffer to, until the file ends or the buffer is full. It returns the number of bytes
-// read, or a negative errno if it can't open the file.
+// read reads the file at path into the buffer given as to, until the file ends or the buffer is full. It returns the number of
+// bytes read, or a negative errno if it can't open the file.
 func read(path string, to []byte) int {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	if fd < 0 {
@@ -334,8 +334,8 @@ func read(path string, to []byte) int {
 	return drain(fd, to)
 }
 
-// drain reads the open file fd into the buffer to, until the file ends or the buffer is full, and closes fd. It returns the
-// number of bytes read.
+// drain reads the open file fd into the buffer given as to, until the file ends or the buffer is full, and closes fd. It returns
+// the number of bytes read.
 func drain(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))

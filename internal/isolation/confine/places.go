@@ -18,9 +18,9 @@ import (
 // rights has, for each version of Landlock from 0 to 9, the number of its file rights (landlock(7)).
 var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// buildRules fills ruleBuffer with the rules of this container. more lists additional paths to hide. As far as the kernel
-// supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not confine
-// connections to other machines.
+// buildRules fills ruleBuffer with the rules of this container. The argument more lists additional paths to hide. As far as the
+// kernel supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not
+// confine connections to other machines.
 func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX

@@ -37,9 +37,9 @@ type logDir struct {
 }
 
 // openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. If this
-// process is root, it follows only safe links, see [fsutil.OpenForRoot]. others lists the directories that this process has
-// already opened; it may open them again although they are locked. After an error, what describes the failed action in the words
-// of s6.
+// process is root, it follows only safe links, see [fsutil.OpenForRoot]. The argument others lists the directories that this
+// process has already opened; it may open them again although they are locked. After an error, what describes the failed action
+// in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {

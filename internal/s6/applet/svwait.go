@@ -29,8 +29,8 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until, or any of them if all is false. It returns the exit code of the
-// tool. before holds the number of each service's run before the command was sent. If before is set, a restart or an end
+// waitFor waits until all services are in the state until, or any of them if all is false. It returns the exit code of the tool.
+// The argument before holds the number of each service's run before the command was sent. If before is set, a restart or an end
 // before the wait also counts. If before is nil, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program

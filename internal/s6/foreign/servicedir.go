@@ -82,8 +82,8 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	return p, nil
 }
 
-// Open opens the directory at path, and returns its ID. as is the identity with which to open the directory. path may be a
-// symbolic link only if link is true.
+// Open opens the directory at path, and returns its ID. The argument as is the identity with which to open the directory. path
+// may be a symbolic link only if link is true.
 func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	open := fsutil.OpenNoLink
 	if link {

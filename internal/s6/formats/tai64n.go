@@ -23,8 +23,8 @@ var leaps = [...]int64{
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns the number of leap seconds before a time. each is 1 if seconds is TAI, which counts leap seconds, and 0 if
-// it is Unix time.
+// leapsUntil returns the number of leap seconds before a time. The argument each is 1 if seconds is TAI, which counts leap
+// seconds, and  0 if it is Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {

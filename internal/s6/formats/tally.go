@@ -35,8 +35,8 @@ func DeathOf(at time.Time, code, signal int) Death {
 	return Death{At: at, Code: code, Signal: signal}
 }
 
-// AddDeath appends a death to the content of TallyFile and returns the new content. It keeps only the latest deaths; most is
-// their maximum number. It drops an incomplete entry.
+// AddDeath appends a death to the content of TallyFile and returns the new content. It keeps only the latest deaths; The argument
+// most is their maximum number. It drops an incomplete entry.
 func AddDeath(tally []byte, d Death, most int) []byte {
 	tally = tally[:len(tally)/deathSize*deathSize]
 	tally = append(appendBinary(tally, d.At), byte(d.Code), byte(d.Signal))

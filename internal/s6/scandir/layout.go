@@ -160,8 +160,8 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory with
-// the identity of this process.
+// removeAll removes a directory with its content. It removes the content with the identity in the argument by, and then the empty
+// directory with the identity of this process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
@@ -229,7 +229,7 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 }
 
 // makeFresh returns a new empty directory at path, with mode 0755. If the old directory is large or belongs to another user,
-// makeFresh moves it aside and removes it in the background. Files that the user by is not allowed to remove stay. If the old
+// makeFresh moves it aside and removes it in the background. Files that the identity by is not allowed to remove stay. If the old
 // directory can't be moved, as with a mount point, makeFresh empties it instead.
 func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.openParent(path)

@@ -79,7 +79,8 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events until ctx ends, and calls event for each. It begins with past events; last is their maximum number.
+// Events follows the events until ctx ends, and calls event for each. It begins with past events; the argument last is their
+// maximum number.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.repeat(ctx, func(error) {}, func() error {

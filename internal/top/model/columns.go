@@ -16,8 +16,8 @@ import (
 // maxMeasurements is the maximum number of measurements of a service that are kept for its graphs.
 const maxMeasurements = 60
 
-// usageHistory holds the latest measurements of a service in seen. last is the newest measurement. known is false if the usage
-// could not be measured.
+// usageHistory holds the latest measurements of a service in seen. The field last is the newest measurement. known is false if
+// the usage  could not be measured.
 type usageHistory struct {
 	last  Usage
 	known bool
