@@ -2,7 +2,7 @@ package client
 
 import "time"
 
-// RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a session of its own.
+// RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a new session.
 type RunRequest struct {
 	Template string            `json:"template"`          // name of the command, which is built in or in hinit.yaml (runs)
 	Tag      string            `json:"tag"`               // the client's name for the run; if a run has this tag already, nothing is started

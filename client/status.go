@@ -116,8 +116,8 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. Host and Since come from a file on the volume that the
-// agent can write. So hinit only shows these two values, and no decision depends on them.
+// LeaseHolder describes the process that has the lock of the data volume. The values host and since come from a file on the volume
+// that the agent can write. So hinit only shows these two values, and no decision depends on them.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when that hinit took the lock
@@ -225,7 +225,7 @@ type Isolation struct {
 	InForce []string `json:"in_force"`
 }
 
-// HasOwnUser reports whether the service is the gateway of a profile with a user of its own. Only this user and root can look
+// HasOwnUser reports whether the service is the gateway of a profile that has a separate user. Only this user and root can look
 // into the profile's home.
 func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mode == "user" }
 

@@ -123,7 +123,7 @@ const (
 	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
 )
 
-// Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
+// Health says whether hinit works. Services in trouble do not count: a restart of the container would not help these services.
 type Health struct {
 	// whether the probe succeeds; without a probe, whether hinit works and is neither booting nor shutting down
 	OK       bool     `json:"ok"`

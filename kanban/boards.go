@@ -26,7 +26,7 @@ const DefaultBoard = "default"
 
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
-	Root string // result of [Root]
+	Root string // directory that all profiles share, see the function [Root]
 	Env  Env    // environment; variables can override paths, see [Boards.Paths]
 }
 
@@ -144,7 +144,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 	return m, store.Close()
 }
 
-// Update changes a board's metadata: it calls change and saves the result.
+// Update changes a board's metadata: it passes the metadata to the function change, and saves the result.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existing(slug)
 	if err != nil {
@@ -340,7 +340,7 @@ func expand(path, home string) string {
 
 // Paths holds the paths of one board.
 type Paths struct {
-	Board           string // slug
+	Board           string // slug of the board
 	DB              string
 	Workspaces      string
 	Logs            string

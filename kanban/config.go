@@ -29,7 +29,7 @@ const (
 	DefaultLogBackups   = 1
 	DefaultLeaveTime    = 60 * time.Second // time for which a worker may still run after its attempt is over
 
-	TerminateGrace = 5 * time.Second // between SIGTERM and SIGKILL
+	TerminateGrace = 5 * time.Second // time from SIGTERM to SIGKILL
 
 	heartbeatStaleAfter  = 3600
 	recentSuccessWindow  = 3600
@@ -51,7 +51,7 @@ type Config struct {
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
 	FailureLimit            int
-	StaleTimeout            time.Duration // 0: off
+	StaleTimeout            time.Duration // time without a heartbeat after which a task is stale; 0: no limit
 	RotateBytes             int64
 	LogBackups              *int
 }

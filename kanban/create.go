@@ -16,7 +16,7 @@ import (
 // NewTask describes a task to create.
 type NewTask struct {
 	Title, Body, Assignee, CreatedBy string
-	WorkspaceKind                    string // empty: scratch
+	WorkspaceKind                    string // kind of the workspace; empty: scratch
 	WorkspacePath, Branch            string
 	Tenant                           string
 	Priority                         int64
@@ -162,7 +162,7 @@ func (t *tx) create(id string, n NewTask) error {
 		{"goal_mode", n.GoalMode},
 	})
 	if status == Blocked {
-		// Without this event the block would not be sticky, and the next pass would undo it.
+		// Without this event the block would not be sticky, and the next pass would undo the block.
 		t.event(id, 0, "blocked", object{{"reason", "created blocked"}})
 	}
 	if n.DueAt != 0 {

@@ -23,7 +23,7 @@ type Dispatcher struct {
 	Runner   Runner // nil: no worker can be started, and workers are observed by their pids only
 	Profiles Profiles
 	Spawn    SpawnOptions
-	Procs    Processes    // nil: /proc and pidfd
+	Procs    Processes    // observes and ends workers by pid; nil: with /proc and pidfd
 	Git      Git          // nil: a task with a worktree can't start
 	Log      *slog.Logger // nil: slog.Default
 

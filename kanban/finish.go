@@ -16,7 +16,7 @@ import (
 // Completion is the result of a worker. If Run is set, it must be the task's current run; otherwise nothing changes.
 type Completion struct {
 	Result, Summary string
-	Metadata        string   // JSON object, or empty
+	Metadata        string   // a JSON object, or empty
 	CreatedCards    []string // tasks that the worker claims to have created; Complete verifies them first
 	Artifacts       []string
 	Run             int64

@@ -22,10 +22,11 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options holds the options for opening a board. With the zero value, a board is opened as the agent's own programs open it.
+// Options holds the options for opening a board. With the zero value, Open opens a board in the same way as the agent's own
+// programs.
 type Options struct {
 	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if the variable is not set
-	Env         Env           // nil: os.Getenv
+	Env         Env           // environment of the program; nil: os.Getenv
 	Host        string        // host name in the claims of this store; empty: os.Hostname
 	PID         int           // pid in the claims of this store; 0: this process
 	Workdir     string        // the board's default_workdir

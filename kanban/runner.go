@@ -69,7 +69,7 @@ type Ref struct {
 
 // Worker identifies a process, even after another process has got its pid.
 type Worker struct {
-	PID   int    // 0: not known
+	PID   int    // process id; 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
 	Boot  string // boot of the machine, and container, in which the process runs, see [instance]; empty: not known
 }

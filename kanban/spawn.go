@@ -91,7 +91,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // another program has reclaimed the task
 		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:
@@ -270,7 +270,7 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 	branch := cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
-		target = filepath.Join(path, ".worktrees", task.ID) // the path is the repository
+		target = filepath.Join(path, ".worktrees", task.ID) // path is the repository itself
 	} else {
 		if err == nil { // path is a linked worktree, whose .git is a file
 			return path, branch, nil

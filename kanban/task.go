@@ -116,7 +116,7 @@ type Comment struct {
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
-// ErrNoTask means that no task has this id.
+// ErrNoTask means that the board has no task with this id.
 var ErrNoTask = errors.New("no such task")
 
 // ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.

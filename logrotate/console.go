@@ -175,7 +175,7 @@ func (c *console) queueSpace(src *source, must bool) int {
 	return minSourceQueue - src.waiting
 }
 
-// addRaw queues the lines of chunk that fit into room, and returns the rest. The caller holds mu.
+// addRaw queues the lines of chunk that fit into room bytes, and returns the rest. The caller holds mu.
 func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	fit := len(chunk)
 	if fit > room {
@@ -192,8 +192,8 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted queues the lines of chunk that fit into room, in the format of mode, and returns the rest. It is the counterpart
-// of addRaw for modes that change the lines. The caller holds mu.
+// addFormatted queues the lines of chunk that fit into room bytes, in the format of mode, and returns the rest. It is the
+// counterpart of addRaw for modes that change the lines. The caller holds mu.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {

@@ -192,7 +192,8 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	f.size += int64(n)
 
 	// If the file was unlinked before this write, its content is lost, so write these lines again to the next file. A check
-	// before the write would come too early. Earlier lines are not written again: whoever removed the file meant to remove them.
+	// before the write would come too early. Earlier lines are not written again, because the user who removed the file meant to
+	// remove them.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil

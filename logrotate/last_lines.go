@@ -11,7 +11,8 @@ type lastLines struct {
 	next  int
 }
 
-// add stores the last lines of chunk, which ends with a newline, and drops the oldest ones if there are more than limit.
+// add stores the last lines of chunk, which ends with a newline, and drops the oldest lines if there are more than the parameter
+// limit.
 func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return

@@ -106,7 +106,8 @@ func (l *lines) split(whole, rest []byte) []byte {
 	return out
 }
 
-// splitLong appends all pieces of line except the last to out, and returns the last piece. No piece is longer than limit.
+// splitLong appends all pieces of a line except the last one to the buffer out, and returns the last piece. No piece is longer
+// than limit bytes.
 func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit

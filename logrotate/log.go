@@ -110,8 +110,8 @@ func (l *Log) beginRun(r *run) error {
 var errClosed = errors.New("the log is closed")
 
 // Tail requests the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. A
-// goroutine of this package calls done after it has read what the pipes contain now, or after about 100 ms. done must not block.
-// If there is no run, done is called without lines.
+// goroutine of this package calls the function done after it has read what the pipes contain now, or after about 100 ms. done
+// must not block. If there is no run, done is called without lines.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current

@@ -40,7 +40,7 @@ type tailRequest struct {
 	timer  *time.Timer
 }
 
-// request registers done as a request of Log.Tail, and wakes the pumps so that they read what is in the pipes.
+// request registers a request of Log.Tail with the callback done. It wakes the pumps, so that they read what is in the pipes.
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}

@@ -109,7 +109,8 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-// resize asks the kernel for a pipe of size bytes and stores the size that the pipe now has. Reading works with any size.
+// resize asks the kernel to give the pipe the given size in bytes, and stores the size that the pipe now has. Reading works with
+// any size of the pipe.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
 	s.withDescriptor(func(fd int) {

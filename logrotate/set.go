@@ -311,7 +311,8 @@ const (
 type bufferBudget struct{ left atomic.Int64 }
 
 // grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
-// possible, up to limit. The first bytes of a buffer, as many as the parameter spare says, don't count against the budget.
+// possible, up to the parameter limit. The first bytes of a buffer, as many as the parameter spare says, don't count against the
+// budget.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b

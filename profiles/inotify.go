@@ -135,7 +135,7 @@ func (h *dirWatches) forget(path string) {
 	}
 }
 
-// retain removes the watches for which keep returns false.
+// retain removes the watches for which the function keep returns false.
 func (h *dirWatches) retain(keep func(path string) bool) {
 	if h == nil {
 		return
@@ -228,8 +228,8 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 }
 
 // watchAt watches the directory at path and reports whether it succeeded. id is the directory's metadata. If the kernel's limit
-// of watches is reached and needed is true, watchAt first removes the watches on directories without the marker. Once the limit
-// has refused a watch, watchAt adds no other watch during the same scan.
+// of watches is reached and the parameter needed is true, watchAt first removes the watches on directories without the marker.
+// Once the limit has refused a watch, watchAt adds no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	if w.exhausted && !w.inotify.watchesAt(path, id) {
 		return false

@@ -66,9 +66,9 @@ type intent struct {
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
 func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[string]intent)} }
 
-// Record records an operator's order for a profile. want is [Running] or [Stopped]. Record also writes the order to the volume,
-// so that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The
-// caller may act on the order before it calls sync.
+// Record records an operator's order for a profile. The parameter want is [Running] or [Stopped]. Record also writes the order to
+// the volume, so that it survives the end of this process. The returned function sync makes the order survive a crash of the
+// machine. The caller may act on the order before it calls sync.
 //
 // If the write fails, for example because the disk is full, the order is still valid. The next Restore writes the order
 // again.
@@ -246,7 +246,8 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// recordMissing records in a profile's order the time since which the state file is missing, or the zero time if the file exists.
+// recordMissing records in a profile's order since when the state file is missing. The parameter missing is this time, or zero if
+// the file exists.
 func (in *Intents) recordMissing(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

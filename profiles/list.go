@@ -38,7 +38,7 @@ type listing struct {
 }
 
 // keepFirst reports whether to keep the directory called name in preference to others when there are more directories than the
-// limit on profiles allows. marked is true if the directory has the marker.
+// limit on profiles allows. The parameter marked is true if the directory has the marker.
 type keepFirst func(d *fsutil.Dir, name string, marked bool) bool
 
 // list reads profiles/. A missing directory is treated as empty. If there are more names than the limit on profiles allows, it

@@ -124,8 +124,8 @@ func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting returns the value of a key in the agent's configuration. config is the text of config.yaml, and wanted is the key.
-// The key can be at the top level or below "gateway"; the top level wins.
+// agentSetting returns the value of a key in the agent's configuration. config is the text of config.yaml, and the parameter
+// wanted is the key. The key can be at the top level or below "gateway"; the top level wins.
 //
 // agentSetting scans lines and is not a YAML parser, because PID 1 must boot whatever the file contains. It understands block
 // mappings and lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it
@@ -224,7 +224,7 @@ func jsonSetting(config, wanted string) setting {
 }
 
 // flowSetting returns the value of one key in a flow mapping. value is the mapping, such as "{a: b, multiplex_profiles: true}",
-// and wanted is the key.
+// and the parameter wanted is the key.
 func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {

@@ -18,9 +18,9 @@ const slotPrefix = "gateway-"
 const maxServiceName = 251
 
 var (
-	// ErrName is wrapped by every error about an invalid profile name.
+	// ErrName means that a profile name is invalid. The returned error wraps it and says why.
 	ErrName = errors.New("invalid profile name")
-	// ErrNotExist is wrapped by errors about a missing profile.
+	// ErrNotExist means that a profile does not exist. The returned error wraps it.
 	ErrNotExist = errors.New("no such profile")
 )
 

@@ -110,8 +110,8 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// namesTarget reports whether the takeover marker t is valid and names the process pid, whose start time is begun. A PID alone
-// proves nothing, because PIDs repeat after a restart of the container.
+// namesTarget reports whether the takeover marker t is valid and names the process pid, whose start time is the parameter begun.
+// A PID alone proves nothing, because PIDs repeat after a restart of the container.
 func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {

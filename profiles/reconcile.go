@@ -90,7 +90,7 @@ type Plan struct {
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are messages for the container's standard error. The boot continues after each of them.
+	// Warnings are messages for the container's standard error. The boot continues after each warning.
 	Warnings []Warning
 
 	deliver chan<- Decision // channel to the goroutine that calls Decided; nil while a decision may still change

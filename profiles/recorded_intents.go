@@ -26,9 +26,9 @@ type recordedIntent struct {
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes an order to intentFile. want is the desired state, and the parameter at is the time of the order. If the
-// write fails, recordIntent removes the old record, so that the record can't contradict the state file. The caller holds the lock
-// of the profile.
+// recordIntent writes an order to intentFile. The parameter want is the desired state, and the parameter at is the time of the
+// order. If the write fails, recordIntent removes the old record, so that the record can't contradict the state file. The caller
+// holds the lock of the profile.
 func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value

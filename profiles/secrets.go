@@ -23,7 +23,8 @@ const (
 
 // Secrets returns the secrets in the profile's .env, so that they can be removed from logs. Secrets are values of at least eight
 // bytes whose variable is named like a secret, and passwords in URLs (package redact). Each line of a value is returned
-// separately. Secrets returns at most 256 values and 16 KB; more is true if it left some out. For a missing file it returns none.
+// separately. Secrets returns at most 256 values and 16 KB; the result more is true if it left some out. For a missing file it
+// returns no secrets.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)

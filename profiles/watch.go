@@ -191,9 +191,9 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 }
 
 // Interest requests an [InputsChanged] event whenever the inputs of a profile change, until [Watcher.EndInterest] is called. The
-// parameter since is a hash from [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is
-// "", the hash at the next scan takes its place, so earlier changes are not reported. Interest doesn't block, and the
-// supervisor's loop may call it.
+// parameter since is a hash from [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If the
+// parameter since is "", the hash at the next scan takes its place, so earlier changes are not reported. Interest doesn't block,
+// and the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true

@@ -363,7 +363,7 @@ func (w *Watcher) isFull() bool {
 const limitKey = "limit"
 
 // scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet
-// known becomes a profile if it has the marker. marked is true if the caller has already found the marker.
+// known becomes a profile if it has the marker. The parameter marked is true if the caller has already found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return

@@ -89,10 +89,10 @@ func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which skip
-// returns true. It also ignores a container that it can't start; the sweep removes this container later. If the engine doesn't
-// answer, Find returns an error. In this case the container may exist, so the caller must not make a second one. The caller holds
-// the lock of the key.
+// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which the
+// function skip returns true. It also ignores a container that it can't start; the sweep removes this container later. If the
+// engine doesn't answer, Find returns an error. In this case the container may exist, so the caller must not make a second one.
+// The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -128,7 +128,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 }
 
 // Wake starts or unpauses a container. If the container is stopped, killed or paused in the meantime, Wake tries again. It does
-// not give up early, because a new container would lose the state of this one.
+// not give up early, because a new container would not have the state of the old container.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	defer setTimeLimit(&ctx, startTime)()
 	for try := 1; ; try++ {
@@ -212,7 +212,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
 	defer cancel()
-	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // else another container may have the name
+	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // otherwise another container may have the name
 		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
 			m.opts.warn(err.Error())
 		}

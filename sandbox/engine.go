@@ -57,8 +57,8 @@ type FullEngine interface {
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
 	// Watch calls changed whenever a container with all of these labels is created, ends or is removed. It includes the events of
-	// the last second. It calls began once, as soon as it can receive events. It returns an error when the context ends or the
-	// engine stops sending events.
+	// the last second. It calls the function began once, as soon as it can receive events. It returns an error when the context
+	// ends or the engine stops sending events.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
@@ -144,8 +144,8 @@ type Container struct {
 	Created   time.Time         `json:"created"`
 	Started   time.Time         `json:"-"`    // set by Inspect: start time; zero if the container was never started
 	Finished  time.Time         `json:"-"`    // set by Inspect: end time; zero if the container has never ended
-	ExitCode  int               `json:"-"`    // Inspect
-	OOMKilled bool              `json:"-"`    // Inspect
+	ExitCode  int               `json:"-"`    // set by Inspect: exit code of the first process
+	OOMKilled bool              `json:"-"`    // set by Inspect: the kernel has killed a process for lack of memory
 	User      string            `json:"user"` // set by Inspect: user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
 	Reason    string            `json:"-"` // the engine's explanation of an unusual State, otherwise ""
@@ -168,7 +168,7 @@ type Spec struct {
 	Cmd         []string
 	Env         []string // NAME=value
 	User        string
-	Dir         string // working directory
+	Dir         string // working directory of commands
 	Hostname    string
 
 	Init        bool // the engine runs its own init as process 1
@@ -180,13 +180,13 @@ type Spec struct {
 	Devices     []string
 	Groups      []string // supplementary groups
 
-	Mounts  []Mount // including tmpfs mounts
+	Mounts  []Mount // all mounts, including tmpfs
 	Storage map[string]string
 
 	CPUs      float64
-	Memory    int64 // bytes
+	Memory    int64 // limit on the memory in bytes
 	PidsLimit int64
-	ShmSize   int64             // bytes
+	ShmSize   int64             // size of /dev/shm in bytes
 	Ulimits   map[string]string // name → soft[:hard], as in docker run --ulimit
 
 	Network  string // name of a network; "" for the engine's default
@@ -196,8 +196,8 @@ type Spec struct {
 	UserNS   string
 	CgroupNS string
 	DNS      []string
-	Hosts    []string // host:ip
-	Ports    []string // as in docker run -p
+	Hosts    []string // entries for /etc/hosts, each as host:ip
+	Ports    []string // ports to publish, as in docker run -p
 
 	Runtime string // name of a runtime; "" for the engine's default
 	Restart string

@@ -17,7 +17,7 @@ var (
 	ErrClosed = errors.New("the sandbox is closed")
 	// ErrNoJob means that the sandbox has no background command with that id.
 	ErrNoJob = errors.New("no such background command")
-	// ErrLost is wrapped by every *LostError.
+	// ErrLost is the error that every *LostError wraps.
 	ErrLost = errors.New("the command may have begun and its end is not known")
 	// ErrRefused means that the engine understood the request and refused it. Trying again does not help.
 	ErrRefused = errors.New("refused by the engine")
@@ -51,7 +51,7 @@ func (e *OptionError) Error() string {
 // LostError means that a command began, or may have begun, and that its end is unknown. The command was not run again.
 type LostError struct {
 	Began     bool      // true if the command certainly began, false if it may have begun
-	Why       string    // error of the connection
+	Why       string    // text of the error that ended the connection
 	Container Container // state of the container; State is Gone for a removed container, and "" if the engine didn't answer
 }
 

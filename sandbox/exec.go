@@ -283,7 +283,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			return errors.New("the helper does not end the command")
 		case <-tick.C:
 			if err := t.checkHelper(ctx, &said); err != nil {
-				t.link.close() // the socket may outlive the helper
+				t.link.close() // needed because the socket may outlive the helper
 				return err
 			}
 		}

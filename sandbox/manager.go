@@ -15,8 +15,8 @@ import (
 
 // Key identifies a sandbox: there is one container for each task and profile.
 type Key struct {
-	Task    string // "" is "default"
-	Profile string // "" is Options.Profile
+	Task    string // name of the task; "" stands for "default"
+	Profile string // name of the profile; "" stands for Options.Profile
 }
 
 // Manager finds, makes, keeps and removes the sandboxes of one volume.

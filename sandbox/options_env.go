@@ -180,7 +180,7 @@ func readValue[T any](e *envReader, name, want string, def T, parse func(string)
 func (e *envReader) number(name string, def float64) float64 {
 	return readValue(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= 0 && n <= 1e6 // false for NaN
+		return n, err == nil && n >= 0 && n <= 1e6 // the result is false for NaN
 	})
 }
 

@@ -20,8 +20,8 @@ type Request struct {
 	Dir string            // "" for the session's directory (Command) or the container's (Argv)
 	Env map[string]string // more variables; they are not visible in a command line or by docker inspect
 
-	Stdin  io.Reader // nil for /dev/null
-	Stdout io.Writer // nil drops the output
+	Stdin  io.Reader // standard input of the command; nil for /dev/null
+	Stdout io.Writer // receives the output; nil drops the output
 	Stderr io.Writer // nil merges standard error into Stdout, in the order of the writes
 
 	TTY     bool // use a terminal for all streams; Stderr is not used

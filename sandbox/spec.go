@@ -188,9 +188,9 @@ func (o *Options) warn(text string) {
 // Labels of a sandbox's container. The first three are defined by the agent, and a container is a sandbox only with their exact
 // values.
 const (
-	LabelAgent   = "hermes-agent"   // "1"
-	LabelTask    = "hermes-task-id" // the task, after Sanitise
-	LabelProfile = "hermes-profile" // the profile, after Sanitise
+	LabelAgent   = "hermes-agent"   // always "1"
+	LabelTask    = "hermes-task-id" // name of the task, as Sanitise returns it
+	LabelProfile = "hermes-profile" // name of the profile, as Sanitise returns it
 
 	LabelVolume = "hinit-volume" // id of the volume that the container belongs to; managers of other volumes do not touch it
 	LabelSource = "hinit-source" // on an engine volume: the directory that it replaces

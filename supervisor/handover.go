@@ -15,7 +15,7 @@ import (
 // this state.
 type Handover struct {
 	Machine  Machine
-	Services []*service // in the order of registration
+	Services []*service // all services, in the order of registration
 	Units    []*unit
 	Runs     map[uint64]string
 	Lingers  []uint64

@@ -43,8 +43,8 @@ type Spawner interface {
 type LogSink interface {
 	// Pipes returns the write ends for the next run of a service. The loop closes these ends after the process was started.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail requests the last lines of a service's output and returns immediately. When hinit has read all output that the
-	// service has written so far, Tail calls done with these lines in another goroutine.
+	// Tail requests the last lines of a service's output and returns immediately. When hinit has read all output that the service
+	// has written so far, Tail calls the function done with these lines, in another goroutine.
 	Tail(name string, done func(lines []string))
 }
 

@@ -217,8 +217,8 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns now plus d, or the zero time (no deadline) if never is true. During a shutdown the deadline is no later than
-// the end of the shutdown's budget.
+// deadlineIn returns the time now plus d. If the parameter never is true, it returns the zero time, which means no deadline.
+// During a shutdown the deadline is no later than the end of the shutdown's budget.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {

@@ -178,7 +178,7 @@ type (
 	Remark struct{ Service, Text, Key, Data string }
 	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything immediately.
 	Shutdown struct {
-		Code   int // exit code of the container, used if the CMD has not ended with a code of its own
+		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
 		Reason string
 	}
 	// Swept reports that PID 1 has no child process left.

@@ -147,8 +147,8 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finish, *s.last})
 }
 
-// finishVerdict handles the exit code of a finish command. The restart delay begins now. The code may say that the service must
-// not start again. A start that was requested after the exit of the main process overrides the code.
+// finishVerdict handles the exit code of a finish command. The restart delay begins at the time now. The exit code may say that
+// the service must not start again. A start that was requested after the exit of the main process overrides the code.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {

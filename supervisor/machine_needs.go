@@ -27,7 +27,7 @@ type Until string
 // The values of Until.
 const (
 	UntilStarted Until = "started" // the service is up; a task has been started at least once
-	UntilReady   Until = "ready"   // up and ready
+	UntilReady   Until = "ready"   // the service is up and ready
 	UntilDone    Until = "done"    // down after a run that ended by itself with success
 	UntilTried   Until = "tried"   // ready, or has ended at least once; it delays starts, but not the end of services at shutdown
 )
@@ -227,7 +227,7 @@ func (m *Machine) restartFollowers(now time.Time, t *service) {
 }
 
 // stateWithoutRestart returns the state that a service enters if its restart policy does not restart it after this exit. ok is
-// false if the policy restarts it.
+// false if the policy restarts the service.
 func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.RestartPolicy {
@@ -256,8 +256,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts returns next. If next is an automatic restart, limitRestarts counts the restart. Beyond the limit
-// Policy.MaxRestarts it returns the state failed instead.
+// limitRestarts checks the next state of a service. If this state is an automatic restart, limitRestarts counts the restart, and
+// returns the state failed beyond the limit Policy.MaxRestarts. Otherwise it returns next unchanged.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
@@ -296,8 +296,8 @@ func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns a height for each service that others need: the length of the longest chain of live dependants above
-// it. The result top is the greatest height. A shutdown ends services in the order of their heights.
+// dependantHeights returns, in the result of, a height for each service that others need: the length of the longest chain of live
+// dependants above it. The result top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {

@@ -51,7 +51,7 @@ type readiness struct {
 
 // fastExits holds the counters that decide about restart delays, crash loops and parking.
 type fastExits struct {
-	failures      int         // fast exits in a row
+	failures      int         // number of fast exits in a row
 	quickRestarts int         `reexec:"quick"` // consecutive short runs whose exit code requested a restart
 	recent        []time.Time // times of the fast exits within Policy.LoopWindow
 	looping       bool

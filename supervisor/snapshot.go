@@ -7,7 +7,7 @@ import (
 
 // Snapshot is the state of all services after one iteration of the loop. It is immutable.
 type Snapshot struct {
-	Services   []*Service // in the order of registration
+	Services   []*Service // all services, in the order of registration
 	Stopping   bool       // the container is shutting down
 	HoldReason string     // why starts must wait for memory; "" if they need not wait
 }

@@ -88,7 +88,7 @@ type SignalScope int
 // The scopes of a signal.
 const (
 	ScopeTree  SignalScope = iota // every process of the run, including descendants that left its group and session
-	ScopeMain                     // the main process alone
+	ScopeMain                     // only the main process
 	ScopeGroup                    // the process group that the main process leads
 )
 
@@ -188,7 +188,7 @@ func isWarning(line string) bool {
 
 // Record is one entry of the event history.
 type Record struct {
-	Seq     uint64 // counts up from 1
+	Seq     uint64 // number of the record, which counts up from 1
 	At      time.Time
 	Service string // "" for a record about the container
 	From    State  // the states of a transition; both are empty in other records

@@ -94,7 +94,7 @@ func (c *Client) Reach() error {
 	return nil
 }
 
-// connect returns a connection on which no request was sent yet: the one that Reach has made, or a new one.
+// connect returns a connection on which no request was sent yet: the connection that Reach has made, or a new one.
 func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
@@ -160,8 +160,8 @@ func quoted(words []string) string {
 // abstract name, and a writable directory on the path lets others replace the socket.
 //
 // The server must also be the init of this container, because the containers of a pod may share a volume and the PID namespace. A
-// server of another PID namespace has the process number 0 here; it is refused if this container has an init. If here is false,
-// checkServer skips this check, because the user has named a socket of another container.
+// server of another PID namespace has the process number 0 here. checkServer refuses such a server if this container has an init.
+// If the parameter here is false, checkServer skips this check, because the user has named a socket of another container.
 func checkServer(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -179,7 +179,7 @@ func checkServer(conn net.Conn, here bool) error {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if here && cred.Pid == 0 {
-		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // nil without /proc
+		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // the line is nil if /proc is not mounted
 			return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 		}
 	}

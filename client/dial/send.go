@@ -36,7 +36,7 @@ type apiCall struct {
 	doing        string // the action, in the words that follow "cannot" in an error
 	method, path string
 	body         any           // body of the request; nil for none
-	repeats      bool          // the request may be repeated
+	repeats      bool          // the client may send the request more than once
 	limit        time.Duration // time limit for the whole answer
 	mayBeBusy    bool          // do not repeat the request if hinit is busy: that is already an answer
 }

@@ -44,7 +44,8 @@ func NewTerminal() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action runs a verb. s is the open board, or nil for a verb with noBoard set. words are the arguments that aren't flags.
+// action runs a verb. s is the open board, or nil for a verb with noBoard set. The parameter words holds the arguments that
+// aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command of hinit kanban.
@@ -162,7 +163,7 @@ The agent itself answers: %s.
 }
 
 var (
-	// errAlreadyPrinted is returned for a failure that is already printed. It only sets the exit code.
+	// errAlreadyPrinted means that the failure was already printed, so that it only sets the exit code.
 	errAlreadyPrinted = errors.New("said")
 	// errNotAllowed means that the task does not exist, or that its status does not allow the operation.
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
@@ -230,7 +231,8 @@ func (c *call) reportDone(ok bool, err error, format string, args ...any) error 
 	return err
 }
 
-// forEachTask runs an operation on every task in ids, even after a failure. It fails if at least one operation failed.
+// forEachTask calls the function do for every task in ids, even after a failure. After each success it prints done, a format for
+// the task's id. It fails if at least one call failed.
 func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {

@@ -106,7 +106,8 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
+// putAside returns the action of the verbs block and schedule. The action calls the function do for each task that the arguments
+// name.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
 	reason, ids, attempt := c.reasons(), c.idsFlag(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {

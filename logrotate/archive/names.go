@@ -54,8 +54,8 @@ func Time(name string) (time.Time, bool) {
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time for the name of an archive rotated at now. The result is always later than last, which is the time of the
-// newest archive.
+// next returns the time for the name of an archive that is rotated at the time now. The result is always later than last, which
+// is the time of the newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)

@@ -63,9 +63,9 @@ const (
 // the end.
 //
 // Read blocks. It needs memory for one line only, and reads no more than necessary, except that it decompresses the first archive
-// from its beginning. It opens all files with the identity as, which must not be nil. Root passes the agent's identity, because
-// the agent can put links into its log directories. Read doesn't follow links below the parent of Dir: the error wraps
-// [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
+// from its beginning. It opens all files with the identity in the parameter as, which must not be nil. Root passes the agent's
+// identity, because the agent can put links into its log directories. Read doesn't follow links below the parent of Dir: the
+// error wraps [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine

@@ -11,10 +11,10 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// errTooLarge is returned for a compressed archive whose content is too large to come from hinit.
+// errTooLarge means that the content of a compressed archive is too large to come from hinit.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// errFound is returned by the callback of decompress to stop early.
+// errFound makes decompress stop early, when its callback returns this error.
 var errFound = errors.New("found")
 
 // unpacker reads compressed archives.

@@ -36,7 +36,7 @@ type Export struct {
 	Snapshot     string // send the kept snapshot with this name; "" makes a new snapshot
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
-	// Backup copies the SQLite database called name from one open directory to another (the parameters from and to). It must not
+	// Backup copies the SQLite database called name from one open directory to another (parameters from and to). It must not
 	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon after
 	// the end of ctx, even if an agent delays the copy.
 	Backup         func(ctx context.Context, from, to *os.File, name string) error
@@ -45,9 +45,9 @@ type Export struct {
 	BeforeSend     func(from int64) // called before the first byte is sent, with the offset in the archive; only if HomeIdle is set; may be nil
 }
 
-// Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
-// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the end of ctx
-// Run sends no more files.
+// Run makes the archive and writes it to the stream out. It returns the head and the checksum of the archive. If a write to out
+// fails, Run keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the
+// end of ctx Run sends no more files.
 //
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no
 // link out of these directories.
@@ -129,8 +129,8 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes a snapshot as an archive to out, beginning at the offset x.From. The parameter dir is the directory of the
-// snapshot, and files is the directory with the copied files.
+// send writes a snapshot as an archive to the stream out, beginning at the offset x.From. The parameter dir is the directory of
+// the snapshot, and files is the directory with the copied files.
 func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -179,8 +179,8 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	return head, sum, err
 }
 
-// write writes an archive to out, beginning at the offset x.From. head is the encoded head, and files is the directory with the
-// files. It returns the checksum of the whole archive.
+// write writes an archive to the stream out, beginning at the offset x.From. head is the encoded head, and files is the directory
+// with the files. It returns the checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))

@@ -49,7 +49,7 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// recordLeftOut records that the file rel was left out of the archive. why is the reason.
+// recordLeftOut records that the file rel was left out of the archive. The parameter why is the reason.
 func (h *Head) recordLeftOut(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))

@@ -51,8 +51,8 @@ type unpacking struct {
 	bytes         int64
 }
 
-// Run reads an archive from in and creates the profile from it. It returns the head and the checksum of the archive. After an
-// error the existing profile, if any, is unchanged.
+// Run reads an archive from the stream in, and creates the profile from the archive. It returns the head and the checksum of the
+// archive. After an error the existing profile, if any, is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	u := &unpacking{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {

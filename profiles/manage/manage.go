@@ -21,7 +21,7 @@ This file describes who this agent is: its role, its character, how it speaks an
 Replace this text with your own.
 `
 
-// ErrExists is wrapped by errors about a profile that already exists.
+// ErrExists means that a profile already exists. The returned error wraps it.
 var ErrExists = errors.New("the profile exists already")
 
 // Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own

@@ -197,7 +197,7 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-// errUnknown is wrapped by errors about sandboxes that do not exist.
+// errUnknown means that a sandbox does not exist. The returned error wraps it.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
 // codeOf returns the exit code for an error.

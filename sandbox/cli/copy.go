@@ -46,11 +46,11 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		packed := make(chan error, 1)
 		go func() {
 			err := archive.Pack(w, from, name)
-			_ = w.CloseWithError(err) // ends the transfer
+			_ = w.CloseWithError(err) // ends the transfer with this error
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
-		_ = r.Close() // ends the packing
+		_ = r.Close() // makes the packing end
 		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			return fail(err)
 		}
@@ -63,7 +63,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	unpacked := make(chan error, 1)
 	go func() {
 		err := archive.UnpackAs(r, to)
-		_ = r.CloseWithError(err) // ends the transfer
+		_ = r.CloseWithError(err) // ends the transfer with this error
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)

@@ -157,7 +157,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
 		answering.Go(func() {
 			defer s.catchPanic()
-			defer nc.Close()                                // ends the reading
+			defer nc.Close()                                // closing the connection ends the reading
 			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // a caller that has gone needs no answer
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})

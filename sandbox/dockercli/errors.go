@@ -16,7 +16,7 @@ func (e *UnhandledError) Error() string {
 	return e.Reason + " is none of those that hinit answers in the place of docker"
 }
 
-// UsageError means that the real docker command would reject the command line, too.
+// UsageError means that the real docker command would also reject the command line.
 type UsageError struct {
 	command command
 	reason  string

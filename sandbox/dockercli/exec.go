@@ -107,7 +107,7 @@ func withoutGoneTexts(text string) string {
 type recorder struct {
 	mu        sync.Mutex
 	kept      []byte
-	written   int64 // total number of bytes written
+	written   int64 // total number of bytes that the command has written
 	foundGone bool
 }
 

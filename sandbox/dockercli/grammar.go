@@ -119,7 +119,7 @@ func (c *Call) parse(args []string) (err error) {
 
 // Parse parses the arguments of the docker command, without the word docker. The error is an [UnhandledError] for a call that
 // this package does not handle. It is a [RefusedError] for a flag that would weaken the sandbox, unless allow contains the word
-// that permits it. It is a [UsageError] for a call that the docker command rejects, too.
+// that permits it. It is a [UsageError] for a call that the docker command also rejects.
 func Parse(args, allow []string) (*Call, error) {
 	command, rest, err := findCommand(args)
 	if err != nil {

@@ -25,7 +25,7 @@ type jobs struct {
 	server  *server
 	mu      sync.Mutex
 	started int
-	jobs    []*job // in the order in which they were started
+	jobs    []*job // in the order of their starts
 }
 
 // job is a background command. The mutex of jobs guards its fields, except for the ring.

@@ -85,8 +85,9 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. The loop calls done once, when the main process has ended. If the tree is being ended, the loop calls
-// done when the whole tree has ended. done must not block. If keep is true, the loop keeps the run until forget is called.
+// spawn starts a process. The loop calls the function done once, when the main process has ended. If the tree is being ended, the
+// loop calls done when the whole tree has ended. done must not block. If keep is true, the loop keeps the run until forget is
+// called.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++

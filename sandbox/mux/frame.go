@@ -19,7 +19,7 @@ const (
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// unconfirmed is the maximum number of frames of a stream that may be sent before the receiver has consumed them.
+	// unconfirmed is the maximum number of frames in a stream that the sender may send before the receiver has consumed them.
 	unconfirmed = 4
 	// Window is the maximum number of bytes in the unconfirmed frames of a stream.
 	Window = unconfirmed * MaxData
@@ -50,7 +50,7 @@ const (
 	kindsEnd
 )
 
-// ErrProtocol is wrapped by the errors for a violation of the protocol by the other side.
+// ErrProtocol means that the other side has violated the protocol. The returned error wraps it.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
 // Frame is one frame of a connection. Channel is 0 in frames that belong to no channel, such as Hello and Ping.
@@ -60,7 +60,7 @@ type Frame struct {
 	Data    []byte
 }
 
-// maxSize returns the maximum number of data bytes in a frame of this kind.
+// maxSize returns the maximum number of data bytes in a frame of the given kind.
 func maxSize(kind Kind) int {
 	switch kind {
 	case KindOpen:
@@ -106,7 +106,7 @@ func (r *Reader) Next() (Frame, error) {
 // buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
-// buffer returns a buffer of a given size. [release] makes it available again.
+// buffer returns a buffer of the given size. [release] makes the buffer available again.
 func buffer(size int) []byte {
 	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)

@@ -48,8 +48,8 @@ type Open struct {
 	TTY         bool   `json:"tty,omitempty"`
 	Columns     uint16 `json:"columns,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
-	Timeout     int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
-	Grace       int64  `json:"grace,omitempty"`   // milliseconds
+	Timeout     int64  `json:"timeout,omitempty"` // time limit in milliseconds, 0 for none
+	Grace       int64  `json:"grace,omitempty"`   // time between TERM and KILL in milliseconds
 	Job         string `json:"job,omitempty"`
 	Follow      bool   `json:"follow,omitempty"`
 	Path        string `json:"path,omitempty"`
@@ -97,6 +97,6 @@ type Job struct {
 	Signal   int       `json:"signal"` // the signal that ended the command, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
-	Output   int64     `json:"output"`  // bytes written so far
+	Output   int64     `json:"output"`  // number of bytes that the command has written so far
 	Dropped  int64     `json:"dropped"` // number of bytes at the beginning that are no longer kept
 }

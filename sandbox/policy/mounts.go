@@ -238,7 +238,7 @@ type Gate struct {
 	root   atomic.Pointer[Root]
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // by container id
+	containers map[string]*gateRecord // the key is the container's id
 }
 
 // gateRecord is what the Gate knows about one container.

@@ -20,7 +20,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner is the label of a container whose value is the user id of its owner. Only the guard sets it.
+// LabelOwner is a label of each container. Its value is the user id of the container's owner. Only the guard sets it.
 const LabelOwner = "hinit-owner"
 
 // Policy limits what sandboxes may have. The zero value allows no image and no mount.
@@ -77,7 +77,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{allowed(s.Restart, "no"), "a restart policy", ""},
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
-		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // the condition is false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{!isKernelPath(s.Dir), "the working directory " + s.Dir, ""},
 	} {

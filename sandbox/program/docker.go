@@ -36,7 +36,8 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// realDocker replaces this process by the real docker command if PATH has one. Otherwise it prints why.
+// realDocker replaces this process by the real docker command if PATH has one. Otherwise it prints the error in the parameter
+// why.
 func realDocker(args []string, why error) int {
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {

@@ -34,7 +34,7 @@ type Runner struct {
 	followDone chan struct{} // closed when the goroutine that follows the runs has ended
 
 	mu       sync.Mutex
-	runs     map[string]client.Run // by tag
+	runs     map[string]client.Run // the key is the tag of the run
 	adopted  map[int]bool          // pids of workers of an earlier dispatcher, each with a goroutine that waits for its exit
 	runEnded chan struct{}         // closed and replaced when a run has ended
 	wake     chan struct{}

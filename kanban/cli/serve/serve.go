@@ -39,7 +39,7 @@ type Server struct {
 	ended           chan struct{} // receives when the server stops serving a board
 
 	saying sync.Mutex           // guards the map words, and allows one call of Say at a time
-	words  map[string]boardText // by board
+	words  map[string]boardText // texts about the boards, by the board's slug
 	said   [2]string
 }
 

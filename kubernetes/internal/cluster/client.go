@@ -66,7 +66,7 @@ func (c *Cluster) Port() string { return c.port }
 // Authority returns the path of the CA certificate that signed the API server's certificate.
 func (c *Cluster) Authority() string { return filepath.Join(filepath.Dir(c.Config), "ca.crt") }
 
-// Kubectl returns a command that runs kubectl as the administrator, with the arguments words.
+// Kubectl returns a command that runs kubectl as the administrator, with the given arguments.
 func (c *Cluster) Kubectl(ctx context.Context, words ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), words...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Config, "PATH="+c.Bin+":"+os.Getenv("PATH"))

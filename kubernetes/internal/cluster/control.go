@@ -140,8 +140,8 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	})
 }
 
-// keep restarts the program p with the arguments words each time it exits, as a node would restart its pod. The scheduler exits
-// when the API server comes back with an older state.
+// keep restarts the program p with the given arguments each time the program exits, as a node would restart its pod. The
+// scheduler exits when the API server comes back with an older state.
 func (c *Cluster) keep(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
@@ -156,8 +156,8 @@ type process struct {
 	done chan struct{} // closed when the program has ended
 }
 
-// spawn starts a program with the arguments words. Its output goes to a file in the log directory: log is the file's name without
-// ".log".
+// spawn starts a program with the given arguments. The program's output goes to a file in the log directory. The parameter log is
+// the file's name without ".log".
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {

@@ -132,7 +132,7 @@ func inside() (int, error) {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
 		if os.Getenv(leftVar) == "" { // without nodes, this run must not touch the groups of another run
-			removeGroups() // left by a killed run
+			removeGroups() // a killed run may have left these groups
 			defer removeGroups()
 		}
 	}

@@ -36,7 +36,7 @@ const (
 
 // fleet reconciles the pools of a cluster.
 type fleet struct {
-	api     client.Client // reads from a cache
+	api     client.Client // client for the API server; it reads from a cache
 	fresh   client.Reader
 	events  events.EventRecorder
 	log     *slog.Logger

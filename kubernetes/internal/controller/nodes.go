@@ -32,7 +32,7 @@ const (
 // refused connection also shows that the machine is up. A node that has never answered is not regarded as vanished, because the
 // network may forbid the connections.
 type nodes struct {
-	api  client.Reader // reads from a cache
+	api  client.Reader // client for the API server; it reads from a cache
 	log  *slog.Logger
 	news chan event.GenericEvent // receives every pod of a node that has become silent or answers again
 

@@ -79,7 +79,7 @@ var typed = map[string]any{
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns a strategic merge patch that turns the first object (from) into the second (to), or nil if they are equal. The
+// patch returns a strategic merge patch that turns the object in from into the object in to, or nil if they are equal. The
 // parameter file selects the objects' Go type in the map typed.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)

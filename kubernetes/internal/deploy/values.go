@@ -15,7 +15,7 @@ import (
 type Value struct {
 	Path    string         // the keys that lead to the value, separated by dots
 	Default any            // a string, int, bool, []any or map[string]any
-	Doc     string         // one sentence
+	Doc     string         // documentation of the value, one sentence
 	Schema  map[string]any // JSON Schema keywords in addition to the type and the description
 }
 

@@ -155,7 +155,7 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
-// mountOf returns the mount of a container that contains the path at, or nil if the path is in the image.
+// mountOf returns the mount of a container that contains the path in the parameter at, or nil if the path is in the image.
 func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	var out *corev1.VolumeMount
 	for i, m := range c.VolumeMounts {

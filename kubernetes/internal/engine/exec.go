@@ -55,7 +55,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	guard.Go("the connection to a sandbox", func() {
 		err := dialer.StreamWithContext(stream, options)
 		if ended := exec.ExitError(nil); err != nil && !errors.As(err, &ended) {
-			_, _ = a.errs.Write([]byte(err.Error())) // returned by Said
+			_, _ = a.errs.Write([]byte(err.Error())) // Said returns this text
 		}
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF

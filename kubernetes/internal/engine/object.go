@@ -236,7 +236,7 @@ func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
 }
 
-// endsSoon reports whether the expiry time in text is so near that it must be postponed.
+// endsSoon reports whether the expiry time in the parameter text is so near that it must be postponed.
 func (e *Engine) endsSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	return err != nil || time.Until(end) <= e.s.Expire/expireSoon

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// exec runs a command in the agents' container of a host. in may be nil.
+// exec runs a command in the agents' container of a host. The parameter in may be nil.
 func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error {
 	if f.execute != nil {
 		return f.execute(ctx, host, in, out, words...)

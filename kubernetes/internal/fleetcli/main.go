@@ -120,7 +120,7 @@ func (c *call) words(atLeast, atMost int) ([]string, error) {
 	return words, nil
 }
 
-// begin parses the command line as words does, and connects to the API server.
+// begin parses the command line as the method words does, and connects to the API server.
 func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
 	if words, err = c.words(atLeast, atMost); err != nil {
 		return nil, nil, err

@@ -19,7 +19,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// outsideHinit runs a command of a hinit outside of the fleet. in and out may be nil.
+// outsideHinit runs a command of a hinit outside of the fleet. The files in and out may be nil.
 type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) error
 
 // outside returns a function that runs commands of the hinit outside of the fleet. The command line reaches this hinit: it holds
@@ -128,7 +128,8 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advance replaces the note of a profile, and changes its spec. It returns [errTaken] if the profile's note differs from n.
+// advance replaces the note n of a profile by a note with the given state, and calls the function change to change the profile.
+// It returns [errTaken] if the profile's note differs from n.
 func (f *fleet) advance(ctx context.Context, name, annotation string, n note, state string, change func(*v1alpha1.AgentProfile) error) error {
 	return f.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		now := readNote(p, annotation)
@@ -141,7 +142,7 @@ func (f *fleet) advance(ctx context.Context, name, annotation string, n note, st
 	})
 }
 
-// stopped waits, for at most limit, until a profile has data on a host and its gateway has stopped. It returns the host's name.
+// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host's name.
 func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
 	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)

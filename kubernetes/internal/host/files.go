@@ -45,7 +45,8 @@ type source struct {
 	at   time.Time
 }
 
-// get returns the data of a ConfigMap or Secret, from the cache if it is recent enough. kind is "ConfigMap" or "Secret".
+// get returns the data of a ConfigMap or Secret, from the cache if it is recent enough. The parameter kind is "ConfigMap" or
+// "Secret".
 func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
 	s.mu.Lock()
 	one, known := s.seen[kind+"/"+name]

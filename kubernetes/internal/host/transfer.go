@@ -40,7 +40,7 @@ type offers struct {
 	host  string // the address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*offer // by nonce
+	by       map[string]*offer // offers by their nonce
 	listener net.Listener
 	sum      string // SHA-256 of the certificate
 
@@ -384,8 +384,8 @@ func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	return s.idleTimeout
 }
 
-// importer returns an archive import that writes an object's data into the directory for incomplete data. Call done after the
-// import.
+// importer returns an archive import that writes an object's data into the directory for incomplete data. The caller must call
+// done after the import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
 	part, err := s.directory(partDir)
 	if err != nil {

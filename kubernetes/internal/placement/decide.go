@@ -130,7 +130,7 @@ type round struct {
 	unplacedMemory int64 // the total memory of the profiles that no host has room for
 }
 
-// hostLoad is a host with the profiles that are placed on it or moving to it.
+// hostLoad is a host together with its load: the profiles that are placed on the host or are moving to it.
 type hostLoad struct {
 	Host
 	used        int64

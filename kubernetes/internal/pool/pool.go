@@ -194,8 +194,8 @@ func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	}
 }
 
-// host returns the container of the host program. It starts before the container of the agents. The agents run as the same
-// user, but can't see the files and processes of this container.
+// host returns the container of the host program. This container starts before the container of the agents. The agents run as the
+// same user, but can't see the files and processes of this container.
 func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
