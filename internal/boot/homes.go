@@ -27,7 +27,7 @@ var (
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
 		"active_profile",
-		".hinit-reserve", // hinit's own: profiles/reserve.go
+		".hinit-reserve", // hinit's own file, see profiles/reserve.go
 	}
 )
 
@@ -58,7 +58,7 @@ type Options struct {
 	Agent *fsutil.Actor `json:"-"` // identity of the agent's user
 	Say   func(Line)    `json:"-"` // receives every message immediately; called by one goroutine at a time
 
-	Tenants Tenants // profiles with their own users
+	Tenants Tenants // the profiles that have their own users
 
 	Env         func(name string) (string, bool) `json:"-"`
 	Scratch     string                           // the agent's directory for files outside of the volume; "" for /tmp/hermes-files

@@ -63,7 +63,7 @@ type preparer struct {
 	Options
 
 	root    *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
-	secrets bool        // see [Report].HasSecrets
+	secrets bool        // the data directory has files that must be checked, see [Report].HasSecrets
 	linked  bool        // the data directory is a symbolic link, so root changes nothing in it
 	stuck   []string    // the agent's directories, relative to Home, on mounts that don't answer
 }
@@ -78,7 +78,7 @@ type Phase struct {
 // Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
 type Step struct {
 	StepLog
-	Env     map[string]string // see [Report]
+	Env     map[string]string // environment variables for all later programs, see [Report]
 	Planted bool
 
 	mu       sync.Mutex

@@ -51,12 +51,12 @@ type Job struct {
 	// Repair: only do the work that the boot has left for the background.
 	Repair       bool
 	Examine      bool               // only examine the data volume, for hinit doctor
-	Marker       string             // profiles.marker, for Examine
-	Profiles     int                // profiles.max, for Examine
+	Marker       string             // value of the key profiles.marker, for Examine
+	Profiles     int                // value of the key profiles.max, for Examine
 	CompressLogs []gzipped.Archives // only compress these rotated logs, if they are older than Young
 	Young        time.Duration
 	Gateways     []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier hinit versions use this JSON name
-	Measure      string    // one of the Measure constants
+	Measure      string    // what to measure: one of the Measure constants
 	Planted      bool      // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
@@ -89,7 +89,7 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message from the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line   *Line             `json:",omitempty"` // for the container's log
+	Line   *Line             `json:",omitempty"` // a line for the container's log
 	Agents *Line             `json:",omitempty"` // a line for the log that an agent can cause
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
 	Begin  *int              `json:",omitempty"` // number of hooks that follow
@@ -165,7 +165,7 @@ type Hook struct {
 	Name     string // name in messages and in the timeline of the boot
 	Number   int    // position among the hooks of this boot, starting at 1
 	Command  []string
-	User     string // "" for the agent's user
+	User     string // user that runs the hook; "" for the agent's user
 	Timeout  time.Duration
 	Required bool
 	IfExists string // run the hook only if this file exists; "" for always
@@ -207,7 +207,7 @@ type Gateway struct {
 	Run               uint64
 	Isolated, Stopped bool
 	Warn, Stop        uint64
-	Weight            int  // cpu.weight of the profile; 0 for the default
+	Weight            int  // CPU weight of the profile (cpu.weight); 0 for the default
 	Pinned            bool // the configuration says on which processors the gateway runs
 	Rank              int  // gateways with a higher rank get memory first
 }

@@ -22,7 +22,7 @@ const systemRuntimeDir = account.RuntimeDir
 type Runtime struct {
 	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
 	Dir      string // directory of Socket, ready for use; empty if Socket is abstract or empty
-	Fallback bool   // the socket is not at the configured place
+	Fallback bool   // the control socket is not at the configured place
 	Warning  string // one line that says why another place is used; may be empty
 }
 

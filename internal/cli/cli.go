@@ -86,7 +86,7 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 // Verb is one command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary, Help string
-	Doing                     string // completes "cannot …"; the default is the name
+	Doing                     string // what the verb does: the words after "cannot" in errors; the default is the name
 	JSON                      string // description of --json, if the verb prints more than the usual JSON
 	Run                       func(*Terminal, *Call) int
 	External                  bool                              // another program carries out the verb, see [CompanionVerb]

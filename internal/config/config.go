@@ -22,7 +22,7 @@ type Config struct {
 	Logs      Logs      `key:"logs."`
 	Boot      Boot      `key:"boot.,root"`
 	Control   Control   `key:"control.,root"`
-	Isolation Isolation `key:"isolation.,root" fill:"profile"` // default for every gateway, see [Config.IsolationOf]
+	Isolation Isolation `key:"isolation.,root" fill:"profile"` // isolation of every gateway by default, see [Config.IsolationOf]
 	Restart   Restart   `key:"restart."`
 	Stop      Stop      `key:"stop."`
 
@@ -104,7 +104,7 @@ type Restart struct {
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
-	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
+	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart of the process
 	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is the delay before it times Factor
 	Max     time.Duration `key:"max" is:"positive"`          // longest delay; at least Initial
 	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // largest random change of a delay, as a fraction of the delay
@@ -119,8 +119,8 @@ type Restart struct {
 
 // Stop configures the stop of a service: the first signal, and the time before SIGKILL.
 type Stop struct {
-	Signal syscall.Signal `key:"signal"`              // the first signal
-	Grace  time.Duration  `key:"grace" is:"positive"` // time before SIGKILL follows
+	Signal syscall.Signal `key:"signal"`              // the first signal that the process gets
+	Grace  time.Duration  `key:"grace" is:"positive"` // time between the first signal and SIGKILL
 }
 
 // Start configures the start of the gateways.
@@ -154,7 +154,7 @@ type Logs struct {
 
 // LogLimits holds the limits of one log.
 type LogLimits struct {
-	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a file is rotated
+	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a log file is rotated, in MB
 	Archives  int           `key:"archives" is:"between 0 10000"`         // number of rotated files to keep
 	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // age at which a rotated file is removed; 0: never
 	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // maximum total size of the log's files; 0: no limit
@@ -179,10 +179,10 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 
 // The values of [Logs].Console: the form of the services' output on the container's stdout and stderr.
 const (
-	ConsoleRaw      = "raw"      // unchanged bytes
+	ConsoleRaw      = "raw"      // the services' output without changes
 	ConsolePrefixed = "prefixed" // the name of the service before each line
 	ConsoleJSON     = "json"     // one JSON object per line
-	ConsoleOff      = "off"      // no output; log files only
+	ConsoleOff      = "off"      // no output on the console; log files only
 )
 
 // Service is a supervised process other than a gateway. Command, Cwd and Env are final: their templates are expanded, and keys
@@ -237,7 +237,7 @@ const (
 // Hook is a command that runs once at boot. Its templates are already expanded.
 type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
-	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
+	User     string        `key:"user" is:"user" inherits:"agent.user"` // user that runs the hook: a name, a uid or user:group
 	Timeout  time.Duration `key:"timeout" is:"positive"`                // a hook that runs longer is killed and counts as failed
 	Required bool          `key:"required"`                             // a failure ends the boot, even if Boot.Strict is false
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // the hook runs only if this file exists; empty: always
@@ -255,6 +255,6 @@ type Control struct {
 
 // The values of [Control].Others: the rights of users other than root and the agent's user on the control socket.
 const (
-	OthersStatus = "status" // read the status
-	OthersNone   = "none"   // refuse every request
+	OthersStatus = "status" // other users may read the status
+	OthersNone   = "none"   // every request of other users is refused
 )

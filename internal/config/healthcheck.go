@@ -16,8 +16,8 @@ import (
 type Check struct {
 	Type string // one of the Check types; selects one of the fields HTTP to Deaf
 
-	Kind      string        `key:"kind" is:"oneof startup ready alive"` // one of the Check kinds
-	Name      string        `key:"name" is:"name"`                      // unique among the checks of the service
+	Kind      string        `key:"kind" is:"oneof startup ready alive"` // what it decides: one of the Check kinds
+	Name      string        `key:"name" is:"name"`                      // name of the check, unique among the checks of the service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first question

@@ -9,11 +9,11 @@ import (
 
 // Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
-	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
+	Mode    string `key:"mode,short" is:"oneof none files user"` // kind of isolation: one of the Isolation constants
 	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro is read-only
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that the gateway may listen on
 	Control bool   `key:"control"`                               // whether the gateway may use the control socket
-	Missing string `key:"missing" is:"oneof refuse degrade"`     // one of the Missing constants
+	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect of a missing part: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.

@@ -16,7 +16,7 @@ type Need struct {
 	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
 	Optional bool   `key:"optional"`                            // hinit ignores the need if there is no such service, or if the service is not enabled
 
-	untilSet bool // the file sets Until
+	untilSet bool // hinit.yaml sets Until
 	line     int
 }
 
@@ -37,9 +37,9 @@ const (
 
 // The values of [Task].Once.
 const (
-	OnceBoot      = "boot"       // at each boot of the container
+	OnceBoot      = "boot"       // the task runs at each boot of the container
 	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs the task
-	OnceManual    = "manual"     // only when an operator requests the task
+	OnceManual    = "manual"     // the task runs only when an operator requests it
 )
 
 // The values of [Schedule].Missed: what hinit does if the container was down at a time of the schedule.
@@ -56,7 +56,7 @@ type Task struct {
 
 // Schedule sets the times at which a task runs.
 type Schedule struct {
-	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
+	Cron     string        `key:"cron,short" is:"cron?"`      // times in cron's syntax; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's
 	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // maximum random delay after each time of the schedule
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
@@ -79,7 +79,7 @@ type Profile struct {
 	Needs     []Need            `key:"needs"`
 	RestartOn []string          `key:"restart_on" is:"names"`
 	Setup     `key:"" fill:"profile" inherits:"agent."`
-	Isolation Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // see [Config.IsolationOf]
+	Isolation Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // its isolation, see [Config.IsolationOf]
 	Restart   Restart   `key:"restart." inherits:"restart."`
 	Stop      Stop      `key:"stop." inherits:"stop."`
 }

@@ -68,9 +68,9 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 // by an environment variable, see builtIn. Further environment variables configure them.
 const (
 	DashboardName = "dashboard"
-	WebName       = "hinit-web"     // serves the status page
-	ForwardName   = "hinit-forward" // sends logs and events to a collector
-	SandboxName   = "sandbox"       // owns the sandboxes of the volume
+	WebName       = "hinit-web"     // serves the status page of hinit
+	ForwardName   = "hinit-forward" // sends the logs and events of hinit to a collector
+	SandboxName   = "sandbox"       // the service that owns the sandboxes of the volume
 	LeaseName     = "hinit-lease"   // holds the lease of the volume, the right of one init to serve the volume
 )
 
@@ -221,8 +221,8 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 // Notify says how a service reports that it is ready. The zero value means that the service does not report readiness.
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor for the newline that reports readiness; 0: none
-	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the report; 0: no limit
+	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for no protocol
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the readiness report; 0: no limit
 	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two keep-alive messages; 0: no limit
 }
 

@@ -16,7 +16,7 @@ import (
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // octal mask; "": the umask of hinit
+	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": the umask of hinit
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name ("nofile")
 	Memory     Memory                   `key:"memory."`
@@ -69,7 +69,7 @@ type Operation struct {
 // IONice is the I/O scheduling class and priority of a process, see ioprio_set(2).
 type IONice struct {
 	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": the class of hinit
-	Level int    `key:"level" is:"between 0 7"`                      // 0 is served first, 7 last
+	Level int    `key:"level" is:"between 0 7"`                      // priority within the class: 0 is served first, 7 last
 }
 
 // The values of [IONice].Class.

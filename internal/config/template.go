@@ -14,7 +14,7 @@ const (
 	homePlaceholder        = "home"         // value of the key home
 	profilePlaceholder     = "profile"      // name of the profile
 	profileHomePlaceholder = "profile_home" // home directory of the profile
-	toPlaceholder          = "to"           // new name, in a rename
+	toPlaceholder          = "to"           // new name of a profile that is renamed
 	taskPlaceholder        = "task"         // task of a one-shot run
 	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace the word
 )

@@ -67,7 +67,7 @@ type packageStates struct {
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
 	Intents profiles.Handover
-	S6      *personality.Handover // nil if hinit does not emulate s6
+	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not emulate s6
 }
 
 // HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter and the logs are paused

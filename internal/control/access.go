@@ -63,10 +63,10 @@ func authorOf(rt route, who peer) *client.By {
 type access int
 
 const (
-	mayRead    access = iota // reads the status
-	mayControl               // changes something, or reads more than the status
-	mayReplace               // decides which program PID 1 becomes
-	mayEnd                   // ends the container
+	mayRead    access = iota // the client reads the status
+	mayControl               // the client changes something, or reads more than the status
+	mayReplace               // the client decides which program PID 1 becomes
+	mayEnd                   // the client ends the container
 )
 
 // class is a class of callers with the same rights and limits.

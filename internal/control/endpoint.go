@@ -27,7 +27,7 @@ type Endpoint struct {
 
 	mu          sync.Mutex
 	server      *Server
-	listener    net.Listener // listener of the server
+	listener    net.Listener // listener on the control socket
 	predecessor *Socket      // socket of the previous program until it is served, or nil
 	orders      *os.File     // FIFO for orders, or nil
 }

@@ -25,9 +25,9 @@ type request struct {
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // never waits
-	forNames                 // waits only if the name is not the name of a known service
-	afterAll                 // always waits
+	anytime  bootNeed = iota // the request never waits for the boot
+	forNames                 // the request waits only if it names a service that is not known yet
+	afterAll                 // the request always waits for the end of the boot
 )
 
 type route struct {

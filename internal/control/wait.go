@@ -24,7 +24,7 @@ const tailTime = 2 * time.Second
 type goal struct {
 	effect
 	once    bool
-	service *supervisor.Service // the service before the command
+	service *supervisor.Service // state of the service before the command
 	after   uint64              // the awaited run has a higher number than this
 	settle  time.Duration
 }
@@ -209,7 +209,7 @@ var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, superv
 
 const (
 	tailLines = 3   // number of log lines in an error message
-	tailWidth = 200 // bytes of each line
+	tailWidth = 200 // maximum length of such a log line, in bytes
 )
 
 // describeFailure describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are

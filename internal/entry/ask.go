@@ -28,7 +28,7 @@ const answerTime = 50
 // The buffers are static, because there is no heap and the stack can't grow.
 var (
 	request, path, line bare.Text
-	answer              [256 << 10]byte // a longer answer is cut off
+	answer              [256 << 10]byte // PID 1's answer; a longer answer is cut off
 )
 
 // pid1Request is an HTTP request to PID 1's control API.

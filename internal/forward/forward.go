@@ -44,7 +44,7 @@ type Forwarder struct {
 	records chan Record // records from the goroutines that read logs
 	readers sync.WaitGroup
 	tails   map[string]*tail // the logs that are being read, by directory
-	started time.Time        // start time of the hinit that answers
+	started time.Time        // start time of the hinit that answers the requests
 	asked   time.Time        // time of the last request to hinit for its logs
 	saved   time.Time        // time when the positions were last saved
 	now     Positions

@@ -55,9 +55,9 @@ type reading struct {
 	*Forwarder
 	*tail
 	dir   string
-	from  position // position at the start
-	at    position // position after the last line
-	begun bool     // the first line has been read
+	from  position // position in the log at which the reading started
+	at    position // position in the log after the last line
+	begun bool     // the first line of the log has been read
 	skip  int      // number of lines still to skip, because the receiver already has them
 	level loglevel.Tracker
 	mask  redact.Masker

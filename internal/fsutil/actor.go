@@ -22,7 +22,7 @@ type Actor struct {
 	switches bool
 	bounded  bool // each Do counts against the limit of share, see In
 	share    blocking.Share
-	homes    *homes // see OwnHomes
+	homes    *homes // homes whose owners the actor acts as, see OwnHomes; nil for none
 }
 
 // Self returns an actor that works with the identity of the process.

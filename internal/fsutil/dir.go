@@ -35,7 +35,7 @@ type Dir struct {
 	noOpenat2 *atomic.Bool // set if openat2 does not work, so that paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
-	fd int          // O_PATH; -1 when closed
+	fd int          // descriptor of the directory (O_PATH); -1 when closed
 }
 
 // OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in path. A

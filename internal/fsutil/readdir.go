@@ -61,7 +61,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 // entry is an fs.DirEntry whose Info method looks up the name relative to its Dir. An os.DirEntry would use a path.
 type entry struct {
 	name string
-	mode fs.FileMode // type bits
+	mode fs.FileMode // type bits of the file's mode
 	dir  *Dir
 	rel  string
 }

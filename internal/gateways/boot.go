@@ -21,7 +21,7 @@ const maxOrderedProfiles = 256
 
 // Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
-	Args     []string               // the container's CMD
+	Args     []string               // the words of the container's CMD
 	Services int                    // number of services that are not gateways
 	Made     func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
 	SetRoute func(*boot.Route)      // replaces the route: the program that the CMD asks for

@@ -11,7 +11,7 @@ import (
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
 	home             profiles.HomeID // identity of the profile's home directory, which stays the same when the profile is renamed; zero if unknown
-	begun            time.Time       // time when the last start began
+	begun            time.Time       // when the last start of the gateway began
 	inputs           profiles.Hash   // hash of the files (inputs) with which the gateway was started
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
 	platformProblem  string          // last reported problem of the gateway with its platforms
@@ -78,7 +78,7 @@ type Handover struct {
 	Orders []orders.Unfinished
 
 	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program
-	TopologyRun uint64             // run of that gateway
+	TopologyRun uint64             // run number of the default profile's gateway
 }
 
 // HandOver returns the state for the program that PID 1 executes next.

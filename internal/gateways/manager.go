@@ -49,7 +49,7 @@ type Manager struct {
 
 // watcher follows the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // nil before [Manager.Start]
+	*profiles.Watcher // the watcher of the profiles; nil before [Manager.Start]
 
 	cancel context.CancelFunc
 }

@@ -24,8 +24,8 @@ type serving struct {
 	noted             uint64 // the run that was started with Topology, or 0
 
 	hasReport bool           // whether the gateway has reported in its state file which profiles it serves
-	run       uint64         // the run that wrote that report
-	state     profiles.State // the report
+	run       uint64         // the run of the gateway that wrote the report in state
+	state     profiles.State // the state file with the report of the gateway
 }
 
 // servedByDefault reports whether the default profile's gateway serves another profile. If the result said is true, the default

@@ -17,7 +17,7 @@ import (
 
 // room is a package of hinit. Its floor is its dependency layer: a package imports only packages of lower layers.
 type room struct {
-	path  string // path in the module
+	path  string // path of the package in the module
 	floor int
 	does  string // the first sentence of the package comment
 }

@@ -33,7 +33,7 @@ var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd
 // Note tells the user the reason why a setting was changed or not imported.
 type Note struct {
 	File  string
-	Line  int    // 0 if the note concerns the whole file
+	Line  int    // line that the note is about; 0 for the whole file
 	Where string // the key, section or file that the note is about
 	Text  string
 }

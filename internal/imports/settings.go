@@ -10,7 +10,7 @@ import (
 
 // section is one section of an INI file.
 type section struct {
-	name string // text between the brackets
+	name string // name of the section: the text between the brackets
 	place
 	keys []setting
 }

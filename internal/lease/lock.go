@@ -81,7 +81,7 @@ type Volume struct {
 	proved time.Duration // when the last successful confirmation of held.File began, by CLOCK_BOOTTIME
 
 	note    atomic.Pointer[Holder]
-	reading atomic.Bool // whether the note is being read
+	reading atomic.Bool // whether the note of the lock's holder is being read
 }
 
 // Handover holds the locked files of a Volume, for the program after a re-execution. A nil file is not locked.

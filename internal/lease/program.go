@@ -33,12 +33,12 @@ var errEnded = errors.New("the program of the lease has not renewed it in time")
 type LeasedVolume struct {
 	*Volume
 
-	news chan struct{} // capacity 1; holds a token after a message
+	news chan struct{} // capacity 1; holds a token after a message from the lease program
 
 	messages    sync.Mutex
 	until       time.Duration // end of the lease, by CLOCK_BOOTTIME
 	otherHolder Holder        // other machine that holds the lease, if the program waits
-	waits       bool          // the program has reported that it waits
+	waits       bool          // the lease program has reported that it waits
 	resumes     bool          // the next Acquire must continue the lease of the program before a re-execution
 }
 

@@ -48,8 +48,8 @@ type Collector struct {
 	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
 	Most    int                          // largest number of services with metrics; 0 means MaxServices
 	Timeout time.Duration                // time limit for hinit's answers; 0 means five seconds
-	Now     func() time.Time             // nil means time.Now
-	Context func() context.Context       // nil means context.Background
+	Now     func() time.Time             // returns the current time; nil means time.Now
+	Context func() context.Context       // returns the context for requests to hinit; nil means context.Background
 }
 
 // Describe implements prometheus.Collector.

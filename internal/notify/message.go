@@ -24,11 +24,11 @@ const (
 type Message struct {
 	Ready, Stopping, Reloading bool
 
-	Status    string // one line without control characters
+	Status    string // STATUS: what the service does, as one line without control characters
 	HasStatus bool   // the message has a STATUS, which may be empty
 
-	Alive    bool          // WATCHDOG=1
-	Failed   bool          // WATCHDOG=trigger
+	Alive    bool          // the service has sent WATCHDOG=1: it is alive
+	Failed   bool          // the service has sent WATCHDOG=trigger: it has failed
 	Every    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
 	HasEvery bool
 	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs; 0 if the message has none

@@ -27,7 +27,7 @@ type Progress struct {
 	Good    bool      // whether the last result was good
 	Answer  string    // text of the last result
 	Asked   time.Time // when the last result came; zero before the first
-	Due     time.Time // when the check must run next
+	Due     time.Time // time at which the check must run next
 }
 
 // Failures returns the number of bad results since the last good one.

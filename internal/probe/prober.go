@@ -26,7 +26,7 @@ const (
 // Options are the functions and channels that a Prober needs. All functions may be called from any goroutine.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
-	News     func() <-chan struct{} // closed when the snapshot changes
+	News     func() <-chan struct{} // returns a channel that is closed when the supervisor's snapshot changes
 	Ended    <-chan struct{}        // closed when the supervisor has ended
 	Post     func(supervisor.Event)
 	// Env returns the variables in the .env of a profile, or of the data directory for "". It may wait for a disk.

@@ -25,7 +25,7 @@ type marker struct {
 
 const (
 	firstMark  = 1 << 62
-	outerStep  = 1 << 40 // enough for four million runs
+	outerStep  = 1 << 40 // distance between the marks of two runs; enough for four million runs
 	nestedStep = 1 << 20 // enough for a million runs of an init inside a run
 )
 
@@ -89,7 +89,7 @@ func (t *Table) runOfUser(pid int, id uint64) uint64 {
 // Mark holds the mark of a process (see marker) and its real user. The real user stays the same when the process executes a
 // setuid program.
 type Mark struct {
-	Limit uint64 // 0 if unknown
+	Limit uint64 // the mark: the limit RLIMIT_RTTIME of the process; 0 if unknown
 	User  uint32
 }
 

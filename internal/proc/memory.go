@@ -101,8 +101,8 @@ func parseMemory(text []byte) uint64 {
 
 // ContainerMemory describes the memory of this container.
 type ContainerMemory struct {
-	Used    uint64  // without the file pages that the kernel can drop
-	Limit   uint64  // 0 for no limit
+	Used    uint64  // used memory in bytes, without the file pages that the kernel can drop
+	Limit   uint64  // memory limit in bytes; 0 for no limit
 	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
 }
 

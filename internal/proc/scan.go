@@ -23,7 +23,7 @@ const readSize = 4096
 type scanner struct {
 	dir     int       // descriptor of /proc, or -1 if /proc is not mounted
 	stats   []stat    // all visible processes; empty without /proc
-	scans   int       // number of scans
+	scans   int       // number of scans so far
 	at      time.Time // when the last scan was started
 	skipped time.Time // when Observe last found a scan unnecessary
 	dents   []byte

@@ -20,9 +20,9 @@ import (
 type Setup struct {
 	Nice       int      // added to the nice value of hinit
 	IOClass    int      // class of ioprio_set(2); 0 keeps the class of hinit
-	IOLevel    int      // level within the class; 0 is served first
+	IOLevel    int      // priority within IOClass; 0 is served first
 	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
-	Umask      string   // octal; "" keeps the umask of hinit
+	Umask      string   // umask in octal; "" keeps the umask of hinit
 	NoNewPrivs bool     // the process and its children gain no privileges when they execute a program
 	EnvFiles   []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= stores the content in NAME
 	Keep       []string // variables that EnvFiles must not change

@@ -28,11 +28,11 @@ type Spec struct {
 	ID       uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
 	Name     string                     // name of the service, for the tag in the environment
 	Path     string                     // program to execute; "" searches Argv[0] in the PATH of Env, unless it has a slash
-	Argv     []string                   // must not be empty
+	Argv     []string                   // the command with its arguments; must not be empty
 	Env      []string                   // the whole environment; Spawn adds the tag (TagVar) to it
 	Dir      string                     // working directory; "" keeps the directory of hinit
 	Pinned   bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
-	Cred     *Cred                      // nil keeps the identity of hinit
+	Cred     *Cred                      // identity of the process; nil keeps the identity of hinit
 	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
 	TTY      bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
 	Console  bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
@@ -296,7 +296,7 @@ func LookPath(name string, env []string) (string, error) {
 // Limit is a resource limit for setrlimit(2).
 type Limit struct {
 	Resource   int
-	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
+	Soft, Hard uint64 // the two limits; unix.RLIM_INFINITY is unlimited
 }
 
 // LimitsName is the argv[0] with which hinit executes its own binary in a new process, to set limits, change the user and then

@@ -25,7 +25,7 @@ type Table struct {
 	members      membership
 	heldByTracer []int     // dead main processes that a tracer holds, for the next calls of nextHeld
 	heldSearched time.Time // when nextHeld last searched
-	checkAt      time.Time // until this time findProgram does not check paths
+	checkAt      time.Time // time until which findProgram does not check paths
 }
 
 // run holds the table's data about the processes of one run.

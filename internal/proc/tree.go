@@ -22,7 +22,7 @@ type identity struct {
 
 // membership holds the results of one scan: to which run each process belongs.
 type membership struct {
-	scan           int                 // number of the scan
+	scan           int                 // number of the scan whose results these are
 	known          map[identity]uint64 // run numbers of living processes, without main processes
 	alive          map[uint64][]stat   // living processes by run number, without the main process
 	origins        map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process

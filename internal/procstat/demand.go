@@ -8,7 +8,7 @@ import (
 // Demand describes the load that all processes together cause. A number is 0 if the kernel does not report it.
 type Demand struct {
 	Runnable int // threads on this machine that are running or wait for a processor
-	Sockets  int // open sockets of this network namespace
+	Sockets  int // number of open sockets in this network namespace
 }
 
 // ReadDemand returns the current demand. It reads only /proc, so it does not wait for a disk. PID 1 calls it under the

@@ -19,15 +19,15 @@ const leastSecret = 8
 // three, so Hide skips them quickly.
 const (
 	isWord    = 1 << iota // part of a word: no token begins right after it
-	isToken               // a token of a known shape
-	isLiteral             // a value to hide
-	isOther               // other text that Hide has to examine
+	isToken               // a token of a known shape can begin with this byte
+	isLiteral             // a value to hide can begin with this byte
+	isOther               // other text that Hide has to examine can begin with this byte
 )
 
 // Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
 type Secrets struct {
 	kinds  [256]byte
-	values []secret // sorted by text; the first is empty
+	values []secret // the values to hide, sorted by text; the first is empty
 }
 
 // secret is a value to hide.

@@ -30,7 +30,7 @@ type envelope struct {
 // Program describes the program that Execute runs in place of this program.
 type Program struct {
 	Path  string          // path of the executable
-	Argv  []string        // includes argv[0]
+	Argv  []string        // arguments of the program, including argv[0]
 	Env   []string        // environment; Execute adds Var
 	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
 	State json.RawMessage // the state for the new program

@@ -49,7 +49,7 @@ var errTooFewPIDs = errors.New("the new program might not get its threads")
 // resumes them when it has its threads.
 type Halted struct {
 	Threads    int   // number of threads that the new program needs besides its first; this number of PIDs, plus a few, is free
-	Processors int   // GOMAXPROCS of the old program
+	Processors int   // number of processors that the old program used (GOMAXPROCS)
 	since      int64 // when the processes were stopped, by CLOCK_MONOTONIC, in nanoseconds
 	before     []int // processes that were already stopped before, and stay stopped
 }

@@ -17,7 +17,7 @@ type Gateway struct {
 	Start     bool      // whether to start the gateway
 	Down      bool      // whether its s6 service directory (slot) gets a down file, which keeps it down when the container starts
 	Used      time.Time // last use of the profile; zero if unknown
-	AwaitSlot bool      // answer returns only when the slot exists
+	AwaitSlot bool      // the function answer returns only when the slot exists
 
 	// Slotted is true if a client has made the s6 service directory (slot). Exports are the variables that the slot's run
 	// script exports.

@@ -52,7 +52,7 @@ type Options struct {
 	Serves        func() bool          // reports whether this init supervises the profiles and services
 	Change        func(*config.Config) // makes another configuration the current one
 	Remembers     bool                 // whether starts of scheduled tasks are stored on the volume
-	WarnNotStored func(error)          // called if such a start can't be stored
+	WarnNotStored func(error)          // called if the start of a scheduled task can't be stored on the volume
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
@@ -69,7 +69,7 @@ type Registry struct {
 	met needs
 
 	mu       sync.Mutex
-	follower Follower        // nil until Follow is called
+	follower Follower        // maintains the slots; nil until Follow is called
 	slots    map[string]slot // slots, by the name of the service
 	down     map[string]bool // whether a profile's slot has a down file; no entry if unknown
 	present  map[string]bool // profiles that are on the volume, as far as is known

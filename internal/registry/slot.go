@@ -28,11 +28,11 @@ type Slot struct {
 	Down bool              // whether the slot has a down file, which keeps the service down when the container starts
 	Argv []string          // the command and its arguments
 	Env  map[string]string // variables in addition to the container's variables
-	Dir  string            // "" if the command may run in any directory
-	Cred *proc.Cred        // nil for the user who runs the slot's run script
+	Dir  string            // working directory; "" if the command may run in any directory
+	Cred *proc.Cred        // user of the command; nil for the user who runs the slot's run script
 
 	Finish bool  // the slot has a finish script, which keeps the service down after the exit codes in ParkOn
-	ParkOn []int // exit codes, see Finish
+	ParkOn []int // exit codes after which the finish script keeps the service down
 
 	Log         string // directory of the log, or "" for no log
 	LogSizeMB   int

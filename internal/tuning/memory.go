@@ -63,7 +63,7 @@ func memoryLimit(cgroup string) (limit int, ok bool) {
 // Releaser returns unused memory to the kernel when PID 1 becomes idle. This happens after the boot, after a burst of starts or
 // crashes, and after requests to the control API. The zero value is ready to use. Only one goroutine may use it.
 type Releaser struct {
-	last uint64 // size of the heap after the last release
+	last uint64 // size of the heap in bytes after the last call of Release
 }
 
 // Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after

@@ -27,7 +27,7 @@ import (
 // Culprit is a file that Repair found with another owner than the agent. The process that created it is unknown.
 type Culprit struct {
 	Path string
-	UID  uint32 // the former owner
+	UID  uint32 // uid of the former owner of the file
 	Err  string // why the owner could not be changed; "" after a success
 }
 

@@ -33,7 +33,7 @@ type StepRecord struct {
 	o       Options
 	version string
 	planted bool                     // the record comes from the image, because this boot has filled the data directory
-	known   map[string]*recordedStep // by the key of the step
+	known   map[string]*recordedStep // the steps whose success can be recorded, by the step's key
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without ignoredVariables
@@ -46,7 +46,7 @@ type recordedStep struct {
 	hook                boot.Hook
 	volume, vars, image []string      // the inputs: files in the data directory, variables, other files
 	read                chan struct{} // closed when seal and now have been set
-	seal                string        // see Options.sealNumber
+	seal                string        // build number of the unchanged image, see Options.sealNumber; "" if it has changed
 	now                 kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
 }
 

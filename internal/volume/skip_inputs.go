@@ -39,7 +39,7 @@ type source interface {
 // the last directory open for the next file.
 type volumeSource struct {
 	top, last *fsutil.Dir
-	rel       string // path of last
+	rel       string // path of the directory last
 }
 
 func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {

@@ -49,12 +49,12 @@ type hub struct {
 	mu      sync.Mutex
 	status  client.Status
 	used    measured
-	at      time.Time // when the status was stored
+	at      time.Time // when the newest status was stored
 	fault   string    // reason why hinit does not answer; "" if hinit answers
 	page    *version
 	past    []*version // the latest versions, including page
 	events  []client.Event
-	changed chan struct{} // closed at the next version
+	changed chan struct{} // closed when the next version of the page exists
 	readers int
 	wanted  chan struct{} // signals that a reader has joined
 	idle    time.Time     // when the last reader left

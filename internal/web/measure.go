@@ -160,10 +160,10 @@ const (
 
 // usageHistory is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
 type usageHistory struct {
-	cpu, memory []float32 // used processors, and bytes of memory
+	cpu, memory []float32 // number of used processors, and bytes of memory, in each period
 	run         float64   // processor time of the unfinished period
-	most        uint64    // maximum memory in that period
-	lines       [2]string // the values as graphs
+	most        uint64    // maximum memory in the unfinished period, in bytes
+	lines       [2]string // the graphs of cpu and memory, as SVG paths
 }
 
 // add adds a measurement. passed is the time since the previous one. If over is true, the measurement is the last one of a period

@@ -44,7 +44,7 @@ type Options struct {
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine besides localhost, for requests without a token
 	Open     bool         // also accept any IP address as the host in requests
-	Log      *slog.Logger // nil for none
+	Log      *slog.Logger // log for errors of the server; nil for none
 }
 
 var (

@@ -52,9 +52,9 @@ func Open(root string) (*DB, error) {
 // Indexes of the fields in a line of passwd(5) or group(5).
 const (
 	fieldName    = 0
-	fieldID      = 2 // the uid of a user, the gid of a group
-	fieldGID     = 3 // the gid of a user
-	fieldMembers = 3 // the members of a group
+	fieldID      = 2 // index of the uid of a user, or of the gid of a group
+	fieldGID     = 3 // index of the gid of a user
+	fieldMembers = 3 // index of the members of a group
 	fields       = 4 // minimum number of fields in a valid line
 )
 

@@ -203,7 +203,7 @@ func (b *bundle) collect(parts []part) []part {
 type capture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	most int // maximum size of text in bytes
+	most int // maximum size of the stored text in bytes
 	done bool
 }
 

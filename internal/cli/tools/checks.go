@@ -96,7 +96,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 type checksOrder struct {
 	now   bool          // run the checks now; refused if the checks are paused
 	pause time.Duration // length of the pause; 0 ends a pause
-	doing string        // completes "cannot …"
+	doing string        // what the order does: the words after "cannot" in errors
 }
 
 // giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the

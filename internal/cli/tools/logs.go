@@ -160,7 +160,7 @@ type logReading struct {
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
-		line []byte // valid until the next call of next
+		line []byte // the current line; valid until the next call of next
 		next func() (at time.Time, line []byte, more bool)
 		more bool
 	}

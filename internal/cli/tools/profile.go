@@ -41,12 +41,12 @@ The agent's own command does the work where it has one (agent.profile_create and
 // manager carries out the subcommands of hinit profile.
 type manager struct {
 	*cli.Terminal
-	doing string // the action, which completes "cannot …" in messages
+	doing string // what the command does: the words after "cannot" in errors
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
 	store *profiles.Store
-	cl    *dial.Client // nil if no init answers
+	cl    *dial.Client // connection to the init; nil if no init answers
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {

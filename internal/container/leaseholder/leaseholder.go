@@ -86,7 +86,7 @@ type Lease struct {
 
 // state is the state of the lock, which status shows.
 type state struct {
-	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
+	name   string // the state in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // reason, for people; "" while another process holds the lock
 	holder func() lease.Holder // returns the other process that holds the lock; nil if no process holds it

@@ -28,11 +28,11 @@ import (
 // Options are the parts that Logs work with. The functions may be called from any goroutine.
 type Options struct {
 	Config func() *config.Config
-	Actor  *fsutil.Actor // identity for writing the files
+	Actor  *fsutil.Actor // identity with which the log files are written
 	// Secrets returns the secrets in a profile's .env. The result more reports whether some secrets were left out. Secrets may
 	// wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
-	Pack    gzipped.Packer                   // compresses archives
+	Pack    gzipped.Packer                   // compresses archives (rotated log files)
 	Wrote   func()                           // called after a service has written; it must not block
 	Say     func(format string, args ...any) // writes a line to the container log
 	Warn    func(format string, args ...any) // writes a warning to hinit's log once, and shows the warning in status

@@ -30,8 +30,8 @@ const secondInterrupt = 3 * time.Second
 
 // Signals receives the signals to PID 1 and translates them into events for the supervisor.
 type Signals struct {
-	Children chan os.Signal // SIGCHLD
-	Orders   chan os.Signal // signals that hinit acts on, see Event
+	Children chan os.Signal // receives SIGCHLD
+	Orders   chan os.Signal // receives the signals that hinit acts on, see Event
 
 	faults    <-chan os.Signal // wakes ReportFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool

@@ -49,7 +49,7 @@ type Table struct {
 	random func() float64 // returns a number in [0,1), for the jitter
 
 	ctx    context.Context //nolint:containedctx // context of the last Serve
-	server *scheduler      // nil while there is no schedule
+	server *scheduler      // the running scheduler; nil while there is no schedule
 	saving atomic.Bool
 }
 
@@ -117,7 +117,7 @@ type scheduler struct {
 	changes chan map[string]config.Schedule
 	done    chan struct{}
 	rows    map[string]*row
-	seen    time.Time            // last check of the clock
+	seen    time.Time            // time of the last check of the clock
 	last    map[string]time.Time // last start of the tasks that make up for missed times
 	unsaved bool
 }

@@ -53,8 +53,8 @@ type Maker struct {
 	env               atomic.Pointer[[]string] // the container's environment
 	home              atomic.Pointer[string]
 	ownGatewayAllowed sync.Map                          // profiles with their own gateway although the default gateway serves them, see AllowOwnGateway
-	topology          atomic.Pointer[profiles.Topology] // nil until SetTopology
-	groups            atomic.Pointer[cgroupState]       // nil until a service needs a group
+	topology          atomic.Pointer[profiles.Topology] // topology from SetTopology; nil before its first call
+	groups            atomic.Pointer[cgroupState]       // the prepared control group; nil until a service needs a group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
 	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway that Gateway made

@@ -13,7 +13,7 @@ import (
 
 // venv is the Python virtual environment of the agent's program.
 type venv struct {
-	binary string // the agent's program
+	binary string // path of the agent's program
 	root   string // "" if the program is not in a virtual environment
 	prompt string
 }

@@ -14,21 +14,21 @@ type Grade int
 // but does not do its work. The web page and hinit-top count both as "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
-	Off            // down, as ordered
-	Changing       // starting or stopping
-	Ailing         // up, with a problem
-	Trouble        // crashes, or does not start by itself
+	Off            // the service is down, as ordered
+	Changing       // the service is starting or stopping
+	Ailing         // the service is up, with a problem
+	Trouble        // the service crashes, or does not start by itself
 )
 
 // The kinds of problems, as in the metric hinit_service_problem.
 const (
 	ProblemFailed    = "failed"     // the service cannot be started as it is defined
-	ProblemParked    = "parked"     // another start is pointless until its inputs change
-	ProblemCrashLoop = "crash-loop" // too many fast exits
+	ProblemParked    = "parked"     // the service stays down until its inputs change
+	ProblemCrashLoop = "crash-loop" // the service has exited too often soon after its start
 	ProblemBackoff   = "backoff"    // the service has ended and waits for its next start
 	ProblemUnserved  = "unserved"   // the profile is wanted, and no gateway serves it
 	ProblemDeaf      = "deaf"       // the gateway is up, but takes no messages
-	ProblemCheck     = "check"      // a check fails
+	ProblemCheck     = "check"      // a health check of the service fails
 	ProblemPaused    = "paused"     // a signal such as SIGSTOP has stopped the process
 	ProblemOther     = "other"      // the service is ready, but has a problem that the note describes
 	ProblemNotReady  = "not-ready"  // the service is up, but has not reported readiness yet

@@ -46,7 +46,7 @@ type Queues struct {
 	backend Backend
 
 	mu     sync.Mutex
-	queues map[string]*queue // by profile; only profiles that have orders
+	queues map[string]*queue // queues by profile; a profile without orders has none
 }
 
 // New returns Queues without orders.
@@ -74,7 +74,7 @@ type Order struct {
 	acted        bool      // the supervisor has received the order; failed and effect are the result
 	failed       error
 	effect       string
-	replaced     bool   // a newer order has replaced this one
+	replaced     bool   // a newer order has replaced this order
 	replacedBy   *Order // the newer order, if it asks for the same state: its result is the result of both
 	err          error  // the result of the order
 }

@@ -15,7 +15,7 @@ import (
 // The exit codes of s6's tools.
 const (
 	exitDone     = 0
-	exitNo       = 1 // the answer to the question is no
+	exitNo       = 1 // the answer to the tool's question is no
 	exitTimeout  = 99
 	exitUsage    = 100
 	exitNotAlive = 102 // s6-svc: no supervisor is listening

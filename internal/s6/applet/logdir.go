@@ -28,8 +28,8 @@ type logDir struct {
 	warn    func(string)
 	dir     int // descriptor of the directory; lock and current are descriptors too
 	lock    int
-	current int    // -1 while the file can't be opened
-	size    uint64 // size of current, including pending output
+	current int    // descriptor of the file current; -1 while the file can't be opened
+	size    uint64 // size of the file current in bytes, including pending output
 
 	pending []byte    // output that has not been written yet
 	starts  []int     // offsets in pending at which a new file begins

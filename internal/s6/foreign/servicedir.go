@@ -33,7 +33,7 @@ func IDOf(info fs.FileInfo) ID {
 type Place struct {
 	Path      string // path of the directory in the scan directory
 	ID        ID
-	Root      bool     // the service runs as root
+	Root      bool     // the service of this directory runs as root
 	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
 	Complaint string   `reexec:"Said"` // the last error about the directory that was reported
 

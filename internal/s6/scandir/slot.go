@@ -36,7 +36,7 @@ type Slot struct {
 
 // entry is the scanner's state for one name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // nil if no slot has the name
+	Slot    *Slot            // the slot with this name; nil if there is none
 	Service *foreign.Service // the service of a foreign directory; stays until the service has ended
 	Refused foreign.ID       // the directory of this name that the scanner has refused and reported
 

@@ -10,8 +10,8 @@ import (
 // Files holds the scripts that hinit writes into a slot. hinit never runs them, but people can.
 type Files struct {
 	Run    string
-	Finish string // "" for none
-	Log    string // script log/run; "" for none
+	Finish string // the script finish; "" for none
+	Log    string // the script log/run; "" for none
 }
 
 // With these modes, the agent's user can query and control a service with the tools of s6 (contract of s6, section 5.1).

@@ -25,7 +25,7 @@ const (
 	Bad         // a service that needs attention
 	Key         // a key to press
 	Marked      // a service that is marked for an order
-	Found       // match of a search
+	Found       // text that matches a search
 	Figure      // part of a graph
 	roles
 )

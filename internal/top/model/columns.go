@@ -79,7 +79,7 @@ type column struct {
 }
 
 const (
-	noteMinimum = 8  // with less room, the note is left out
+	noteMinimum = 8  // minimum width of the note; with less room, the note is left out
 	shortNote   = 20 // minimum room for the note that the five most useful optional columns must leave
 	longNote    = 40 // minimum room for the note that all other optional columns must leave
 	widestName  = 40 // maximum width of the name column

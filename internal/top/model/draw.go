@@ -13,7 +13,7 @@ import (
 type screenLayout struct {
 	head  int // line with the column titles of the table; -1 if the table is not shown
 	rows  int // number of rows of the table
-	pane  int // line with the title of the pane
+	pane  int // number of the line with the title of the pane
 	lines int // number of lines of the pane below its title
 }
 

@@ -71,14 +71,14 @@ type Order struct {
 // Result is an order that has ended, with its error.
 type Result struct {
 	Order
-	Err error // nil on success
+	Err error // error of the order; nil on success
 }
 
 // DataNeeds lists the data that the screen needs from its sources now.
 type DataNeeds struct {
 	Log    Log
 	Inside ID  // service whose processes and environment are shown; zero for none
-	PID    int // main process of that service
+	PID    int // PID of the main process of the service in Inside
 	Events bool
 }
 

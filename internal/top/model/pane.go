@@ -44,7 +44,7 @@ type pane struct {
 	search       string
 	before       bool           // show the log of the run that ended last
 	least        loglevel.Level // minimum level of the lines to show; 0 for all
-	of           Log            // the log to which lines belong
+	of           Log            // the log to which the lines in the pane belong
 	lines        []LogLine
 	levels       loglevel.Tracker
 	events       []hostEvent

@@ -49,8 +49,8 @@ const (
 type table struct {
 	rows     []row
 	at       rowID // row with the cursor; zero for the first row
-	index    int   // index of that row
-	top      int   // first row on the screen
+	index    int   // index of the row with the cursor
+	top      int   // index of the first row on the screen
 	sort     order
 	reversed bool
 	groups   grouping
