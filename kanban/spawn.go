@@ -91,7 +91,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // another program has reclaimed the task
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed
 		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:

@@ -41,7 +41,7 @@ type source struct {
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
-	waiting     int   // queued bytes
+	waiting     int   // number of queued bytes
 	dropped     int64 // number of dropped lines that the next notice reports; later lines wait for this notice
 	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
@@ -66,7 +66,7 @@ type console struct {
 	mode   ConsoleMode
 	mask   bool
 	warn   func(service, message string)
-	blocks sync.Pool // spare *block values, empty
+	blocks sync.Pool // empty *block values to reuse
 	output
 	reader progress
 
@@ -78,7 +78,7 @@ type console struct {
 	pumps        []*waiter // pumps that wait for room, in the order of arrival
 	noWaiting    bool      // pumps must not wait, because they are about to stop
 	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
-	dead         bool      // the reader is gone
+	dead         bool      // the console's reader is gone
 	closing      bool
 	drainWaiters []chan struct{} // channels of whenWritten, to close when nothing is queued
 	stamp        []byte          // current time for JSON lines, formatted once for each batch
@@ -334,6 +334,6 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.enqueue(w.source, chunk, mode, true) // the init itself never waits
+	w.console.enqueue(w.source, chunk, mode, true) // true, because the init itself never waits
 	return len(p), nil
 }

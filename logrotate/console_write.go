@@ -14,7 +14,7 @@ import (
 
 // output is the file to which a console writes. Only the writing goroutine uses the fields, except raw.
 type output struct {
-	raw     syscall.RawConn // the file
+	raw     syscall.RawConn // the file for system calls
 	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
 	regular bool
 	device  bool

@@ -115,7 +115,7 @@ func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 			cut--
 		}
 		if !utf8.RuneStart(line[cut]) {
-			cut = limit // not UTF-8: cut anywhere
+			cut = limit // the bytes are not UTF-8, so cut anywhere
 		}
 		*out = append(l.begin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)

@@ -18,7 +18,7 @@ type Log struct {
 	name    string
 	profile string
 	path    string
-	file    *file     // nil: console only
+	file    *file     // the log file; nil: the log goes only to the console
 	sources [2]source // one for stdout, one for stderr
 
 	// set.mu guards current, streams and dropped.
@@ -28,8 +28,8 @@ type Log struct {
 
 	counters counters
 	limiter  limiter
-	secrets  atomic.Pointer[redact.Secrets] // nil: none
-	watcher  atomic.Pointer[func([]byte)]   // nil: no watcher
+	secrets  atomic.Pointer[redact.Secrets] // known secrets of the service; nil: none
+	watcher  atomic.Pointer[func([]byte)]   // function that [Log.Watch] has registered; nil: none
 }
 
 type counters struct {

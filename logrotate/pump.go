@@ -107,7 +107,7 @@ func (r *run) answerRequest(q *tailRequest) {
 // mu.
 type stream struct {
 	run      *run
-	index    int        // 0 stdout, 1 stderr
+	index    int        // 0 for stdout, 1 for stderr
 	mu       sync.Mutex // guards file, which wake uses and changePace replaces; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
@@ -116,7 +116,7 @@ type stream struct {
 	pace     pace
 	direct   int // descriptor that the pump reads without the poller during a flood; otherwise -1
 	stopping atomic.Bool
-	freezing atomic.Bool // set when [Set.Freeze] stops the pump
+	freezing atomic.Bool // true while [Set.Freeze] stops the pump
 
 	buf   *[]byte // from the pool; nil unless the buffer holds data
 	n     int

@@ -10,7 +10,7 @@ import (
 
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
-	rate   atomic.Int64 // lines per second; 0: no limit
+	rate   atomic.Int64 // maximum number of lines per second; 0: no limit
 	active atomic.Bool  // some suppressed lines are not yet reported by a record
 
 	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to the console and the file.
@@ -21,7 +21,7 @@ type limiter struct {
 
 	mu         sync.Mutex  // never held across I/O
 	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
-	since      time.Time   // start of the current second
+	since      time.Time   // start of the current second, in which lines are counted
 	taken      int64
 	suppressed [2]int64  // suppressed lines that the next record must report, by stream
 	limit      int64     // the rate that was exceeded

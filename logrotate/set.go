@@ -24,7 +24,7 @@ const readSize = 64 << 10
 // Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
 	opts         Options
-	consoles     [2]*console  // stdout, stderr
+	consoles     [2]*console  // the consoles for stdout and stderr
 	inputs       sync.Pool    // *[]byte with room for an unfinished line (MaxLine), followed by readSize
 	outputs      sync.Pool    // empty *[]byte for formatted lines
 	memoryBudget bufferBudget // memory limit for unfinished and kept lines
@@ -36,7 +36,7 @@ type Set struct {
 	live   map[*stream]struct{}
 	unused writers       // writers to reuse, from files that no log uses any more
 	idle   chan struct{} // closed when Close was called and live is empty
-	pause  *freezeCall   // nil while the pumps run
+	pause  *freezeCall   // state of the call of Freeze; nil while the pumps run
 
 	background sync.WaitGroup // counts the short-lived goroutines, for which flush waits
 	compressor *gzipped.Compressor

@@ -17,7 +17,7 @@ const (
 	bootLog    = logsDir + "/container-boot.log"
 	bootLogMax = 262144 // bytes; a larger log is rotated before the next boot adds lines
 
-	bootLogTime = "2006-01-02T15:04:05-0700" // local time
+	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
 )
 
 // appendBootLog adds a line to the boot log for each decision of Reconcile. If the log has become too large, it first renames it

@@ -27,7 +27,7 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 // listing is the result of reading profiles/. Each list is sorted by bytes, and has at most as many entries as the limit on
 // profiles allows.
 type listing struct {
-	marked          []string // profiles
+	marked          []string // names of the profiles
 	unmarked        []string // directories that would be profiles if they had the marker
 	profilesLeftOut bool     // some profiles were dropped because of the limit
 	unmarkedLeftOut bool     // some directories without the marker were dropped because of the limit

@@ -17,7 +17,7 @@ const envFile = ".env"
 type Info struct {
 	Profile Profile
 	Active  bool  // the agent's commands use this profile when no name is given
-	State   State // see [Store.ReadState]
+	State   State // state of the gateway, see [Store.ReadState]
 }
 
 // List describes each profile that [Store.Discover] finds, in the same order. For a state file that can't be read, it adds a

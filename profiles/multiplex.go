@@ -152,7 +152,7 @@ func agentSetting(config, wanted string) setting {
 		open = nil
 		depth := len(line) - len(body)
 		if depth == 0 && (line == "..." || line == "---" && (top.found || nested.found)) {
-			break // ignore later documents
+			break // ignore the later YAML documents in the file
 		}
 		key, value, isPair := yamlPair(body)
 		found := isPair && key == wanted

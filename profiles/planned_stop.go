@@ -30,7 +30,7 @@ const (
 // plannedStop is the content of plannedStopFile.
 type plannedStop struct {
 	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"` // null if unknown
+	TargetStartTime *uint64 `json:"target_start_time"` // start time of the target process; null if unknown
 	StopperPID      int     `json:"stopper_pid"`
 	WrittenAt       string  `json:"written_at"`
 }

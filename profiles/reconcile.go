@@ -68,8 +68,8 @@ type BootOptions struct {
 // Decision is the decision of Reconcile about one profile.
 type Decision struct {
 	Profile    Profile
-	PriorState string // see [State.Prior]
-	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
+	PriorState string // state by which the boot decides, see [State.Prior]
+	PriorExit  string // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
 	Start      bool      // whether the boot starts the gateway; if so, Action is ActionStarted
 	Used       time.Time // when the agent was last used, according to the timestamps of its files

@@ -54,7 +54,7 @@ type State struct {
 
 	Platforms int    // number of the gateway's chat platforms
 	Troubled  int    // number of platforms that are retrying or have failed
-	platforms string // result of Trouble
+	platforms string // the text that Trouble returns
 
 	HasServed bool   // served_profiles exists: the gateway reports which profiles it serves
 	served    string // the names in served_profiles, with "/" before, between and after the names
@@ -192,7 +192,7 @@ func parseState(data []byte) (State, error) {
 // the file's content. The messages must also be short enough for a table that people read.
 const (
 	maxWord            = 64
-	maxServed          = 2000 // the default of profiles.max
+	maxServed          = 2000 // maximum number of served profiles: the default of profiles.max
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )

@@ -83,7 +83,7 @@ type notifications struct {
 
 // lastScan describes the last full scan of the volume.
 type lastScan struct {
-	scannedAt   time.Time // when the scan began
+	scannedAt   time.Time // when the last full scan began
 	notBefore   time.Time // a notification must not start a full scan before this time
 	dir         stamp     // metadata of profiles/ at the last scan
 	dirComplete bool      // while dir is unchanged, the names in profiles/ are unchanged too
@@ -91,7 +91,7 @@ type lastScan struct {
 
 // pending says what the watcher must scan next because of notifications, and when.
 type pending struct {
-	changedHomes map[string]bool // homes to scan
+	changedHomes map[string]bool // names of the profiles whose homes must be scanned
 	changedNames map[string]bool // changed names in profiles/
 	dirtyAll     bool
 	soon         bool      // an early scan is pending, see WatchOptions.SettleEarly
@@ -102,7 +102,7 @@ type pending struct {
 
 // request is a waiting call of Rescan or Find.
 type request struct {
-	profile string // "" for all profiles
+	profile string // name of the profile to look for; "" for all profiles
 	reply   chan error
 }
 
@@ -111,7 +111,7 @@ type scanned struct {
 	profile       Profile
 	scannedAt     time.Time // when the last scan of the profile began
 	state         State
-	beat          time.Time // time of the last beat
+	beat          time.Time // time of the last Beat event
 	stateStamp    stamp     // stamp of the state file
 	stateComplete bool      // while stateStamp is unchanged, state is unchanged too
 	inputs        [3]stamp

@@ -18,14 +18,14 @@ import (
 type List struct {
 	Dir string // directory of the archives
 
-	names  []string // without the suffix Packed, oldest first
+	names  []string // names of the archives without the suffix Packed, oldest first
 	newest time.Time
 }
 
 // Limits says how many archives [List.Prune] keeps, and for how long.
 type Limits struct {
 	Archives int
-	MaxAge   time.Duration // 0: no limit
+	MaxAge   time.Duration // maximum age of an archive; 0: no limit
 	Room     int64         // total size of all archives in bytes; negative: no limit
 }
 

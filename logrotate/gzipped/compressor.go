@@ -36,7 +36,7 @@ type Archives struct {
 // Result is the outcome of compressing one log's archives.
 type Result struct {
 	Again bool   // some archives are still too young; call the Packer again
-	Error string // "" if there was no error
+	Error string // text of the error, or "" if there was none
 }
 
 // Packer compresses the archives of logs. The parameter young is the minimum age: the Packer skips archives that were rotated

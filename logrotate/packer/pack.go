@@ -81,7 +81,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 			continue
 		}
 		if err = p.pack(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
-			err = nil // pruned during the compression, or abandoned
+			err = nil // the archive was pruned during the compression, or abandoned
 		}
 		if err != nil {
 			break
@@ -131,7 +131,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		// errors.
 		_ = parent.SyncName(whole)
 		err = parent.Remove(from)
-		if errors.Is(err, fs.ErrNotExist) { // pruned during the compression
+		if errors.Is(err, fs.ErrNotExist) { // the archive was pruned during the compression
 			_ = parent.Remove(whole)
 			return errAbandoned
 		}

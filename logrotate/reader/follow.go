@@ -49,7 +49,7 @@ type Options struct {
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10 // bytes per read
+	readSize       = 64 << 10 // number of bytes per read
 )
 
 // Read calls emit for each line of the history that o selects, oldest line first. With Follow it then emits every new line,

@@ -29,7 +29,7 @@ type directory struct {
 	*os.Root
 
 	file *os.File // the directory itself, opened as a file
-	name string   // its name in the parent directory
+	name string   // name of the directory in its parent directory
 }
 
 // openReal opens the subdirectory called name of the directory in. It refuses a symbolic link, because an agent could have

@@ -95,7 +95,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		}
 		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
-				s.changed++ // the file is gone
+				s.changed++ // the file is gone, which counts as a change
 			}
 		}
 		if s.changed == 0 || s.pass == maxPasses {

@@ -37,7 +37,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 			return err
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // left by a crash
+		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
 			return err
 		}
 		err := fillHome(s, d, temp, name)
@@ -88,7 +88,7 @@ func Delete(s *profiles.Store, name string) error {
 			}
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.OldPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // left by a crash
+		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
 			return err
 		}
 		if err := d.Rename(home, temp); err != nil { // for example, a mount point can't be renamed

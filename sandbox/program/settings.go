@@ -58,7 +58,7 @@ func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":
 		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
-	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // the last condition is true for NaN
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // true for NaN
 		return errors.New("a limit must be a number, 0 or more")
 	}
 	return nil

@@ -161,8 +161,8 @@ func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (
 type planned struct {
 	from    outsideProfile
 	name    string // name of the profile in the fleet
-	step    string // what happens, for people
-	refused string // why it can't happen, or ""
+	step    string // the steps of the import or export, for people
+	refused string // why the import or export can't happen, or ""
 }
 
 // printPlans prints the plans if all is true. It returns an error if one of the plans is refused.

@@ -27,7 +27,7 @@ const (
 	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that is about to be given to another host
 	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host, with its receipt in NAME.UID.NONCE.json
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that no object refers to
-	backupsDir  = storeDir + "/backups"  // archives for spec.recover
+	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
 	partDir     = storeDir + "/part"     // incomplete data, see partial; everything else in here is removed when the store is opened
 	profilesDir = "profiles"
 )
@@ -46,7 +46,7 @@ type Store struct {
 const defaultIdleTimeout = 5 * time.Minute
 
 const (
-	maxIdleTimeout = 2 * time.Hour // limits idleTimeoutOf
+	maxIdleTimeout = 2 * time.Hour // the maximum result of idleTimeoutOf
 	slowestRead    = 10 << 20      // bytes per second: the lowest speed expected of a host that reads already sent data twice
 )
 

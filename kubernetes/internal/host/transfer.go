@@ -223,12 +223,12 @@ func (o *offers) listen() error {
 	o.listener, o.sum = l, hex.EncodeToString(sum[:])
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection is a line
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // debug level, because each broken connection causes a line
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, callKey{}, c.(*tls.Conn).NetConn())
 		},
 	}
-	server.SetKeepAlivesEnabled(false)  // a connection has one request
+	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
 	go func() { _ = server.Serve(l) }() // Serve ends with the listener
 	return nil
 }

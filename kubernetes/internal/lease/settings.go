@@ -36,7 +36,7 @@ const (
 type Settings struct {
 	Name, Namespace string
 	Identity        string        // identifies this pod; no other pod may ever have the same identity
-	Duration        time.Duration // whole seconds
+	Duration        time.Duration // duration of the Lease in whole seconds
 	Socket          string        // the socket on which the init receives datagrams
 	API             *rest.Config
 }

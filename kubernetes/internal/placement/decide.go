@@ -38,7 +38,7 @@ type Host struct {
 	Name      string
 	Ordinal   int
 	For       string // the only profile that the host takes, or "" for a host that takes any
-	Zone      string // the value of the topology key
+	Zone      string // the value of the topology key on the host's node
 	Trouble   string // why the host can't be used, or "" if it can
 	Ready     bool   // the host can take profiles
 	Updated   bool   // the host has the wanted image

@@ -138,7 +138,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 		}
 	}
 	slices.Sort(rooms)
-	for _, p := range r.profiles { // the largest first, within a priority
+	for _, p := range r.profiles { // in each priority, the largest profile comes first
 		if p.Owner != host.Name || p.To != "" {
 			continue
 		}

@@ -143,7 +143,7 @@ func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum 
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
 		return nil, "", err
 	}
-	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller replaces the pods
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller itself replaces the pods
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
 	pod.Spec.ServiceAccountName = Account(p.Name)
