@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// socketName is the file name of the control socket. runtimeDir is the default directory that holds it.
+// socketName is the file name of the control socket. runtimeDir is the default directory that holds the socket.
 const (
 	socketName = "control.sock"
 	runtimeDir = "/run/hinit"
 )
 
 // SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, in order of
-// preference. socket is the configured path, or "". The first path is socket, or without it the path in HINIT_RUNTIME_DIR. Then
-// come /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
+// preference. The parameter socket is the configured path, or "". The first path is socket, or without it the path in
+// HINIT_RUNTIME_DIR. Then come /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)

@@ -308,7 +308,7 @@ type Env func(name string) string
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
 // Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if set. Otherwise it is
-// derived from HERMES_HOME, which may be the home directory of a single profile. home is the user's home directory.
+// derived from HERMES_HOME, which may be the home directory of a single profile. The parameter home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expand(dir, home)

@@ -25,8 +25,8 @@ import (
 // whenever this process closes another descriptor of the board's file.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a database file with the SQLite settings that all writers of the board use. It allows only one connection,
-// so a caller must read all rows before the next query. mode is "rwc", "rw", "ro", or [unchanging].
+// connect opens a database file with the SQLite settings that all writers of the board use. It allows only one connection, so a
+// caller must read all rows before the next query. The parameter mode is "rwc", "rw", "ro", or [unchanging].
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
 	query := url.Values{"_pragma": {
@@ -73,8 +73,8 @@ func isCode(err error, codes ...int) bool {
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. now is the time that it stores in all rows it writes. After the first error, later calls do nothing,
-// and the transaction fails with that error. So its methods return no errors.
+// tx is a write transaction. The field now is the time that the transaction stores in all rows it writes. After the first error,
+// later calls do nothing, and the transaction fails with that error. So its methods return no errors.
 type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call

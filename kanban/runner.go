@@ -85,7 +85,7 @@ const (
 	NeverStarted // the runner is sure that no worker of this run exists or will exist
 )
 
-// WorkerReport is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if it has ended.
+// WorkerReport is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if the worker has ended.
 type WorkerReport struct {
 	Liveness Liveness
 	Worker   Worker

@@ -29,7 +29,7 @@ const (
 )
 
 // file writes the log file at one path. All streams of a service share it, and so do a Log and its successor with the same path.
-// mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
+// The mutex mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
 	set  *Set
 	path string
@@ -74,8 +74,8 @@ type rotation struct {
 	rotateAt  time.Time // after a failed rotation: time of the next attempt
 }
 
-// writeLines adds timestamps to the complete lines in chunk and writes them. buf is scratch space with room for at least one line
-// of the maximum length.
+// writeLines adds timestamps to the complete lines in chunk and writes them. The parameter buf is scratch space with room for at
+// least one line of the maximum length.
 func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -386,7 +386,7 @@ func (s *Set) resumeFile(in handedFile) {
 }
 
 // addUnsentNotices makes the console write notices about lines that the previous program read but did not write there. lines maps
-// the name of each service to the number of these lines. stream is 0 for stdout and 1 for stderr.
+// the name of each service to the number of these lines. The parameter stream is 0 for stdout and 1 for stderr.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

@@ -54,9 +54,9 @@ type Options struct {
 	// Wrote is called after lines of a service have been written. The goroutine that reads the service's output calls it. It must
 	// not block. It may be nil.
 	Wrote func()
-	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
-	// Open, or "" for the console. Warn must not block. It must not call any method of Log or Set; it may write to a writer from
-	// [Set.Console]. Nil discards warnings.
+	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. The parameter service is the
+	// name given to Open, or "" for the console. Warn must not block. It must not call any method of Log or Set; it may write to
+	// a writer from [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
 	period       time.Duration // in place of the constant period; tests set a shorter time

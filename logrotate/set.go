@@ -70,9 +70,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and creates it if necessary. profile is the name shown on the console; ""
-// means name. file is the path of the log file, which the first line creates; "" means console only. If the log exists, Open
-// ignores the other arguments. It doesn't block.
+// Open returns the log of the service called name, and creates it if necessary. The parameter profile is the name that the
+// console shows; "" means the same as name. The parameter file is the path of the log file, which the first line creates; ""
+// means console only. If the log exists, Open ignores the other arguments. It doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,8 @@ type dirWatches struct {
 }
 
 // isRemote reports whether path is on a file system that can be changed from outside this kernel: by another machine, a daemon or
-// a hypervisor. inotify doesn't report such changes. dev is the device of the file system, and each device is checked only once.
+// a hypervisor. inotify doesn't report such changes. The parameter dev is the device of the file system. isRemote checks each
+// device only once.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {

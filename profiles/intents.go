@@ -260,9 +260,9 @@ func (in *Intents) recordMissing(profile string, missing time.Time) {
 // matches reports whether the order i is on the disk and the state st agrees with this order.
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
-// writtenAt returns the time at which the state file was written. written is the file's modification time. writtenAt returns
-// written if that time is plausible, and now otherwise. A time in the future is not plausible. Neither is a time before the
-// order, which a copy of an old file can have.
+// writtenAt returns the time at which the state file was written. The parameter written is the file's modification time.
+// writtenAt returns this time if it is plausible, and the time now otherwise. A time in the future is not plausible. Neither is a
+// time before the order, which a copy of an old file can have.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now

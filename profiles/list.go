@@ -192,7 +192,7 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError returns the error for a directory that has more profiles than the limit. path is the directory, and the parameter
+// limitError returns the error for a directory that has more profiles than the limit. The parameter path is the directory, and
 // most is the limit.
 func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)

@@ -124,7 +124,7 @@ func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting returns the value of a key in the agent's configuration. config is the text of config.yaml, and the parameter
+// agentSetting returns the value of a key in the agent's configuration. The parameter config is the text of config.yaml, and
 // wanted is the key. The key can be at the top level or below "gateway"; the top level wins.
 //
 // agentSetting scans lines and is not a YAML parser, because PID 1 must boot whatever the file contains. It understands block
@@ -223,8 +223,8 @@ func jsonSetting(config, wanted string) setting {
 	return setting{}
 }
 
-// flowSetting returns the value of one key in a flow mapping. value is the mapping, such as "{a: b, multiplex_profiles: true}",
-// and the parameter wanted is the key.
+// flowSetting returns the value of one key in a flow mapping. The parameter value is the mapping, such as "{a: b,
+// multiplex_profiles: true}", and wanted is the key.
 func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {

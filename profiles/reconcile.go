@@ -65,7 +65,7 @@ type BootOptions struct {
 	Log func(write func() error)
 }
 
-// Decision is the decision of Reconcile about one profile.
+// Decision says what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
 	PriorState string // state by which the boot decides, see [State.Prior]
@@ -143,8 +143,8 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 // until one of these calls has ended.
 const decidedAhead = 64
 
-// plan makes the decisions and passes them to o.Decided. args is the container's CMD without wrappers. The result volume is false
-// if the data volume can't be read.
+// plan makes the decisions and passes them to o.Decided. The parameter args is the container's CMD without wrappers. The result
+// volume is false if the data volume can't be read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {

@@ -58,8 +58,8 @@ const NoLimit = 1 << 29
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
 // "profiles", home belongs to a named profile. The store is then for the volume that contains this profile (contract, section 4).
 // File operations run with the identity of actor. They run through [blocking.Volume], which limits how many calls may block on
-// the volume at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory as a
-// profile; "" means SOUL.md.
+// the volume at once. A nil actor means the identity of this process. The parameter marker is the name of the file that marks a
+// directory as a profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {

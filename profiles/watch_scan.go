@@ -36,8 +36,8 @@ const (
 // without the marker have no inotify watch, or after a scan that may have missed a change.
 const blindPoll = time.Minute
 
-// scheduleNext sets the time of the next poll. It is called after a scan: began is the time when the scan began, and err is its
-// error. After a long scan, scheduleNext also delays the next full scan that a notification causes.
+// scheduleNext sets the time of the next poll. It is called after a scan. The parameter began is the time when the scan began,
+// and err is the error of the scan. After a long scan, scheduleNext also delays the next full scan that a notification causes.
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)

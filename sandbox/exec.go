@@ -153,8 +153,8 @@ type attempt struct {
 	inputRead bool         // some of the standard input was read, so the request can't be sent again
 }
 
-// sent reports whether the helper may have received the request. began reports whether the helper has certainly started the
-// command.
+// sent reports whether the helper may have received the request. The method began reports whether the helper has certainly
+// started the command.
 func (t *attempt) sent() bool { return t.channel != nil }
 
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }

@@ -29,9 +29,9 @@ func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0])
 }
 
-// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. ownInit says
-// whether the image has its own init. limitsDisk says whether the engine may be able to limit the size of a container's file
-// system.
+// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. The parameter
+// ownInit says whether the image has its own init. The parameter limitsDisk says whether the engine may be able to limit the size
+// of a container's file system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
 		Name: randomName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
@@ -117,9 +117,9 @@ func (s *Spec) addWritable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts returns mounts for the files of a profile that commands may read. files are paths relative to home.
-// Missing files and directories are left out with a warning. A mount of one of them could prevent the start of the
-// container, or put a directory where a file is expected. A link that leads out of the profile is also left out.
+// credentialMounts returns mounts for the files of a profile that commands may read. The parameter files holds their paths,
+// relative to home. Missing files and directories are left out with a warning. A mount of one of them could prevent the start of
+// the container, or put a directory where a file is expected. A link that leads out of the profile is also left out.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil

@@ -208,8 +208,8 @@ type effects struct {
 	out             []Action
 }
 
-// Step handles one event and returns the actions that it causes, in order. now must never go backwards. The next call of Step
-// reuses the returned slice. Events about unknown services or runs are ignored.
+// Step handles one event and returns the actions that it causes, in order. The time now must never go backwards. The next call of
+// Step reuses the returned slice. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.effects.out = m.effects.out[:0]
 	if m.phase == finished {

@@ -17,7 +17,7 @@ type (
 		Want   Want
 		Needs  []string // names of conditions; the service does not start before a NeedMet event has reported each of them
 		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event. If
-		// Policy.Announces is also set, it must have sent a Ready event.
+		// Policy.Announces is also set, the service must also have sent a Ready event.
 		Checked bool
 	}
 	// NeedMet reports that a condition is met. It concerns all services that list the condition in Add.Needs.

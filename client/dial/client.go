@@ -38,7 +38,7 @@ func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names
 	return table, down, nil
 }
 
-// Service returns the state of one service. name is the name of the service or of its profile.
+// Service returns the state of one service. The parameter name names the service or its profile.
 func (c *Client) Service(ctx context.Context, name string) (client.Service, error) {
 	return c.askService(ctx, get(fmt.Sprintf("get the status of %q", name), "", nil), name)
 }
@@ -165,9 +165,9 @@ func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 // Health reports whether hinit works. A hinit that does not work may still answer: read Health.OK.
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
-// Probe answers one probe of a Kubernetes pod, in the form that Health returns. probe is one of the Probe constants. A hinit that
-// refuses connections because it has too many counts as live. Otherwise an agent could have its container restarted by opening
-// many connections.
+// Probe answers one probe of a Kubernetes pod, in the form that Health returns. The parameter probe is one of the Probe
+// constants. A hinit that refuses connections because it has too many counts as live. Otherwise an agent could have its container
+// restarted by opening many connections.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
 	q.mayBeBusy = probe == client.ProbeLive

@@ -50,7 +50,8 @@ func New(socket string) *Client {
 }
 
 // Here returns a client for this container's init. The client looks for the init at the first request, and again when that init
-// has stopped listening. socket is the configured path, or "". env looks up environment variables. Here does not connect.
+// has stopped listening. The parameter socket is the configured path, or "". env looks up environment variables. Here does not
+// connect.
 func Here(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
@@ -231,7 +232,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	return sockets
 }
 
-// IsInit reports whether a process runs as an init. cmdline is the content of its /proc/PID/cmdline.
+// IsInit reports whether a process runs as an init. The parameter cmdline is the content of the process's /proc/PID/cmdline.
 func IsInit(cmdline []byte) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {

@@ -44,8 +44,8 @@ func NewTerminal() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action runs a verb. s is the open board, or nil for a verb with noBoard set. The parameter words holds the arguments that
-// aren't flags.
+// action runs a verb. The parameter s is the open board, or nil for a verb with noBoard set. The parameter words holds the
+// arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command of hinit kanban.

@@ -169,8 +169,8 @@ type attemptLine struct {
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
-// onEach calls the function do for every board. If the board's file is missing or can't be opened, s is nil and err says why.
-// onEach doesn't create a missing file.
+// onEach calls the function do for every board. If the board's file is missing or can't be opened, its parameter s is nil and err
+// says why. onEach doesn't create a missing file.
 func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()

@@ -253,7 +253,8 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 	return err
 }
 
-// emitOpenArchive emits the lines of the open archive f, beginning at the offset skip. packed is true if f is compressed.
+// emitOpenArchive emits the lines of the open archive f, beginning at the offset skip. The parameter packed is true if f is
+// compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()

@@ -155,8 +155,8 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 }
 
 // lastLines finds the last n lines in the part of f before the offset end. It returns the offset at which they begin. If f has
-// fewer than n lines, the result missing is the difference. An unfinished line at the end of this part counts as a line. buf is
-// the buffer for reading.
+// fewer than n lines, the result missing is the difference. An unfinished line at the end of this part counts as a line. The
+// parameter buf is the buffer for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {

@@ -46,8 +46,8 @@ type Export struct {
 }
 
 // Run makes the archive and writes it to the stream out. It returns the head and the checksum of the archive. If a write to out
-// fails, Run keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the
-// end of ctx Run sends no more files.
+// fails, Run keeps the snapshot, so that the rest can be sent later. The result kept tells whether the snapshot still exists.
+// After the end of ctx Run sends no more files.
 //
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no
 // link out of these directories.
@@ -130,7 +130,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 }
 
 // send writes a snapshot as an archive to the stream out, beginning at the offset x.From. The parameter dir is the directory of
-// the snapshot, and files is the directory with the copied files.
+// the snapshot, and the parameter files is the directory with the copied files.
 func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -179,8 +179,8 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	return head, sum, err
 }
 
-// write writes an archive to the stream out, beginning at the offset x.From. head is the encoded head, and files is the directory
-// with the files. It returns the checksum of the whole archive.
+// write writes an archive to the stream out, beginning at the offset x.From. The parameter head is the encoded head, and files is
+// the directory with the files to send. It returns the checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
@@ -199,8 +199,8 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls the function do for each file that belongs in the archive, in the order of the archive. files is the directory
-// to read. If HomeIdle is set, eachFile also calls the function leave for each file that is left out with a reason.
+// eachFile calls the function do for each file that belongs in the archive, in the order of the archive. The parameter files is
+// the directory to read. If HomeIdle is set, eachFile also calls the function leave for each file that is left out with a reason.
 func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {

@@ -54,8 +54,9 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut returns the reason why the file rel is left out of the archive, or "". target is the target of a symbolic link. The
-// result skip is true if the file is left out without a recorded reason, because it belongs to another profile or to no profile.
+// leftOut returns the reason why the file rel is left out of the archive, or "". The parameter target is the target of a symbolic
+// link. The result skip is true if the file is left out without a recorded reason, because it belongs to another profile or to no
+// profile.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -81,7 +82,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
-// [profiles.Store.Exclusives]). names lists the removed variables.
+// [profiles.Store.Exclusives]). The result names lists the removed variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	for line := range strings.Lines(text) {
 		name := ""

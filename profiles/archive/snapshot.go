@@ -65,7 +65,7 @@ type snapshot struct {
 }
 
 // copyHome copies the home in passes until a pass finds no change, or maxPasses are done. Then it writes the head into dir, the
-// directory of the snapshot. files is the directory for the copies.
+// directory of the snapshot. The parameter files is the directory for the copies.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
 	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
 	var err error
@@ -202,8 +202,8 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy replaces the copy of the file rel in the snapshot. torn reports whether the original changed or disappeared while it was
-// copied, or whether SQLite failed to copy it.
+// copy replaces the copy of the file rel in the snapshot. The result torn tells whether the original changed or disappeared while
+// it was copied, or whether SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)

@@ -167,8 +167,8 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error if name can't belong to a profile, or belongs to the default profile. verb names the operation in the
-// error message.
+// editable returns an error if name can't belong to a profile, or belongs to the default profile. The parameter verb names the
+// operation in the error message.
 func editable(verb, name string) error {
 	err := ValidName(name)
 	if err == nil && name == profiles.Default {

@@ -55,7 +55,7 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays tells the operator how sandboxes can have root inside.
+// RootWays is a text that tells the operator how to get sandboxes that have root inside.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
 // RootOf returns the Root for an engine. If an engine maps users, it maps root of all its containers to the same user. So this

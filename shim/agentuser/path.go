@@ -12,8 +12,8 @@ import (
 const NativeName = "hinit-gateway"
 
 // Path reorders a PATH for the agent's programs. If path contains .local/bin of the agent's home, Path moves this directory
-// before the system directories. So an agent can replace a tool for itself. In the image's PATH that directory comes last,
-// so that `docker exec` as root runs no program that the agent has put there. home is the agent's home.
+// before the system directories. So an agent can replace a tool for itself. In the image's PATH that directory comes last, so
+// that `docker exec` as root runs no program that the agent has put there. The parameter home is the agent's home.
 func Path(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")

@@ -43,8 +43,8 @@ type Server struct {
 	said   [2]string
 }
 
-// boardText is the text about one board for [Server.Say]. trouble is true if a person must repair the fault that the text
-// describes.
+// boardText is the text about one board for [Server.Say]. The field trouble is true if the text describes a fault that a person
+// must repair.
 type boardText struct {
 	text    string
 	trouble bool

@@ -118,7 +118,8 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template returns an unsigned certificate for name. It is valid from a day ago, because a test may set its clock back.
+// template returns an unsigned certificate for name. The certificate has been valid for a day, because a test may set its clock
+// back.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},

@@ -90,8 +90,8 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil if there is
-// none. applySinglePod does not change the kind of an existing maker.
+// applySinglePod applies the objects for the pod of one profile. The parameter maker is the existing StatefulSet or Sandbox, or
+// nil if there is none. applySinglePod does not change the kind of an existing maker.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes

@@ -39,7 +39,7 @@ type view struct {
 	sandboxes bool
 }
 
-// observe reads the state of a pool from the cache. template is the checksum of the wanted pod template.
+// observe reads the state of a pool from the cache. The parameter template is the checksum of the wanted pod template.
 func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *sightings, now time.Time) (*view, error) {
 	v := &view{pool: p, seen: seen, now: now, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}

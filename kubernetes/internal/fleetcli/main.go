@@ -186,8 +186,8 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits until the pod's hinit answers, because hinit's container starts after this one. home is the root directory of
-// hinit's volume.
+// reach waits until the pod's hinit answers, because hinit's container starts after this one. The result home is the root
+// directory of hinit's volume.
 func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

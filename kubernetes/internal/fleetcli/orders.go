@@ -122,7 +122,7 @@ func runDrain(ctx context.Context, c *call) error {
 	}
 	host := words[0]
 	var p *v1alpha1.AgentPool
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // retry on a conflict, because the patch replaces the whole list
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the patch replaces the whole list
 		if p, err = f.poolOf(ctx, host); err != nil {
 			return err
 		}

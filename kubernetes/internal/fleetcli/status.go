@@ -29,7 +29,7 @@ type fleet struct {
 	api    client.Client
 	config *rest.Config
 
-	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces the method exec in tests
+	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces exec in tests
 }
 
 func (c *call) fleet() (*fleet, error) {

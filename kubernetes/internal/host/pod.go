@@ -37,8 +37,8 @@ const (
 // podName is the key in the extra fields of a TokenReview that holds the name of the token's pod.
 const podName = "authentication.kubernetes.io/pod-name"
 
-// InPod returns the settings of the host in this pod. lookup returns an environment variable, and home is the root directory of
-// the volume.
+// InPod returns the settings of the host in this pod. The function lookup returns an environment variable, and the parameter home
+// is the root directory of the volume.
 func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
 	s := Settings{
 		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),

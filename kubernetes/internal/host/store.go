@@ -310,7 +310,7 @@ func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return s.forget(name)
 }
 
-// TakeBack moves data that SetAside has moved back to the directory from which hinit starts gateways.
+// TakeBack undoes SetAside: it moves the data back to the directory from which hinit starts gateways.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	err := s.Claim(name, uid)
 	if err == nil {

@@ -130,7 +130,7 @@ func (c *call) Close() error {
 	return c.Conn.Close()
 }
 
-// offer is one profile that is offered to another host, whose name is in the field to.
+// offer describes one profile that is offered to another host. The field to holds the name of that host.
 type offer struct {
 	name, uid, to string
 	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
@@ -223,7 +223,7 @@ func (o *offers) listen() error {
 	o.listener, o.sum = l, hex.EncodeToString(sum[:])
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // debug level, because each broken connection causes a line
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, callKey{}, c.(*tls.Conn).NetConn())
 		},

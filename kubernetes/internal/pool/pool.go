@@ -43,7 +43,7 @@ const (
 	// Program is the path of hinit-fleet in the image.
 	Program = "/usr/local/bin/hinit-fleet"
 
-	// runtimeDir is where the host's container mounts the /run of the agents' container.
+	// runtimeDir is the directory at which the host's container mounts the /run directory of the agents' container.
 	runtimeDir  = "/run/agents"
 	dataVolume  = "data"
 	stopSeconds = 30
@@ -143,7 +143,7 @@ func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum 
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
 		return nil, "", err
 	}
-	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller itself replaces the pods
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller replaces the pods
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
 	pod.Spec.ServiceAccountName = Account(p.Name)
