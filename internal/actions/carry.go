@@ -22,7 +22,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// SignatureHeader is the header of a signed request. Its value is the HMAC-SHA256 of the body, as "sha256=" and hex digits.
+// SignatureHeader is the HTTP header with the signature of a request. Its value is the HMAC-SHA256 of the request's body, as
+// "sha256=" and hex digits.
 const SignatureHeader = "X-Hinit-Signature"
 
 func (r *Runner) execute(ctx context.Context, j *Job) error {
@@ -49,7 +50,7 @@ func (r *Runner) execute(ctx context.Context, j *Job) error {
 // must not go to another.
 var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send makes one attempt to send the request of a webhook. again reports whether another attempt may succeed.
+// send makes one attempt to send the request for a webhook. again reports whether another attempt may succeed.
 func send(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()

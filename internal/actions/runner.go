@@ -135,7 +135,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 const fileCheckInterval = 5 * time.Second
 
 // changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
-// checks only services that have an action for this event. The caller holds the lock and saves the state.
+// checks only services that have an action for this event. The caller holds r.mu and saves the state.
 func (r *Runner) changedFiles() (out []ServiceEvent) {
 	if time.Since(r.lastFileCheck) < fileCheckInterval {
 		return nil
@@ -173,7 +173,7 @@ func (r *Runner) reload() {
 }
 
 // dropOldest drops the oldest job of a target that has more than maxQueuedJobs jobs. It never drops the job that is being
-// delivered. The caller holds the lock.
+// delivered. The caller holds r.mu.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= maxQueuedJobs {
@@ -190,7 +190,7 @@ func (r *Runner) dropOldest(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 
-// startDelivery starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds the lock.
+// startDelivery starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds r.mu.
 func (r *Runner) startDelivery(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
@@ -232,7 +232,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 }
 
 // save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the
-// file can't be written, the runner goes on, but the state is lost when the runner ends. The caller holds the lock.
+// file can't be written, the runner goes on, but the state is lost when the runner ends. The caller holds r.mu.
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {

@@ -288,8 +288,8 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns the reason from an error of PID 1, without the name of the action that failed. The lines after the first
-// are indented.
+// reasonOf returns the reason in an error from PID 1, without the name of the action that failed. The lines after the first are
+// indented.
 func reasonOf(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(dial.Reason(err).Error()), "\n", "\n  ")
 }

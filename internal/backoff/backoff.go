@@ -25,6 +25,6 @@ func (p Policy) Delay(failures int, random float64) time.Duration {
 	}
 	jitter := min(max(p.Jitter, 0), 0.5)
 	d *= 1 + jitter*(2*random-1)
-	// If Max is 0, d may be infinite; the limit keeps the conversion to an integer defined.
+	// If Max is 0, d may be infinite. The call of min keeps the conversion to an integer defined.
 	return time.Duration(min(d, float64(math.MaxInt64/2)))
 }

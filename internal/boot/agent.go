@@ -53,10 +53,10 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 }
 
 // PublishIDs writes two files to dir, the runtime directory. Programs that can't read the configuration, such as the exec shim
-// and the page, read these files. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, each on its own
-// line. [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not written, and
-// IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "", PublishIDs
-// does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
+// and the status page, read these files. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, each on
+// its own line. [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not
+// written, and IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "",
+// PublishIDs does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Line is a message of the boot for the container's log, without a newline. It is written to standard error, because standard
+// Line is a message from the boot for the container's log, without a newline. It is written to standard error, because standard
 // output belongs to the CMD and the services.
 type Line struct {
 	Warning bool // the status command shows the line as long as the container runs
@@ -21,7 +21,7 @@ type Line struct {
 // LogPrefix is the prefix that the image's boot script gives to its messages. People and tests search for this prefix.
 const LogPrefix = "[stage2] "
 
-// SetupComplete is the last message of the image's boot script (contract, section 2.1, step 20). It is printed after all other
+// SetupComplete is the last message from the image's boot script (contract, section 2.1, step 20). It is printed after all other
 // steps and all hooks.
 const SetupComplete = LogPrefix + "Setup complete; starting user services"
 

@@ -110,7 +110,7 @@ func (s *Step) record(l Line) {
 
 var errAbandoned = errors.New("took too long")
 
-// Run runs phases one after the other, and adds their results to the report.
+// Run runs phases one after the other, and adds their results to the report r.
 func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	o = o.withDefaults()
 	end := time.Now().Add(o.Budget)
@@ -154,7 +154,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in a goroutine. It abandons the goroutine after the budget.
+// runPhase runs one phase in a goroutine. It abandons the goroutine when the time budget is over.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()

@@ -112,7 +112,7 @@ type Examining struct{ Check, Silent string }
 // Done says that the boot program has finished its work. Error is the reason why the container must stop, or "" if it need not.
 type Done struct{ Error string }
 
-// Answer is a reply from PID 1 to a message of the boot program.
+// Answer is a reply from PID 1 to a message from the boot program.
 type Answer struct {
 	Report *Report  // the report of [Prepare]; the boot program waits for it before it begins
 	Env    []string // environment for programs that run as the agent

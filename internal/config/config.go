@@ -186,7 +186,7 @@ const (
 )
 
 // Service is a supervised process other than a gateway. Command, Cwd and Env are final: their templates are expanded, and keys
-// that the file does not set have their inherited values.
+// that hinit.yaml does not set have their inherited values.
 type Service struct {
 	Name string
 

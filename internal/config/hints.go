@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// yamlErrorHint returns a hint to append to an error message. msg is the message of the YAML library about a line of data. The
+// yamlErrorHint returns a hint to append to an error message. msg is the message from the YAML library about a line of data. The
 // hint is the usual cause of msg, or "" if the cause is unknown.
 func yamlErrorHint(data []byte, line int, msg string) string {
 	switch {

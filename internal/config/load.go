@@ -20,15 +20,15 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxFileSize limits the memory that the file takes in PID 1. A configuration has a few kilobytes.
+// maxFileSize limits the memory that the configuration file takes in PID 1. A configuration has a few kilobytes.
 const maxFileSize = 1 << 20
 
 // Options say where [Load] finds a configuration, and which kind of supervisor the configuration is for.
 type Options struct {
 	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
 	Path string
-	// Text, unless it is nil, replaces the content of the file. After a re-execution, Text is the content that the previous
-	// program of this process has read. The previous program has also checked which users could write the file.
+	// Text, unless it is nil, replaces the content of the configuration file. After a re-execution, Text is the content that the
+	// previous program of this process has read. The previous program has also checked which users could write the file.
 	Text []byte
 	// Plain is true for a plain supervisor. Its configuration has no agent, no profiles, no built-in services and no hooks, and
 	// ignores the variables of the Hermes image.
@@ -83,7 +83,7 @@ func (l *loader) lookup(name string) (string, bool) {
 	return v, ok && v != ""
 }
 
-// read finds the file and returns its content, or nil if there is no file.
+// read finds the configuration file and returns its content, or nil if there is no such file.
 func (l *loader) read(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
@@ -110,7 +110,7 @@ func (l *loader) read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// build makes the configuration from the text of the file.
+// build makes the configuration from data, the text of the configuration file.
 func (l *loader) build(data []byte) (*Config, error) {
 	var doc *yaml.Node
 	if len(data) > 0 {
@@ -214,7 +214,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports err, an error of the YAML library. The text of err is "yaml: line N: reason", or has no line.
+// syntax reports err, an error from the YAML library. The text of err is "yaml: line N: reason", or has no line.
 func (l *loader) syntax(data []byte, err error) {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
@@ -287,7 +287,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// applyEnv sets the keys whose environment variables are set. The environment wins over the file.
+// applyEnv sets the keys whose environment variables are set. The environment wins over the configuration file.
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		if k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {

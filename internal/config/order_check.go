@@ -51,7 +51,8 @@ func (l *loader) checkOrder() {
 	}
 }
 
-// checkNeed sets the state that a need waits for, unless the file sets it. It returns false if the need is ignored or invalid.
+// checkNeed sets the state that a need waits for, unless hinit.yaml sets the state. It returns false if the need is ignored or
+// invalid.
 func (l *loader) checkNeed(o owner, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// KanbanName is the name of the service that dispatches the tasks of the board. The variable HINIT_KANBAN switches the
-	// service on. The service needs no entry in the file.
+	// KanbanName is the name of the service that dispatches the tasks on the task boards. The variable HINIT_KANBAN switches the
+	// service on. The service needs no entry in hinit.yaml.
 	KanbanName = "kanban"
-	// KanbanWorker is the name of the one-shot command that works on one task of the board. It needs no entry in the file.
+	// KanbanWorker is the name of the one-shot command that works on one task of a task board. It needs no entry in hinit.yaml.
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"

@@ -185,7 +185,7 @@ func kindOf(is string) (k kind) {
 	return k
 }
 
-// Signals are the valid stop signals, in the order of the reference.
+// Signals are the valid stop signals, in the order in which the reference lists them.
 var Signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
 // limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.

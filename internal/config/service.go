@@ -64,8 +64,8 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	l.cfg.Services[name] = s
 }
 
-// Names of the built-in services, which need no entry in the file. The dashboard always exists. Each of the others is switched on
-// by an environment variable, see builtIn. Further environment variables configure them.
+// Names of the built-in services, which need no entry in hinit.yaml. The dashboard always exists. Each of the others is switched
+// on by an environment variable, see builtIn. Further environment variables configure them.
 const (
 	DashboardName = "dashboard"
 	WebName       = "hinit-web"     // serves the status page of hinit

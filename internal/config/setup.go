@@ -23,7 +23,7 @@ type Setup struct {
 	Operation  Operation                `key:""`
 }
 
-// NeedsCgroup reports whether one of the limits can only be enforced if the service has its own control group.
+// NeedsCgroup reports whether one of the limits in s can only be enforced if the service has its own control group.
 func (s *Setup) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
@@ -138,7 +138,7 @@ func (c *Config) OtherUser() string {
 // ResourceLimit is one limit of setrlimit(2). [Unlimited] stands for no limit.
 type ResourceLimit struct{ Soft, Hard uint64 }
 
-// Paths is a list of paths. In the file, a single path needs no list.
+// Paths is a list of paths. In hinit.yaml, a single path needs no list.
 type Paths []string
 
 // Bytes is a size in bytes.

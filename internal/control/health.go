@@ -127,8 +127,8 @@ func firstFault(found client.Findings) string {
 	return ""
 }
 
-// checks returns the results of a service's checks. An answer of a check may quote the service's output, so checks removes
-// the answers for a caller who may not see the output.
+// checks returns the results of a service's checks. The answer from a check may quote the service's output, so checks removes the
+// answers for a caller who may not see the output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {

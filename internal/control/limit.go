@@ -263,8 +263,8 @@ func newAnswerBudgets() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer waits until no other answer of this class is being made, and then calls build. The answer occupies memory in the
-// budget until its function sent is called. A single answer may exceed the budget.
+// answer waits until no other answer to this class of callers is being made, and then calls build. The answer occupies memory in
+// the budget until its function sent is called. A single answer may exceed the budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
@@ -317,8 +317,8 @@ func (m *answerBudget) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large. It waits until no other answer of the class is being made and the budget has
-// room. build must not block, because the other requests of the same class wait for it.
+// inTurn makes an answer that may be large. It waits until no other answer to the client's class is being made, and the budget
+// has room. build must not block, because the other requests of the same class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -153,7 +153,7 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress removes the address from a network error, because the message already contains it.
+// withoutAddress removes the address from a network error, for messages that already contain the address.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err

@@ -32,7 +32,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError turns the error of a handler into the error that the client gets.
+// clientError turns the error from a handler into the error that the client gets.
 func clientError(ctx context.Context, err error) *client.Error {
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		return e

@@ -17,7 +17,7 @@ import (
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot whose service directory is dir. The result changes only when the snapshot changes.
+	// Slot returns the slot whose service directory is dir. The result changes only when the supervisor's snapshot changes.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	// SlotControl carries out the option letters of s6-svc, in order. The letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error

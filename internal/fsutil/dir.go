@@ -114,7 +114,7 @@ func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	})
 }
 
-// Lstat returns the status of rel without following a link. "" and "." mean the directory itself.
+// Lstat returns the status of rel without following a link. "" and "." mean the directory d itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	var st unix.Stat_t
 	err = d.describe(rel, func(at int, name string, flags int) error { return unix.Fstatat(at, name, &st, flags) })

@@ -30,8 +30,8 @@ var ErrTooLarge = errors.New("file too large")
 // tempTries is the maximum number of random names tried for a temporary file.
 const tempTries = 100
 
-// minRead is the free space that each read(2) gets in addition to the expected size. It lets the read reach the end of the file
-// without enlarging the buffer.
+// minRead is the free space in the buffer that each read(2) gets in addition to the expected size. So the read reaches the end of
+// the file without enlarging the buffer.
 const minRead = 512
 
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
@@ -86,8 +86,8 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 	return f, err
 }
 
-// readAll reads to the end of the file, or until it has read more than max bytes. size is the expected size, which may be wrong:
-// the file may grow, and in /proc it is 0.
+// readAll reads the open file fd to its end, or until it has read more than max bytes. size is the expected size, which may be
+// wrong: the file may grow, and in /proc it is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minRead)
 	for int64(len(data)) <= max {
@@ -170,8 +170,8 @@ type ReplaceOptions struct {
 	TempName string
 	// Volatile skips all syncing. If the machine then crashes, the new content may be lost.
 	Volatile bool
-	// NameLater skips the sync of the directory. The caller does it later by calling SyncName. Until then, a crash of the machine
-	// may bring back the old content.
+	// NameLater skips the sync of the directory. The caller syncs the directory later with SyncName. Until then, a crash of the
+	// machine may bring back the old content.
 	NameLater bool
 	// Confirm is called right before the rename. The argument now describes the file that has the name rel at that moment, or is
 	// nil if there is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
@@ -204,7 +204,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Open the directory first: if it can't be synced, this fails before anything has changed.
+	// Open the directory first: if the directory can't be synced, the open fails before anything has changed.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -28,7 +28,8 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 // in the homes that [Actor.OwnHomes] describes.
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb of operations that read the contents of the directory rel, and therefore work inside it.
+// listing is the verb in errors of operations that read the contents of a directory. Such an operation works inside the
+// directory.
 const listing = "read directory"
 
 // asOwner calls fn. If the operation on names takes place within a home of [Actor.OwnHomes], fn runs as the owner of that home.

@@ -67,8 +67,8 @@ func flock(f *os.File, flags int) error {
 	return call(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
-// Exclusive creates the regular file rel with the content data. It fails with fs.ErrExist if the name exists. If several callers
-// try at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
+// Exclusive creates the regular file rel with the content data. It fails with fs.ErrExist if rel exists. If several callers try
+// at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		fd := -1

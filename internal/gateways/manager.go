@@ -116,8 +116,8 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue is the counterpart of Start in the program after a re-execution. It also carries out the orders that the old program
-// has not finished.
+// Continue does the work of Start in the program after a re-execution. It also carries out the orders that the old program has
+// not finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.Present())
 	// The topology files may have changed since the default profile's gateway was started. A change applies only from the

@@ -206,7 +206,7 @@ const (
 	// checks several times; each pause is twice as long as the one before. The checks continue during the whole restart delay,
 	// because a restart would end the new instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks whether the instance that replaced a gateway still runs.
+	// replacerPoll is the time between two checks. Each check tests whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second
 )
 

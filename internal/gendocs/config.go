@@ -158,8 +158,8 @@ func withDefault(typ, value string) string {
 	return typ + "; " + value
 }
 
-// defaultOf returns the default of a key as a user would write it in the file. It returns "" if the default is empty or the key
-// is required.
+// defaultOf returns the default of a key, as a user would write the default in hinit.yaml. It returns "" if the default is empty
+// or the key is required.
 func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)

@@ -119,7 +119,7 @@ func (d *s6dir) readWord(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readList returns a list of s6-rc. The list is the names of the files in the directory NAME.d. In older versions, it is the
+// readList returns a list of s6-rc: the names of the files in the directory NAME.d. In older versions of s6-rc, the list is the
 // lines of the file NAME.
 func (d *s6dir) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// The messages of the lease program begin with these words, see [LeasedVolume.Message].
+// The messages from the lease program begin with these words, see [LeasedVolume.Message].
 const (
 	heldWord  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
 	waitsWord = "waits " // followed by the name of the holder of the lease
@@ -49,8 +49,8 @@ func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *Lease
 	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other message. It doesn't
-// block.
+// Message handles a message from the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other message. It
+// doesn't block.
 func (p *LeasedVolume) Message(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
@@ -67,7 +67,7 @@ func (p *LeasedVolume) Message(words string) {
 	pause.Wake(p.news)
 }
 
-// remaining returns the time until the lease ends, and whether the program waits because another machine holds the lease.
+// remaining returns the time until the lease ends, and whether the lease program waits because another machine holds the lease.
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()

@@ -142,7 +142,7 @@ func Of(text []byte) Level {
 // the line before it. If no line has stated a level yet, it gets Info.
 type Tracker struct{ last Level }
 
-// Of returns the level of text, the next line of the log.
+// Of returns the level of text, the next line of the log that the Tracker follows.
 func (t *Tracker) Of(text []byte) Level {
 	if l := Of(text); l != 0 {
 		t.last = l

@@ -24,7 +24,7 @@ var (
 	perCause   = []string{"service", "profile", "cause"}
 )
 
-// Families lists all metrics, in the order of the reference page.
+// Families lists all metrics, in the order in which the reference page lists them.
 var Families []*Family
 
 func define(kind prometheus.ValueType, name string, labels []string, help string) *Family {

@@ -71,7 +71,7 @@ func (h *Hub) setSocket(service string, s *socket) {
 // Drop closes the socket of a service, if there is one. The socket file stays, but nothing receives from it.
 func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
-// Drain handles the unread messages of a service, at most datagramsPerPause of them.
+// Drain handles the unread messages from a service, at most datagramsPerPause of them.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
 		s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })

@@ -16,7 +16,7 @@ const (
 	// lateCheck is the delay of a watchdog check that shows that hinit itself did not run for a while, for example because the
 	// container was paused. In that time the service did not run either.
 	lateCheck = time.Second
-	// noProbeInterval is the interval of checks that only a message of the service can change, so that they need no timer.
+	// noProbeInterval is the interval of checks that only a message from the service can change, so that they need no timer.
 	noProbeInterval = 1000 * time.Hour
 )
 
@@ -86,8 +86,8 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage records a message of a run. The result anew reports whether the times of the checks must be computed again.
-// Messages of an earlier run are ignored.
+// recordMessage records a message from a run. The result anew reports whether the times of the checks must be computed again.
+// Messages from an earlier run are ignored.
 func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

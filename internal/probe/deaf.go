@@ -10,7 +10,7 @@ import (
 // Evidence holds the observations of one round of [DeafWatch] about a gateway that may be deaf: running, but no longer reacting.
 // A single observation is never enough: a disk may be slow, another program may use the port, or a night may be quiet.
 type Evidence struct {
-	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
+	// Heartbeat and Log describe the time since the gateway's last heartbeat and its last log line.
 	Heartbeat, Log Silence
 	// Asked is true if this round has probed the gateway's /health, which answered earlier in this run. Answers is true if it
 	// answered now.
@@ -40,8 +40,8 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether the rounds must continue because of this silence. This is so if the silence began in this
-// round, or if it may still become unusual.
+// mayBecomeUnusual reports whether the rounds of checks must continue because of this silence. This is so if the silence began in
+// this round, or if it may still become unusual.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose

@@ -21,7 +21,7 @@ import (
 const (
 	// maxProbes is the maximum number of silent gateways that are probed at the same time.
 	maxProbes = 16
-	// answerPatience is the time limit for an answer of a gateway, or of the disk.
+	// answerPatience is the time limit for an answer from a gateway, or from the disk.
 	answerPatience = 2 * time.Second
 	// maxSuspension is the longest time for which the rounds are suspended. It has a limit because the kernel's signal about a
 	// stopped gateway may be lost.

@@ -35,7 +35,7 @@ type Options struct {
 	State func(profile string) (profiles.State, error)
 	// Watch registers the function that receives all lines of a service from now on. Nil removes it.
 	Watch func(service string, seen func(lines []byte))
-	// ReadMessages reads and handles all sd_notify messages of a service that have already arrived.
+	// ReadMessages reads and handles all sd_notify messages from a service that have already arrived.
 	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
@@ -87,7 +87,7 @@ type target struct {
 
 	name       string
 	options    *Options
-	beats      *beats      // messages of the current run; nil if no check needs them
+	beats      *beats      // messages from the current run; nil if no check needs them
 	logMatches []*logMatch // one for each log check; nil for the other checks
 	rules      []config.Check
 	health     Health

@@ -48,7 +48,7 @@ func (s *Setup) equal(o *Setup) bool {
 		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
 }
 
-// Words on the command line of the program LimitsName. Each is followed by a value. Package limits applies them.
+// The words on the command line of the program LimitsName. Each is followed by a value. Package limits applies them.
 const (
 	WordNice  = "nice="
 	WordIO    = "io="

@@ -39,7 +39,7 @@ func Open() (near, far *os.File, err error) {
 	return near, os.NewFile(uintptr(other), name), nil
 }
 
-// Resize sets the window size of a pseudoterminal. near is its master side.
+// Resize sets the window size of a pseudoterminal. The argument near is the pseudoterminal's master side.
 func Resize(near *os.File, columns, rows uint16) {
 	raw, err := near.SyscallConn()
 	if err != nil {

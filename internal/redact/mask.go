@@ -79,7 +79,8 @@ type tokenShape struct {
 	body   func(c byte) bool // class of the bytes after the prefix
 	least  int               // smallest number of bytes after the prefix
 	most   int               // largest number of bytes after the prefix; 0: no limit
-	// the token must contain a run of letters and digits of this length, with at least one of each; 0: no such rule
+	// run is the length of a sequence of letters and digits that the token must contain, with at least one of each; 0: no such
+	// rule
 	run  int
 	next string // the first byte after the prefix must be in this set; "" allows any byte
 }

@@ -27,8 +27,8 @@ type program struct {
 	hooks map[int]chan boot.Answer // channels for the answers about running hooks, by hook number
 }
 
-// Main runs the boot program, see [boot.Job]. It reads its job and later answers of PID 1 from in, and writes messages for PID 1
-// to out. It returns the exit code.
+// Main runs the boot program, see [boot.Job]. It reads its job and later the answers from PID 1 from in, and writes messages for
+// PID 1 to out. It returns the exit code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
 	heard := json.NewDecoder(in)
@@ -157,7 +157,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 
 var errGone = errors.New("hinit does not answer")
 
-// nextAnswer returns the next answer of PID 1 that is not about a hook. If PID 1 is gone, the answer is empty.
+// nextAnswer returns the next answer from PID 1 that is not about a hook. If PID 1 is gone, the answer is empty.
 func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:

@@ -139,7 +139,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // the page also works without an answer of hinit
+	st, _ := s.hub.current(r.Context()) // the page also works without an answer from hinit
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.there {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")

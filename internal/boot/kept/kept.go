@@ -15,7 +15,8 @@ const (
 	Index = ".json"
 	// MaxRecord limits the size of the file with the record of the boot steps, in bytes.
 	MaxRecord = 1 << 20
-	// Format is the version of this format. A hinit with another format does not use the record, and runs all steps.
+	// Format is the version of this format. A hinit with another format does not use the record of the boot steps, and runs all
+	// steps.
 	Format = 3
 	// LostAndFound is a directory that every new ext4 file system has.
 	LostAndFound = "lost+found"

@@ -171,8 +171,8 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32) error {
 }
 
 // setAside renames a home that an import replaces, if the home belongs to a user of isolation.uids. The import runs as the
-// agent's user, and this user can rename such a home, but not replace it. After an error of the import, finish renames the home
-// back. Otherwise finish removes the home.
+// agent's user, and this user can rename such a home, but not replace it. If the import fails, finish renames the home back.
+// Otherwise finish removes the home.
 func (a *archiver) setAside(name string) (finish func(failed error) error, err error) {
 	home, owner, err := a.openHome(name, 0)
 	if err != nil || !a.isTenant(owner) {

@@ -32,7 +32,7 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 	return cfg, agent, err
 }
 
-// table returns all commands of hinit in the order of the help.
+// table returns all commands of hinit, in the order in which the help lists them.
 func table() []cli.Verb {
 	return []cli.Verb{
 		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,

@@ -1,9 +1,9 @@
 // Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas.
 // When the container runs out of memory, the package stops the service of the lowest priority (shed.go).
 //
-// The package combines the results of checks, the messages of services on their notification sockets, deaf gateways, and
-// memory limits. A gateway is deaf if it is up but does not process messages. The package prepares each service before its
-// start, reports findings to the supervisor, and gathers them for the status.
+// The package combines the results of checks, the messages from services on their notification sockets, deaf gateways, and memory
+// limits. A gateway is deaf if it is up but does not process messages. The package prepares each service before its start,
+// reports findings to the supervisor, and gathers them for the status.
 //
 // The package owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The
 // packages that it uses own their own goroutines.

@@ -153,7 +153,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		if w.firstTime(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	// Report the end of the excess at 10 % below the limit, to avoid repeated warnings.
+	// Report that the excess has ended only at 10 % below memory.warn, to avoid repeated warnings.
 	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
 		w.firstTime(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})

@@ -51,7 +51,7 @@ func (l *Logger) Note(text string) { l.last.Add(text) }
 // End writes the termination message of a container that ends with a code.
 func (l *Logger) End(code int) { l.last.End(code) }
 
-// Say writes a message of hinit to the container log.
+// Say writes a message from hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
 // Warn writes a warning that stays relevant to the operator while the container runs. The status also shows the warning. A
@@ -73,7 +73,7 @@ const (
 	maxMessageBytes, maxMessageLines = 4096, 16
 	// rewriteEvery is the minimum time between two writes of the file with the termination message.
 	rewriteEvery = time.Second
-	// killed is the first line of the message until the container ends in the regular way.
+	// killed is the first line of the termination message until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
@@ -115,7 +115,7 @@ func (w *TerminationLog) follow() {
 	}
 }
 
-// End writes the last version of the message, with the exit code.
+// End writes the last version of the termination message, with the exit code.
 func (w *TerminationLog) End(code int) {
 	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // an error is ignored: the file may not exist
 }

@@ -61,7 +61,7 @@ func Setting(e *client.ConfigEntry) string {
 	return e.Key + " " + text
 }
 
-// Check describes the result of a check. The text is not escaped, and the answer of the check may contain any characters.
+// Check describes the result of a check. The text is not escaped, and the answer from the check may contain any characters.
 func Check(c *client.Check) string {
 	text := "is " + cmp.Or(map[string]string{client.CheckHeld: "on hold"}[c.State], c.State)
 	if !c.Since.IsZero() && c.State != client.CheckHeld {

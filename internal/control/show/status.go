@@ -71,7 +71,7 @@ func Status(st client.Status, look Layout) []byte {
 	return w.Bytes()
 }
 
-// lastCell describes the last exit. It leaves out an error message that is already in the note.
+// lastCell describes the last exit. It leaves out an error message that the service's note already contains.
 func lastCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"

@@ -56,8 +56,8 @@ func begin(stack *uintptr) {
 	}
 }
 
-// readRules reads saved rules into ruleBuffer. It returns false if a user other than root could have written the file, or if the
-// file isn't complete.
+// readRules reads the saved rules in file into ruleBuffer. It returns false if a user other than root could have written the
+// file, or if the file isn't complete.
 func readRules(file string) bool {
 	var st unix.Statx_t
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)

@@ -66,7 +66,7 @@ const (
 // namespaces are the flags of clone(2) that make namespaces.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// x32 is the bit in the call numbers of the x32 ABI. No other call number is that large.
+// x32 is a bit that all call numbers of the x32 ABI have. No other call number is that large.
 const x32 = 0x40000000
 
 // ioprioUser is IOPRIO_WHO_USER. With this first argument, ioprio_set(2) changes all processes of a user.

@@ -167,7 +167,8 @@ func bind(parent string) error {
 	return nil
 }
 
-// environ adds the variables from the files in p to env. It does not change the variables in p.keep and the tag of the run.
+// environ adds the variables from the files in p to env. It does not change the variables in p.keep and the tag of the run
+// (proc.TagVar).
 func environ(env []string, p *deferredSettings) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)

@@ -253,8 +253,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly that length is kept, because the
-// newline may come next.
+// cutLongLine splits the incomplete line if it is longer than the limit for lines. A line of exactly that length is kept, because
+// the newline may come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {

@@ -43,7 +43,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, s6Error(dir, err)
 }
 
-// s6Error converts an error of PID 1 about the directory dir to the error that s6 would report.
+// s6Error converts an error from PID 1 about the directory dir to the error that s6 would report.
 func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:

@@ -166,7 +166,7 @@ func (s *Service) reopened(p *Place) *Place {
 }
 
 // reopen opens the directory of p again after a re-execution. It leaves p without a directory if another directory now has the
-// name. The target of a symbolic link may have changed.
+// name of p. The target of a symbolic link may have changed.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().In(blocking.Foreign)

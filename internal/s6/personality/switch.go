@@ -81,15 +81,15 @@ func (w *Switch) Start(ctx context.Context) {
 	}
 }
 
-// Observe passes a record of the supervisor to the scanner, see [scandir.Scanner.Observe].
+// Observe passes a record from the supervisor to the scanner, see [scandir.Scanner.Observe].
 func (w *Switch) Observe(r supervisor.Record) {
 	if s6 := w.On(); s6 != nil {
 		s6.Observe(r)
 	}
 }
 
-// Made returns a channel that is closed when all slots that are in the queue now have been made. The channel is nil while the
-// personality is off.
+// Made returns a channel that is closed when all slots that are queued at the time of the call have been made. The channel is nil
+// while the personality is off.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.WhenQueued()

@@ -36,7 +36,8 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is in the queue now.
+// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued at the time of the
+// call.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
