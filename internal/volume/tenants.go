@@ -138,12 +138,7 @@ const privateMode = 0o700
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
-		w.Copied = was
-	}
-	if tenant && !w.DryRun { // first, so that no interrupted move leaves a home that other users can enter
-		if _, err := d.Chmod(profile, privateMode); err != nil {
-			return err
-		}
+		w.Copied, w.TopMode = was, privateMode
 	}
 	return w.Give(d, profile, false)
 }

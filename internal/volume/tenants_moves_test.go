@@ -117,6 +117,27 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	}
 }
 
+// TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen: the agent changes the mode of the home after each of its files.
+func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	give(t, o.Home+"/profiles/coder", agentUID)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	opened := 0
+	w := owntree.Walk{Found: func(string, uint32, error) {
+		if agent().Do(func() error { return os.Chmod(o.Home+"/profiles/coder", 0o777) }) == nil {
+			opened++
+		}
+	}}
+	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}, true, &w))
+	if opened < 2 {
+		t.Errorf("the agent has changed the mode %d times", opened)
+	}
+	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+}
+
 // TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write
 // into its data directory after that had changed.
 func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {

@@ -5,6 +5,7 @@
 package owntree
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -42,6 +43,9 @@ type Walk struct {
 	// TopLast changes the top directory only after everything below it, and only if no change below it failed. So the owner
 	// of the top directory shows whether the walk was complete.
 	TopLast bool
+	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
+	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
+	TopMode fs.FileMode
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool
 	From   uint32 // change only files of this uid; 0: files of any user
@@ -101,7 +105,14 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		failed := w.Failed
 		w.tree(in, fd, path, 1)
 		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
-			w.give(fd, st, path)
+			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
+				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
+			}
+			if err != nil {
+				w.fail(path, st.Uid, err)
+			} else {
+				w.give(fd, st, path)
+			}
 		}
 		err := w.stop
 		w.stop = nil
