@@ -313,6 +313,18 @@ func TestLinesThatAreLikeALongSecretAreHiddenWhole(t *testing.T) {
 	}
 }
 
+// Each value begins with the value before it, so the search for a shorter one has many steps.
+func TestLinesThatAreLikeAChainOfSecretsAreHidden(t *testing.T) {
+	var values []string
+	for n := 8; n <= 180; n++ {
+		values = append(values, strings.Repeat("x", n))
+	}
+	got := string(new(redact.Masker).Hide([]byte(strings.Repeat("xxxxxxxy", 8<<10)+"\n"), redact.NewSecrets(values)))
+	if !strings.HasPrefix(got, "xxxxxxxy") || !strings.HasSuffix(got, redact.Masked+"\n") || len(got) > 16<<10 {
+		t.Errorf("%d bytes: %.50q … %q", len(got), got, got[max(0, len(got)-50):])
+	}
+}
+
 func BenchmarkSecretsThatBeginAlike(b *testing.B) {
 	prefix := strings.Repeat("x", 55)
 	var values []string
