@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -64,10 +65,12 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 			return err
 		}
 		one := planned{from: outsideProfile{Name: name, Want: "down"}, name: name, step: "copy"}
-		n := readNote(p, v1alpha1.ExportAnnotation)
-		up := p.Wanted() || n.up
-		if up {
+		n := exportNote(p)
+		if p.Wanted() || n.up {
 			one.from.Want, one.step = "up", "stop, copy, start outside"
+			if !slices.ContainsFunc(all, func(there outsideProfile) bool { return there.Want != "" }) {
+				one.refused = "no hinit answers there, which could start its gateway: start its container"
+			}
 		}
 		for _, there := range all {
 			switch {
@@ -91,12 +94,22 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 	return nil
 }
 
+// exportNote returns the note of an earlier export. If somebody has started the profile in the fleet since the copy, its data is
+// newer than the copy, so the profile must be copied again.
+func exportNote(p *v1alpha1.AgentProfile) note {
+	n := readNote(p, v1alpha1.ExportAnnotation)
+	if n.state == copied && p.DeletionTimestamp.IsZero() && p.Wanted() {
+		n.state = copying
+	}
+	return n
+}
+
 // exportProfile stops a profile of the fleet, copies it to the outside hinit, and deletes its object in the cluster. If the copy
 // fails, the profile runs in the fleet again as before. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	n, no := note{}, false
 	err := e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
-		earlier := readNote(p, v1alpha1.ExportAnnotation)
+		earlier := exportNote(p)
 		n = note{cmp.Or(earlier.state, copying), p.Wanted() || earlier.up, name, e.by}
 		n.write(p, v1alpha1.ExportAnnotation)
 		p.Spec.Running = &no

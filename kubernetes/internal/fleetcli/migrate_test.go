@@ -290,6 +290,41 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	}
 }
 
+// TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain starts the profile in the fleet after the export has failed at any step. The
+// second export started the copy of the first one outside, without what the profile had learnt since.
+func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
+	for at := 1; ; at++ {
+		w := newTwoSides(t)
+		ctx, p := context.Background(), &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool"}}
+		w.there = false
+		if err := w.api.Create(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+		w.host(ctx, w.inner)
+		w.steps, w.failAt, w.fault = 0, at, "error before"
+		err, _ := w.run("export", false)
+		if w.steps < at {
+			if at < 5 || err != nil {
+				t.Errorf("an export has %d steps, %v", w.steps, err)
+			}
+			return
+		}
+		if get := w.inner.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); get != nil || !p.DeletionTimestamp.IsZero() {
+			continue // it has left
+		}
+		yes := true
+		p.Spec.Running = &yes
+		if err := w.inner.Update(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+		w.host(ctx, w.inner)
+		w.failAt = 0
+		if err, _ := w.run("export", false); err != nil || !w.outUp || w.fleetUp || w.profileThere() {
+			t.Errorf("step %d: the second export: %v, outside %v, in the fleet %v", at, err, w.outUp, w.fleetUp)
+		}
+	}
+}
+
 // TestADryRunSaysWhatAnImportDoesAndChangesNothing asks about a profile that can be imported, and about one that another gateway serves.
 func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
 	w := newTwoSides(t)
