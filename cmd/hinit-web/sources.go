@@ -25,9 +25,7 @@ type source struct {
 	env func(string) (string, bool)
 }
 
-func newSource(env func(string) (string, bool)) *source {
-	return &source{cmdline.Here(env), env}
-}
+func newSource(env func(string) (string, bool)) *source { return &source{cmdline.Here(env), env} }
 
 // needToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
 // other profiles on it. It returns nil while hinit has not been found, because the page is empty then.

@@ -25,15 +25,11 @@ const (
 )
 
 // Remove removes the file, link or empty directory rel. If rel is missing, the error is fs.ErrNotExist.
-func (d *Dir) Remove(rel string) error {
-	return d.at("remove", rel, removeName)
-}
+func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) }
 
 // RemoveAll removes rel with everything in it. If rel is missing, it returns nil. RemoveAll removes links and never follows them.
 // It can't remove d itself.
-func (d *Dir) RemoveAll(rel string) error {
-	return ignoreMissing(d.at("remove", rel, removeTree))
-}
+func (d *Dir) RemoveAll(rel string) error { return ignoreMissing(d.at("remove", rel, removeTree)) }
 
 func removeName(parent int, name string) error {
 	err := call(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })

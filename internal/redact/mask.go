@@ -225,8 +225,8 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 // Text returns text with [Masked] in place of each secret of a known shape.
 func Text(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
 
-// match returns the length of the longest value in the set with which text begins, or 0. cost is about the number of bytes and
-// values that match has compared.
+// match returns the length of the longest value in the set with which text begins, or 0. cost estimates the work of match: the
+// number of compared bytes and values.
 func (s *Secrets) match(text []byte) (n, cost int) {
 	after := sort.Search(len(s.values), func(i int) bool { return s.values[i].text > string(text) })
 	at := after - 1
