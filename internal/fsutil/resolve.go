@@ -113,9 +113,7 @@ func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) 
 	return fd, err
 }
 
-func symlinkError(name string) error {
-	return fmt.Errorf("%q: %w", name, ErrSymlink)
-}
+func symlinkError(name string) error { return fmt.Errorf("%q: %w", name, ErrSymlink) }
 
 func isSymlink(dirfd int, name string) bool {
 	st, err := LstatAt(dirfd, name)

@@ -26,8 +26,9 @@ const (
 
 // Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
 type Secrets struct {
-	kinds  [256]byte
-	values []secret // the values to hide, sorted by text; the first is empty
+	kinds   [256]byte
+	values  []secret // the values to hide, sorted by text; the first is empty
+	longest int      // length of the longest value
 }
 
 // secret is a value to hide.
@@ -68,7 +69,7 @@ func NewSecrets(values []string) *Secrets {
 		for !strings.HasPrefix(v, s.values[at].text) {
 			at = s.values[at].prefix
 		}
-		s.values = append(s.values, secret{v, at})
+		s.values, s.longest = append(s.values, secret{v, at}), max(s.longest, len(v))
 	}
 	return s
 }
@@ -225,9 +226,10 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 // Text returns text with [Masked] in place of each secret of a known shape.
 func Text(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
 
-// match returns the length of the longest value in the set with which text begins, or 0. cost estimates the work of match: the
-// number of compared bytes and values.
+// match returns the length of the longest value in the set with which text begins, or 0. cost estimates the work that match has
+// done. It is the number of compared bytes and values.
 func (s *Secrets) match(text []byte) (n, cost int) {
+	text = text[:min(len(text), s.longest)]
 	after := sort.Search(len(s.values), func(i int) bool { return s.values[i].text > string(text) })
 	at := after - 1
 	n = commonLength(text, s.values[at].text)
