@@ -268,7 +268,7 @@ func (p *preparer) setMode(rel string, mode fs.FileMode) {
 		return
 	}
 	defer d.Close()
-	// The contract (section 2.1, step 8) ignores errors: in a rootless container the file may be another user's.
+	// Errors are ignored, as the contract (section 2.1, step 8) says: in a rootless container the file may be another user's.
 	_, _ = d.Chmod(rel, mode)
 }
 

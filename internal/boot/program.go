@@ -12,10 +12,10 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// The boot program works on the data volume, so that PID 1 neither contains this code nor waits for the disk. It does a part of
-// the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools, started under the name
-// ProgramName. PID 1 starts it, writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
-// output. PID 1 replies to some of the messages with an [Answer].
+// The boot program works on the data volume. So PID 1 does not contain the code for this work, and never waits for the disk. It
+// does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools, started under the
+// name ProgramName. PID 1 starts it, writes a [Job] to its standard input, and reads a stream of [Message] values from its
+// standard output. PID 1 replies to some of the messages with an [Answer].
 
 const (
 	// Program is the file name of the boot program, which is in the same directory as hinit.

@@ -55,7 +55,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
 }
 
-// isSet reports whether the verb has a switch with this name, and the switch is on.
+// isSet reports whether the verb has a switch with the given name, and the switch is on.
 func (c *Call) isSet(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"

@@ -13,7 +13,7 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 type Config struct {
 	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is the home of the root profile
 	// On lists the actions to run after events of services. Actions that a service or a profile configures for an event replace
-	// them.
+	// the actions in On for this event.
 	On        Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`

@@ -85,7 +85,7 @@ func (l *loader) checkNeed(o owner, n *Need) bool {
 	return true
 }
 
-// checkExists reports whether a service of this name exists, or may exist later. If not, it reports a problem.
+// checkExists reports whether a service with the given name exists, or may exist later. If not, it reports a problem.
 func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]

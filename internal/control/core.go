@@ -108,7 +108,7 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy returns the gateway that serves the profile of gateway v, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// AllowOwnGateway allows the gateway with this name to run although another gateway serves its profile.
+	// AllowOwnGateway allows the gateway with the given name to run, although another gateway serves its profile.
 	AllowOwnGateway func(service string)
 	// Topology changes the number of gateways that serve the profiles. If dry is set, it only returns what the change would do.
 	// If mode is "", it returns the current topology.

@@ -281,7 +281,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	s.send(w, out)
 }
 
-// logWriter is an io.Writer that passes each message of net/http to the server's log.
+// logWriter is an io.Writer that passes each message from net/http to the server's log.
 type logWriter func(string)
 
 func (f logWriter) Write(b []byte) (int, error) {

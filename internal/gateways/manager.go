@@ -27,8 +27,8 @@ import (
 // jobsKept is the capacity of the job queue. When a large container starts, each gateway adds a job at about the same time.
 const jobsKept = 8192
 
-// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine, unless their comment says
-// otherwise.
+// Manager keeps the gateways in the supervisor consistent with the profiles on the data volume. Its methods may be called from
+// any goroutine, unless their comment says otherwise.
 type Manager struct {
 	Options
 

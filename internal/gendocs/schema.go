@@ -88,7 +88,7 @@ func allowsZero(text string) bool {
 	return err == nil || !fromTo.MatchString(err.Error())
 }
 
-// limitsSchema returns the JSON schema of a mapping of resource limits with these names.
+// limitsSchema returns the JSON schema of a mapping of resource limits with the given names.
 func limitsSchema(names []string) object {
 	value := object{"type": []string{"integer", "string"}, "minimum": 0}
 	return object{"type": "object", "propertyNames": object{"enum": names}, "additionalProperties": value}

@@ -220,7 +220,7 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that have this name in the other supervisor's configuration, or that belong to a group with this
+// find returns the services that have the given name in the other supervisor's configuration, or that belong to a group with this
 // name.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })

@@ -24,7 +24,7 @@ type layered struct {
 	all     []setting
 }
 
-// get returns the first setting that has one of these names and a value. If there is none, the node of the result is nil.
+// get returns the first setting that has one of the given names and a value. If there is none, the node of the result is nil.
 func (l *layered) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e

@@ -156,8 +156,8 @@ func (u *units) commands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s: after each event, it starts the service other. If other is a task, the action runs the task
-// once.
+// runAfter adds an action to s. After each event, the action starts the service other. If other is a task, the action runs the
+// task once.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {

@@ -161,7 +161,7 @@ func isConnected(fd int) (done bool, err error) {
 	return err == nil, nil
 }
 
-// mustRetry reports whether a system call with this error must be repeated.
+// mustRetry reports whether a system call that failed with the given error must be repeated.
 func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() {

@@ -124,7 +124,7 @@ var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	return &byFirst
 })
 
-// match returns the length of a token of this shape at the beginning of s, or 0.
+// match returns the length of a token of the shape p at the beginning of s, or 0.
 func (p *tokenShape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0

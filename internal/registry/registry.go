@@ -135,7 +135,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved returns the reason why another program must not make a service directory with this name. The result is "" if
+// Reserved returns the reason why another program must not make a service directory with the given name. The result is "" if
 // another program may make it.
 func (r *Registry) Reserved(name string) string {
 	switch {

@@ -91,7 +91,7 @@ func OwnedBy(uid uint32) Judge {
 	}
 }
 
-// NotChangeableBy returns a Judge that rejects each inode that a user with these groups could change.
+// NotChangeableBy returns a Judge that rejects each inode that the user uid with the given groups could change.
 func NotChangeableBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		switch {

@@ -70,7 +70,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	return assigned
 }
 
-// FirstUID returns the uid that a new profile of this name gets if it is free. uids must have two ids or more.
+// FirstUID returns the uid that a new profile with the given name gets if the uid is free. uids must have two ids or more.
 func FirstUID(uids config.UIDs, name string) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(name)) // never fails

@@ -58,10 +58,10 @@ const (
 	fields       = 4 // minimum number of fields in a valid line
 )
 
-// Group returns the gid of the first group with that name.
+// Group returns the gid of the first group with the given name.
 func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.group.find(name), fieldID) }
 
-// GroupName returns the name of the first group with that gid.
+// GroupName returns the name of the first group with the given gid.
 func (d *DB) GroupName(gid uint32) (name string, ok bool) {
 	i := d.group.findID(gid)
 	if i < 0 {
@@ -192,7 +192,7 @@ func parse(raw string) line {
 	return line{raw: raw, fields: f}
 }
 
-// find returns the index of the first line with that name, or -1.
+// find returns the index of the first line with the given name, or -1.
 func (t *table) find(name string) int {
 	return slices.IndexFunc(t.lines, func(l line) bool { return l.fields != nil && l.fields[fieldName] == name })
 }

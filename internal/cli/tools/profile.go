@@ -108,7 +108,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	return m, cmdline.Done
 }
 
-// exists looks up the profile with this name on the volume, and reports whether there is one.
+// exists looks up the profile with the given name on the volume, and reports whether there is one.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	for _, p := range all {

@@ -161,8 +161,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether text differs from the last message with this key about this run of the service. key is the kind
-// of message. firstTime then remembers text as the last message.
+// firstTime reports whether text differs from the last message with the given key about the current run of the service. key is
+// the kind of message. firstTime then remembers text as the last message.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text

@@ -229,7 +229,7 @@ func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message
 	return s.runJob(ctx, "hinit/repair", job, take)
 }
 
-// ownersTime is how long the boot waits, at most, until the agent's new user owns all files.
+// ownersTime is the maximum time that the boot waits until the agent's new user owns all files.
 const ownersTime = 5 * time.Second
 
 // RepairOwners repairs owners in the background until ctx ends. If all is set, it first repairs all files. The returned

@@ -102,7 +102,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	return Start{Config: cfg, Agent: boot.Caller(), Route: boot.Route{Plain: true}}, 0, true
 }
 
-// hereConfig is the file in the working directory that "hinit run" reads if none is named.
+// hereConfig is the file in the working directory that "hinit run" reads if the user names no file.
 const hereConfig = "hinit.yaml"
 
 // findConfigFile returns the path of the configuration of a plain supervisor. The path is absolute, so that a reload finds the

@@ -29,7 +29,7 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// IsDefinitionFile reports whether a file with this name in a service directory is part of the service's definition.
+// IsDefinitionFile reports whether a file with the given name in a service directory is part of the service's definition.
 func IsDefinitionFile(name string) bool {
 	switch name {
 	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:

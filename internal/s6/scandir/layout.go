@@ -58,8 +58,8 @@ type Layout struct {
 	foreign *fsutil.Actor // the agent's identity, for paths that other programs have chosen
 }
 
-// withLimits sets the defaults. It also assigns the actors to the pools of package internal/blocking, which limit concurrent
-// calls.
+// withLimits sets the default limits in the fields that are 0. It also assigns the actors to the pools of package
+// internal/blocking, which limit concurrent calls.
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
 	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)

@@ -156,8 +156,8 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// isNoService reports whether a directory of this name is never a service. The agent first creates gateway-NAME.tmp, and then
-// renames it to gateway-NAME.
+// isNoService reports whether a directory with the given name is never a service. The agent first creates gateway-NAME.tmp, and
+// then renames it to gateway-NAME.
 func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }

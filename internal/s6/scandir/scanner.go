@@ -44,7 +44,7 @@ type Host interface {
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved returns the reason why no service may have this name. It returns "" if a service may have it.
+	// Reserved returns the reason why no service may have the given name. It returns "" if a service may have it.
 	Reserved(name string) string
 	// CheckCapacity returns an error with the reason if no further service can be supervised.
 	CheckCapacity() error
@@ -64,7 +64,7 @@ func (a serviceHost) Unwatch(path string)                     { a.s.unwatch(path
 func (a serviceHost) LookIn(d time.Duration)                  { a.s.due.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
-// Scanner keeps the scan directory and the supervisor consistent.
+// Scanner keeps the scan directory consistent with the services that the supervisor knows.
 type Scanner struct {
 	host     Host
 	layout   Layout
@@ -172,7 +172,8 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service with this name. For a logger's name, it returns the service to which the logger belongs.
+// service returns the foreign service with the given name. For a logger's name, it returns the service to which the logger
+// belongs.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {

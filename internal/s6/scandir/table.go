@@ -64,7 +64,7 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service has this name, that is, a service that another program's directory defines. It
+// Foreign reports whether a foreign service has the given name, that is, a service that another program's directory defines. It
 // does not block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
