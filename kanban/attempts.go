@@ -364,10 +364,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns the events later than the parameter after that may delay a waiting task. These are ends of attempts,
-// and comments with a link to GitHub. A comment is returned as an attempt with an empty outcome. The dispatcher schedules its
-// next pass by these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait for
-// another reason are examined at each regular pass.
+// delayingAttempts returns the events that may delay a waiting task: ends of attempts, and comments with a link to GitHub. It
+// returns only events that are later than the time in the parameter after. A comment is returned as an attempt with an empty
+// outcome. The dispatcher schedules its next pass by these events. An unnecessary event is harmless, because the pass then finds
+// nothing to do. Tasks that wait for another reason are examined at each regular pass.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

@@ -172,7 +172,7 @@ func (t *tx) create(id string, n NewTask) error {
 }
 
 // finished reports whether a parent with this status lets its children start. All operations treat an archived parent as
-// finished, so that they agree about the same child.
+// finished, so that all of them agree about a child.
 func finished(s Status) bool { return s == Done || s == Archived }
 
 // unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished.

@@ -77,11 +77,11 @@ func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, kerne
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
-// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready
-// tasks. If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the
-// agent's own dispatcher does, but it does not assign, claim or start any.
+// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
+// If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the agent's own
+// dispatcher does, but it does not assign, claim or start any task.
 //
-// After an error, the result contains the changes that were made before it; the next pass does the rest.
+// After an error, the result contains the changes that were made before the error; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = Result{ // the lists are empty, not null, in JSON
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
@@ -218,8 +218,8 @@ func (l *startLoops) startTasks(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and caches the answer. After an error, the
-// answer is ifUnknown.
+// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and caches the answer. After an error, it
+// returns the parameter ifUnknown.
 func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
 	if asked {

@@ -183,7 +183,7 @@ type workerRecord struct {
 }
 
 // ledger is the content of the dispatcher's file of workerRecords. The file has one JSON object per line. The last entry of a run
-// is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to survive the
+// is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to outlive the
 // dispatcher. After a crash of the machine, no worker is left.
 type ledger struct {
 	path  string

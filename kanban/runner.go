@@ -33,8 +33,8 @@ type Runner interface {
 	Withdraw(ctx context.Context, ref Ref) (WorkerReport, error)
 
 	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and SIGKILL after
-	// the grace. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of refs. For a
-	// run that the runner doesn't know, Attempted is false.
+	// the grace. It returns when all workers are dead, or when SIGKILL had no effect in time. The results are in the order of
+	// refs. For a run that the runner doesn't know, Attempted is false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
 	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It finds
@@ -232,6 +232,6 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	return pids, sure
 }
 
-// maxEnvironBytes limits the number of bytes that are read of an environment. A process can make the kernel show any part of its
-// memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
+// maxEnvironBytes limits the number of bytes that are read from the environment of a process. A process can make the kernel show
+// any part of its memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxEnvironBytes = 2 << 20

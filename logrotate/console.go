@@ -58,8 +58,8 @@ type share struct {
 }
 
 // console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
-// blocks, and one goroutine writes the blocks. A pump is the goroutine that reads one pipe. It waits if its source has used up
-// its share of the queue, as long as the reader makes progress. When the pipe of the service is then full, the service also
+// blocks, and one goroutine writes the blocks. A pump is the goroutine that reads one pipe. A pump waits if its source has used
+// up its share of the queue, as long as the reader makes progress. When the pipe of the service is then full, the service also
 // waits.
 type console struct {
 	stream string

@@ -28,8 +28,8 @@ const (
 	keepLimit = 256 << 10
 )
 
-// file writes the log file at one path. All streams of a service share it, and so do a Log and its successor with the same path.
-// The mutex mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
+// file writes the log file at one path. All streams of a service share this file. A Log and its successor with the same path also
+// share it. The mutex mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
 	set  *Set
 	path string

@@ -244,8 +244,8 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText replaces an unfinished line that was lost. It is at the beginning of the first line that the new program writes for
-// that stream.
+// missingText replaces an unfinished line that was lost. The new program writes it at the beginning of the first line of that
+// stream.
 const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {

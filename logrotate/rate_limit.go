@@ -14,7 +14,7 @@ type limiter struct {
 	active atomic.Bool  // some suppressed lines are not yet reported by a record
 
 	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to the console and the file.
-	// So the record about suppressed lines appears at the place where they are missing.
+	// So the record about suppressed lines appears at the place where these lines are missing.
 	turns       [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // delay from the last suppressed line to the record, if no other line comes

@@ -24,8 +24,8 @@ type StateChanged struct {
 	State   State
 }
 
-// InputsChanged reports that config.yaml, .env or the marker of a profile changed. The watcher reports it only after a call of
-// [Watcher.Interest] for the profile.
+// InputsChanged reports that config.yaml, .env or the marker of a profile changed. The watcher reports this event only after a
+// call of [Watcher.Interest] for the profile.
 type InputsChanged struct {
 	Profile Profile
 	Hash    Hash

@@ -222,8 +222,8 @@ func (s stamp) settledBefore(t time.Time) bool {
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID identifies the home directory of a profile. Unlike an inode number, it is never reused for another directory on the
-// volume.
+// HomeID identifies the home directory of a profile. Unlike an inode number, a HomeID is never reused for another directory on
+// the volume.
 type HomeID struct {
 	dev, ino uint64
 	born     int64

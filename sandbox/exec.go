@@ -37,9 +37,9 @@ const (
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, the command's whole
-// process tree is ended, and the Result has Interrupted set. A shell line (Request.Command) starts in the directory, and
-// with the exported variables, that the last shell line left. Shell lines that are killed or call exit don't change them.
+// Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, the command's whole process
+// tree is ended, and the Result has Interrupted set. A shell line (Request.Command) takes over the directory and the exported
+// variables from the last shell line. A shell line that is killed or calls exit does not change them.
 //
 // The error is a *LostError if the end of the command is unknown. If the command was not started, the error wraps [ErrGone],
 // [ErrNoEngine] or [ErrClosed].

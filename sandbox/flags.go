@@ -131,7 +131,7 @@ func parseTmpfs(v string) (m Mount, err error) {
 }
 
 // mountOptions are the options that the operator's volumes may have. An agent's volumes must not have any of them: with rshared,
-// for example, a mount inside would appear outside.
+// for example, a mount that is made in the container would appear on the host.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is the

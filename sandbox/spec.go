@@ -118,8 +118,8 @@ func (s *Spec) addWritable(o Options, key Key) error {
 }
 
 // credentialMounts returns mounts for the files of a profile that commands may read. The parameter files holds their paths,
-// relative to home. Missing files and directories are left out with a warning. A mount of one of them could prevent the start of
-// the container, or put a directory where a file is expected. A link that leads out of the profile is also left out.
+// relative to home. Missing files and directories are left out with a warning. A mount of a missing file could prevent the start
+// of the container, or put a directory where a file is expected. A link that leads out of the profile is also left out.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil

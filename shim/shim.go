@@ -130,9 +130,9 @@ func run(argv, env []string, o options) int {
 }
 
 // raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does so
-// only if the value equals the value of PID 1, as in processes that docker exec starts. Without the change, the kernel would kill
-// the gateways and the CMD before these processes. The parameters of1 and own are the paths of the files with the values of PID 1
-// and of this process. A process may raise its own value without privileges.
+// only if this process has the same value as PID 1. That is the case in processes that docker exec starts. Without the change,
+// the kernel would kill the gateways and the CMD before these processes. The parameters of1 and own are the paths of the files
+// with the values of PID 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)

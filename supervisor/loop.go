@@ -169,15 +169,15 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
-// RegisterSoon queues a Register and returns immediately. answer blocks until the result is known. The loop adds services in the
-// order of the calls.
+// RegisterSoon queues a Register and returns immediately. The returned function answer blocks until the result is known. The loop
+// adds services in the order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
 func (l *Loop) ask(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
 
-// enqueue queues a request for the loop. answer blocks until the loop has answered the request.
+// enqueue queues a request for the loop. The returned function answer blocks until the loop has answered the request.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	r.reply, r.by = make(chan error, 1), AuthorOf(ctx)
 	select {

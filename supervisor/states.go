@@ -161,8 +161,9 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Explanation describes the end of a run, and quotes the line of its output that most likely explains it. That is the last line
-// that looks like a warning or worse, or otherwise the last line. The service controls this text.
+// Explanation describes the end of a run, and quotes the line of its output that most likely explains it. This is the last line
+// that looks like a warning or worse, or without such a line the last line of the output. The service controls the text of the
+// line.
 func (x *Exit) Explanation() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {

@@ -87,9 +87,9 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 	return c.askService(ctx, post(fmt.Sprintf("signal %q", name), "/signal", client.SignalRequest{Signal: int(signal)}), name)
 }
 
-// Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
-// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in
-// [Event].
+// Events calls fn for each event, oldest first, and returns fn's error if it has one. If o.Follow is false, Events returns after
+// the last event. Otherwise it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost
+// in [Event].
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	query := url.Values{"since": unlessZero(o.Since), "follow": on(o.Follow)}
 	if o.Last != 0 {
@@ -166,8 +166,8 @@ func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
 // Probe answers one probe of a Kubernetes pod, in the form that Health returns. The parameter probe is one of the Probe
-// constants. A hinit that refuses connections because it has too many counts as live. Otherwise an agent could have its container
-// restarted by opening many connections.
+// constants. A hinit counts as live if it refuses connections because too many are open. Otherwise an agent could have its
+// container restarted by opening many connections.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
@@ -271,7 +271,7 @@ func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 
 // Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
 // second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call gets all
-// changes since the previous call. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch
+// changes since the previous call. If fn is slow, fn may miss a value that has changed twice, but never the last value. Watch
 // returns nil when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)

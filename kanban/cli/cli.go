@@ -163,7 +163,7 @@ The agent itself answers: %s.
 }
 
 var (
-	// errAlreadyPrinted means that the failure was already printed, so that it only sets the exit code.
+	// errAlreadyPrinted means that the failure was already printed, so this error only sets the exit code.
 	errAlreadyPrinted = errors.New("said")
 	// errNotAllowed means that the task does not exist, or that its status does not allow the operation.
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")

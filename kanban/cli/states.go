@@ -46,8 +46,8 @@ func (c *call) reasons() func(words []string) string {
 }
 
 // attempt defines the flag --run. The returned function returns the number of an attempt, or 0 for any attempt. The verb changes
-// the task only if this attempt is the task's current one. Without the flag, it is the attempt of the worker that runs this
-// command. A worker may change only its own task.
+// the task only if this attempt is the task's current one. Without the flag, the function returns the attempt of the worker that
+// runs this command. A worker may change only its own task.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {

@@ -20,8 +20,8 @@ const DefaultMaxSize = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. If most
-	// is 0, no archive is compressed.
+	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. If the
+	// result most is 0, no archive is compressed.
 	CompressionTarget() (dir string, most int64)
 	// Packed is called after a compression. err is nil if every archive that was old enough has been compressed.
 	Packed(err error)

@@ -23,8 +23,8 @@ type unpacker struct {
 	buf  []byte // holds one piece of decompressed data
 }
 
-// decompress decompresses the archive f, drops the first skip bytes of its content, and passes the rest in pieces to the function
-// take. It stops if take returns an error or ctx ends.
+// decompress decompresses the archive f, drops as many bytes at the beginning of its content as skip says, and passes the rest in
+// pieces to the function take. It stops if take returns an error or ctx ends.
 func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {

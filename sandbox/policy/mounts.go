@@ -413,9 +413,9 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	return volume, nil
 }
 
-// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. The
-// program must not be copied again. The engine would remove the file first, and a container that starts at that moment would
-// not find it.
+// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. In this
+// case the program must not be copied again, because the engine would first remove the file. A container that starts at that
+// moment would not find the file.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {

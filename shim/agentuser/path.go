@@ -8,7 +8,8 @@ import (
 )
 
 // NativeName is the name under which the shim calls hinit for a lifecycle command of a gateway. The first argument is the agent's
-// own program, which hinit runs for commands that it does not handle. The others are the words that the user typed.
+// own program. hinit runs this program for commands that hinit does not handle. The other arguments are the words that the user
+// typed.
 const NativeName = "hinit-gateway"
 
 // Path reorders a PATH for the agent's programs. If path contains .local/bin of the agent's home, Path moves this directory

@@ -43,9 +43,9 @@ func init() {
 }
 `
 
-// SteppingClock writes an overlay for go build -overlay into dir, and returns the overlay's file name. The environment variable
-// called variable gives a program that is built with it the name of a file. The wall clock of this program is as many seconds
-// ahead as that file says.
+// SteppingClock writes an overlay for go build -overlay into dir, and returns the overlay's file name. A program that is built
+// with the overlay reads a file, whose name is in the environment variable called variable. The program's wall clock is as many
+// seconds ahead as this file says.
 func SteppingClock(dir, variable string) (overlay string, err error) {
 	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
 	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {

@@ -237,7 +237,8 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 }
 
 // orphans handles the profiles of a pool that does not exist. It reports the missing pool in the status of profiles without a
-// host. It releases deleted profiles, but a profile with a host only after all pods of the pool are gone.
+// host. It releases deleted profiles. But if a deleted profile has a host, orphans releases the profile only after all pods of
+// the pool are gone.
 func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {

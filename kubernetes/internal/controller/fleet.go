@@ -106,8 +106,8 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// early returns the time that must still pass before the next round of a pool. If it returns 0, it records that a round begins
-// now.
+// early returns the time that must still pass before the next round of a pool. If early returns 0, it also records that a round
+// begins now.
 func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,9 +37,9 @@ type Settings struct {
 	Log       *slog.Logger
 }
 
-// Times of the leader election. The leader renews its Lease every ten seconds. If it vanishes, another controller takes over
-// after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each write
-// is a compare-and-swap.
+// Times of the leader election. The leader renews its Lease every ten seconds. If the leader vanishes, another controller takes
+// over after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each
+// write is a compare-and-swap.
 const (
 	leaseTime = 30 * time.Second
 	renewTime = 20 * time.Second

@@ -22,8 +22,8 @@ import (
 // outsideHinit runs a command of a hinit outside of the fleet. The files in and out may be nil.
 type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) error
 
-// outside returns a function that runs commands of the hinit outside of the fleet. The command line reaches this hinit: it holds
-// the words before "hinit", such as docker exec -i agents.
+// outside returns a function that runs commands of the hinit outside of the fleet. The parameter command holds the words before
+// "hinit" on the command line, such as docker exec -i agents.
 func outside(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)

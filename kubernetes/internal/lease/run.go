@@ -15,7 +15,7 @@ import (
 )
 
 // Run acquires the Lease and holds it until ctx ends. Then it releases the Lease if it holds it. The caller must not cancel ctx
-// until everything that depends on the Lease has ended. log receives messages for the operator.
+// until everything that depends on the Lease has ended. The function log receives messages for the operator.
 func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
 	s.API.Timeout = s.renewDeadline() / 2
 	client, err := coordination.NewForConfig(s.API)

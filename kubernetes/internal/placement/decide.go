@@ -61,8 +61,8 @@ type Pool struct {
 }
 
 // Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
-// controller reports that a lost owner is back, because the host may be alive although the controller can't reach it. If such a
-// host reported itself, the two would overwrite each other's status forever.
+// controller reports that a lost owner is back, because the host may be alive although the controller can't reach it. If the host
+// itself reported this, the host and the controller would overwrite each other's status forever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"

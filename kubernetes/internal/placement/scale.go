@@ -152,9 +152,9 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	return true
 }
 
-// leave marks the host with the highest ordinal as leaving, so that its profiles move away. The parameter why is the reason. Once
-// the host is empty, leave removes it. The host stays while a profile is pinned to it, or while the data of one of its profiles
-// can't be reached.
+// leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
+// it. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. The parameter
+// why is the reason, as text.
 func (r *round) leave(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why
