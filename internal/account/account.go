@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// ErrNotFound is wrapped by the error of [Lookup] if the user does not exist, or if the name is malformed.
+// ErrNotFound means that the user does not exist, or that the name is malformed. The error of [Lookup] wraps ErrNotFound.
 var ErrNotFound = errors.New("no such user")
 
 // User holds the account data that a process needs to switch to this user.

@@ -96,7 +96,7 @@ type Profiles struct {
 	Own map[string]Profile // settings of the profiles that differ from the inherited settings, by name; see [Config.ProfileOf]
 }
 
-// Restart is the restart policy: what hinit does when a process ends without having been told to stop.
+// Restart is the restart policy: what hinit does when a process ends that hinit did not ask to stop.
 type Restart struct {
 	// Policy is one of the Restart constants. It selects the exits after which hinit restarts the process.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`

@@ -146,9 +146,9 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// maxTailBytes is the maximum size of the last log lines in a list of services, in bytes. Beyond it, each service keeps only its
-// last fewLines lines, each cut to shortLine bytes. The services write these lines, and the lines of many services would fill the
-// memory.
+// maxTailBytes is the maximum size of the last log lines in a list of services, in bytes. Above this limit, each service keeps
+// only its last fewLines lines, each cut to shortLine bytes. The services write these lines, and the lines of many services would
+// fill the memory.
 const (
 	maxTailBytes = 1 << 20
 	fewLines     = 3

@@ -33,7 +33,7 @@ type goal struct {
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
 // goalOf returns the goal of a command. The argument before is the service before the command. The argument after is the service
-// just after the supervisor accepted the  command.
+// just after the supervisor accepted the command.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.StartDelay()}
 	switch {

@@ -84,7 +84,7 @@ const (
 // retries defines the delays between two attempts to send a batch.
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
-// Counts returns the totals. Call it after Run.
+// Counts returns the totals since the positions file was created. Call Counts after Run.
 func (f *Forwarder) Counts() Counts { return f.now.Counts }
 
 // Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrSymlink is wrapped by errors about a path that contains a symbolic link. Links are not followed, even if their target is
-// inside the directory.
+// ErrSymlink means that a path contains a symbolic link. Other errors wrap ErrSymlink. Links are not followed, even if their
+// target is inside the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
 // Dir is an open directory. Names are resolved relative to this directory, and never through a symbolic link. If its path is

@@ -20,11 +20,11 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrNotRegular is wrapped by errors about a name that should be a regular file but is something else. For a link, the error is
-// [ErrSymlink] instead.
+// ErrNotRegular means that a name should be a regular file but is something else. For a link, the error is [ErrSymlink] instead.
+// Other errors wrap ErrNotRegular.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge is wrapped by errors about a file that is larger than the caller allows.
+// ErrTooLarge means that a file is larger than the caller allows. Other errors wrap ErrTooLarge.
 var ErrTooLarge = errors.New("file too large")
 
 // tempTries is the maximum number of random names tried for a temporary file.

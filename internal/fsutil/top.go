@@ -24,7 +24,7 @@ func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err e
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)
 }
 
-// makeMissing is a bit in rules.mode which means that missing directories are created.
+// makeMissing is a bit in rules.mode. If the bit is set, missing directories are created.
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {

@@ -43,7 +43,7 @@ type service struct {
 	from   map[string]place // place of each key, by the first part of the key
 }
 
-// setAt sets a key to a value, and records the place that the value comes from.
+// setAt sets a key to a value, and records the place in the old configuration that the value comes from.
 func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)

@@ -58,7 +58,7 @@ func placeOf(dir *os.File) string {
 }
 
 // holder returns the known facts about the process that holds the lock. The argument at identifies the directory as in
-// /proc/locks, see placeOf.  holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that
+// /proc/locks, see placeOf. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that
 // reads the note again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()

@@ -153,8 +153,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			return err
 		})
-		// Wait, because a previous holder may have lost its lock, for example because its FUSE client has died. It notices
-		// the loss only at its next confirmation.
+		// Wait, because a previous holder may have lost its lock, for example because its FUSE client has died. That holder
+		// notices the loss only at its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.prove(v, h.File) // another init may have moved the file during the wait
 		}

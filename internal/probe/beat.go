@@ -72,7 +72,7 @@ func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
 }
 
 // setPaused records whether an operator has paused the process. The result over reports that a pause has just ended; then the
-// watchdog  interval begins again.
+// watchdog interval begins again.
 func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false

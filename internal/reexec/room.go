@@ -42,7 +42,7 @@ const (
 	pidWaitLimit = 10 * time.Second
 )
 
-// errTooFewPIDs is wrapped by errors about too few free PIDs for the new program's threads.
+// errTooFewPIDs means that too few PIDs are free for the new program's threads. Other errors wrap errTooFewPIDs.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
 // Halted tells the new program that the old program has stopped every other process, because few PIDs were free. The new program

@@ -31,7 +31,7 @@ const (
 	rebootstrapTimeout = time.Minute
 )
 
-// ErrHook is wrapped by the error of [RunHooks] when a hook that must succeed has failed.
+// ErrHook means that a hook that must succeed has failed. The error of [RunHooks] wraps ErrHook.
 var ErrHook = errors.New("a required boot step has failed")
 
 // skillsSync is the agent's script that copies its bundled skills to the data directory.

@@ -225,7 +225,7 @@ func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
-// allow counts a request of the key, and reports whether the limit allows it.
+// allow counts a request with the given key, and reports whether the limit allows the request.
 func (l *limiter) allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,11 +22,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken is wrapped by an error if an id already belongs to another user. It is also wrapped if a name or id already
-// belongs to another group.
+// ErrTaken means that an id already belongs to another user, or that a name or id already belongs to another group. Other errors
+// wrap ErrTaken.
 var ErrTaken = errors.New("taken")
 
-// ErrNoEntry is wrapped by an error if there is no such user or group.
+// ErrNoEntry means that there is no such user or group. Other errors wrap ErrNoEntry.
 var ErrNoEntry = errors.New("no such entry")
 
 // DB holds the content of /etc/passwd and /etc/group. Changes stay in memory until [DB.Save] writes them. Two goroutines must not

@@ -123,5 +123,5 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 	return err
 }
 
-// ErrEnded is wrapped by the error of [Program.Receive] if the program exited before its work was done.
+// ErrEnded means that the program exited before its work was done. The error of [Program.Receive] wraps ErrEnded.
 var ErrEnded = errors.New("the boot program has failed")

@@ -17,7 +17,7 @@ import (
 const maxMeasurements = 60
 
 // usageHistory holds the latest measurements of a service in seen. The field last is the newest measurement. known is false if
-// the usage  could not be measured.
+// the usage could not be measured.
 type usageHistory struct {
 	last  Usage
 	known bool

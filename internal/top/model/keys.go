@@ -293,7 +293,7 @@ type rollout struct {
 }
 
 // ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. The argument how
-// selects the question. If inTurn is true, the order is a  rollout.
+// selects the question. If inTurn is true, the order is a rollout.
 func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.chosen()
 	switch {
