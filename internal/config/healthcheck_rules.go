@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. An own check replaces a
-// check of the same name.
+// ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. A check of the profile
+// replaces a check of all gateways that has the same name.
 func (c *Config) ChecksOf(profile string) []Check {
 	own := c.Profiles.Own[profile].Checks
 	if len(own) == 0 {

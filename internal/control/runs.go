@@ -30,7 +30,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// checkRun returns an error for an invalid request.
+// checkRun returns an error for an invalid request to start a run.
 func checkRun(ask client.RunRequest) error {
 	for name, value := range ask.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {

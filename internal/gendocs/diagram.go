@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// box is a state in a diagram, with the coordinates of its box's middle.
+// box is a state in a diagram, with the coordinates of the middle of its box.
 type box struct {
 	state string
 	x, y  int

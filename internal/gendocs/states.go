@@ -88,8 +88,8 @@ Every exit has a cause, and keeps the last 20 lines the process wrote.
 	return b.String(), nil
 }
 
-// transitions reads the transition table from a comment in a file. Its rows follow a line of dashes, and have the columns state,
-// event, next state and action.
+// transitions reads the transition table from a comment in a file. The rows of the table follow a line of dashes, and have the
+// columns state, event, next state and action.
 func transitions(file string) ([][4]string, error) {
 	source, err := os.ReadFile(file)
 	if err != nil {

@@ -40,7 +40,8 @@ type rule struct {
 	convert  func(im *importer, s *service, e setting)
 }
 
-// rules are tried in order, and [otherWays] after them. The first rule with a matching name is used.
+// rules is a list of rules that are tried in order. The rules in [otherWays] are tried last. The first rule with a matching name
+// is used.
 type rules []rule
 
 // apply imports settings. For each setting, it looks up the first rule in list that matches the setting's name. The rule sets keys

@@ -166,7 +166,7 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// importFiles imports the files of a service directory by s6Rules, except for the files in names.
+// importFiles imports the files of a service directory as s6Rules says, except for the files in names.
 func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {

@@ -260,7 +260,7 @@ func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration
 	return took, err
 }
 
-// sumByCause returns the counts by cause. Causes that are not in [Causes] are summed as "other".
+// sumByCause returns the counts in the argument by. It adds up the counts of causes that are not in [Causes] as "other".
 func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {

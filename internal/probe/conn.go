@@ -122,7 +122,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose)
 	return c, nil
 }
 
-// newConn makes a conn of a socket. After an error the socket is closed.
+// newConn makes a conn from the socket fd. After an error the socket is closed.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()

@@ -35,7 +35,8 @@ const (
 	unusual = 3
 )
 
-// unusual reports whether a silence is much longer than usual. A silence of less than after is never unusual.
+// unusual reports whether a silence is much longer than usual. A silence that is shorter than the argument after is never
+// unusual.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }

@@ -123,8 +123,8 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ returns the environment of the demo's init and of hinit-top. It leaves out hinit's and the agent's settings of the
-// user's shell.
+// environ returns the environment of the demo's init and of hinit-top. It leaves out the variables of the user's shell that are
+// settings of hinit or of the agent.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")

@@ -87,7 +87,7 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 // Remember adds a warning that no agent can cause. It returns false if the warning is already in the list.
 func (s *Status) Remember(warning string) bool { return s.remember(&s.warnings, warning) }
 
-// RememberAgents adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning of
+// RememberAgents adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning from
 // Remember. It returns false if the warning is already in the list.
 func (s *Status) RememberAgents(warning string) bool { return s.remember(&s.agents, warning) }
 

@@ -161,7 +161,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.shareNotes.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
 }
 
-// NoteHeartbeat records that a profile's gateway has written its state file, which shows that it is alive.
+// NoteHeartbeat records that a profile's gateway has written its state file, which shows that the gateway is alive.
 func (h *Health) NoteHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
 // NoteOutput tells the watch for deaf gateways that a service has written output.

@@ -44,7 +44,7 @@ const (
 	hookGrace = 2 * time.Second
 )
 
-// Maker makes units. Its methods may be called from any goroutine.
+// Maker makes the supervisor's units. Its methods may be called from any goroutine.
 type Maker struct {
 	agent    boot.Agent
 	dataHome string

@@ -164,7 +164,8 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads one file. If whole is true, the file must fit into a variable; otherwise only the first line must.
+// readEnvFile reads one file of an environment directory. If whole is true, the file must fit into a variable; otherwise only the
+// first line must.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {

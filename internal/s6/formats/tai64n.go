@@ -24,7 +24,7 @@ var leaps = [...]int64{
 }
 
 // leapsUntil returns the number of leap seconds before a time. The argument each is 1 if seconds is TAI, which counts leap
-// seconds, and  0 if it is Unix time.
+// seconds, and 0 if it is Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {

@@ -276,7 +276,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 }
 
 const (
-	// measureEvery is the minimum time between two measurements.
+	// measureEvery is the minimum time between two measurements of the services' usage.
 	measureEvery = time.Second
 	// measureShare is the minimum pause between two measurements, as a multiple of the processor time of one measurement. So
 	// measuring takes at most a hundredth of a processor.
