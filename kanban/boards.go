@@ -345,7 +345,7 @@ type Paths struct {
 	Workspaces      string
 	Logs            string
 	Attachments     string
-	ScratchHintFile string // an existing file records that the hint about scratch workspaces was given; "": give no hint
+	ScratchHintFile string // file whose existence records that the hint about scratch workspaces was given; "": give no hint
 }
 
 // Log returns the path of the file with the output of a task's workers.

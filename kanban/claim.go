@@ -141,7 +141,7 @@ type release struct {
 	why            string    // value for the column error of the run
 	resultList     *[]string // list in [Result] to which the task's id is added
 	counts         bool      // the release is a failure of the task
-	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
+	limitOverride  int       // failure limit that applies in place of the dispatcher's limit; 0: none
 	extra          object    // further members of the event gave_up, which is recorded if the task reaches the failure limit
 	set            string    // SQL that sets more columns; args are the arguments of this SQL
 	args           []any

@@ -127,7 +127,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
-	_ = s.Sync(patience) // lines that the console has not written by then are handed over as unsent
+	_ = s.Sync(patience) // lines that the console has not written after consolePatience are handed over as unsent
 	return errors.Join(errs...)
 }
 

@@ -230,7 +230,7 @@ func jsonText(value json.RawMessage) (string, bool) {
 // numbers of any size, escapes and the order.
 type member struct {
 	key    string // the decoded key
-	rawKey []byte // with its quotes, as in the file
+	rawKey []byte // the key with its quotes, as in the file
 	value  json.RawMessage
 }
 

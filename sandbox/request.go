@@ -110,6 +110,6 @@ type Description struct {
 	Root     string `json:"root,omitempty"` // says to which user of the machine root in the container corresponds
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
-	Clients  int    `json:"clients"`  // processes connected to the helper, including this one
+	Clients  int    `json:"clients"`  // number of processes that are connected to the helper, including this one
 	Commands int    `json:"commands"` // running commands of this process
 }

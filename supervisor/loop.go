@@ -193,7 +193,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // the loop has answered, and ended after that
+			case err := <-r.reply: // the loop has answered before it ended
 				return err
 			default:
 				return ErrStopping

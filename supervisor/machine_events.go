@@ -78,7 +78,7 @@ type (
 		Name      string
 		Error     string
 		Permanent bool // another attempt can't succeed unless something changes
-		Passing   bool // the kernel lacked a resource that may be available again soon
+		Passing   bool // the kernel lacked a resource, but may have it again soon
 		Code      int  // the exit code with which a shell reports this error: 126 or 127
 	}
 	// Exited reports the end of a main process or of a finish command.

@@ -89,7 +89,7 @@ type SignalScope int
 const (
 	ScopeTree  SignalScope = iota // every process of the run, including descendants that left its group and session
 	ScopeMain                     // only the main process
-	ScopeGroup                    // the process group that the main process leads
+	ScopeGroup                    // all processes in the process group that the main process leads
 )
 
 // Policy says how a service restarts and stops. The zero value restarts at once and without a limit, and kills without a grace

@@ -41,7 +41,7 @@ func run(argv []string) int {
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or says what is wrong with them
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		fmt.Println(reexec.Format) // the command hinit reexec asks a new binary for this
+		fmt.Println(reexec.Format) // the format of the handed-over state, for which hinit reexec asks a new binary
 		return 0
 	}
 	return execTools(argv)

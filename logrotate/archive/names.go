@@ -72,7 +72,7 @@ func isArchive(name string) bool {
 // archivesIn returns the archives in the list names, oldest first, each archive once.
 func archivesIn(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !isArchive(name) })
-	slices.Sort(names) // the compressed form sorts after the other one
+	slices.Sort(names) // the compressed form of an archive sorts after the uncompressed form
 	return slices.CompactFunc(names, func(a, b string) bool {
 		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)
 	})

@@ -107,7 +107,7 @@ type reader struct {
 	file  *os.File // current file; nil if there is none
 	at    int64    // offset in file after the last emitted line
 	carry []byte   // the unfinished line at that offset
-	known string   // newest archive that was read or passed over
+	known string   // newest archive that the reader has read or passed over
 	since []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
 	broken map[string]error // archives that can't be read, by name, with the reason

@@ -28,7 +28,7 @@ type Export struct {
 	Scratch string   // absolute path of the directory for the snapshot; "" means the home
 	Secrets bool     // include files with secrets
 	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
-	Links   bool     // include links that lead out of the profile
+	Links   bool     // include symbolic links that lead out of the profile
 	// HomeIdle is true if no process writes to the home, so that it can be sent without a snapshot. Run then honors From only if
 	// Snapshot equals Head.Snapshot of the new archive, which means that the home is unchanged.
 	HomeIdle     bool

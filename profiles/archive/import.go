@@ -31,7 +31,7 @@ type Import struct {
 	Marker              string       // name of the file that every profile must have; "" for no such file
 	Replace             bool         // an existing profile may be replaced; Ready must stop its gateway
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
-	Links               bool         // allow links that lead out of the profile
+	Links               bool         // allow symbolic links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
 	Ready               func() error // called after all files were checked and synced, before the rename; may be nil
 }

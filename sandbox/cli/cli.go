@@ -36,7 +36,7 @@ type Call struct {
 // verb is one command of hinit sandbox.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // not in the help; only the verb "cp" calls this verb
+	hidden  bool   // the help does not show the verb; only the verb "cp" calls it
 	options string // the flags of [options.defineAll] that the verb has
 	run     func(*invocation) (int, error)
 }

@@ -16,7 +16,7 @@ type Call struct {
 	command command
 	raw     rawFlags
 
-	Words []string // containers or an image, and the command to run there
+	Words []string // names of containers or an image, then the command to run
 	Env   []string // NAME=value, or NAME for the value in the caller's environment
 	Stdin bool     // the command reads standard input
 

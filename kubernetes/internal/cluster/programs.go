@@ -27,7 +27,7 @@ type module struct {
 	packages []string
 	flags    []string
 	c        string // the C library that the module needs, or ""; without this library, the module is not built
-	optional bool   // not built in a short build; the tests that need it are then skipped
+	optional bool   // the module is not built in a short build; tests that need it are then skipped
 }
 
 var allModules = []module{

@@ -47,7 +47,7 @@ const defaultIdleTimeout = 5 * time.Minute
 
 const (
 	maxIdleTimeout = 2 * time.Hour // the maximum result of idleTimeoutOf
-	slowestRead    = 10 << 20      // bytes per second: the lowest speed expected of a host that reads already sent data twice
+	slowestRead    = 10 << 20      // bytes per second: the lowest expected speed at which a host reads its sent data again
 )
 
 // record is the content of the file that the store keeps for each live profile.

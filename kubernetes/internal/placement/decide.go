@@ -19,10 +19,10 @@ type Profile struct {
 	Received  bool   // the new host has stored the data: the move ends without the controller
 	Memory    int64  // the memory, in bytes, that the placement reserves for the profile
 	Priority  int32
-	Pin       string // the only host that the profile may be on, or "" for any
+	Pin       string // the only host on which the profile may be, or "" for any host
 	Pod       string // the name of the pod that would run this profile alone
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
-	Refused   string // why Pod can't be created, or "" if it can
+	Refused   string // why the pod called Pod can't be created, or "" if it can
 	Lost      string // what was last reported about the owner: [HostLost], [HostRestarts], or "" for nothing
 	Overdue   bool   // the owner has been restarting for too long, and is treated as lost
 	Missing   bool   // the owner has reported that the data is not on its volume
@@ -37,7 +37,7 @@ type Profile struct {
 type Host struct {
 	Name      string
 	Ordinal   int
-	For       string // the only profile that the host takes, or "" for a host that takes any
+	For       string // the only profile that the host takes, or "" if the host takes any profile
 	Zone      string // the value of the topology key on the host's node
 	Trouble   string // why the host can't be used, or "" if it can
 	Ready     bool   // the host can take profiles
@@ -135,7 +135,7 @@ type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
-	inZone      *int // the number of profiles in its zone, shared by all hosts of the zone; not nil
+	inZone      *int // the number of profiles in the host's zone, shared by all hosts of the zone; not nil
 	schedulable bool // the host may get profiles
 }
 

@@ -19,7 +19,7 @@ type Object struct {
 // Local is the state of a profile on one host. hinit sees only live data. It can't start a gateway from data that was set aside
 // or received.
 type Local struct {
-	Live     bool     // the data is where hinit starts gateways from it
+	Live     bool     // the data is in the place from which hinit starts gateways
 	Aside    int64    // the assignment under which data was set aside to be given away, or 0 if none
 	Incoming string   // the nonce of data that was received in full from another host, or "" if none
 	Up       bool     // a process of the gateway may be alive
