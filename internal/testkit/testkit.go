@@ -6,6 +6,7 @@ import (
 	"flag"
 	"math"
 	"os"
+	"os/exec"
 	"strconv"
 	"syscall"
 	"testing"
@@ -74,14 +75,28 @@ func InMemory() string {
 }
 
 // AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. It is for tests that mostly
-// wait, which need no processor each. TestMain calls it.
+// wait, which need no processor each. On a machine that is slow or busy, fewer run at a time: with too many, time limits of the
+// programs under test pass. TestMain calls it.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(n)) // Set can't fail for a number
+		_ = flag.Set("test.parallel", strconv.Itoa(max(2, min(n, int(float64(n)*float64(quickStart)/float64(startTime()))))))
 	}
+}
+
+// quickStart is how long the start of a program may take on a machine that can run as many tests at a time as they say.
+const quickStart = 2 * time.Millisecond
+
+// startTime returns how long the start and the end of a small program take, on average.
+func startTime() time.Duration {
+	const times = 30
+	begin := time.Now()
+	for range times {
+		_ = exec.Command("/bin/true").Run() // without it, the time is short, and all tests run
+	}
+	return max(time.Since(begin)/times, time.Microsecond)
 }
 
 // WriteProgram writes a file that is executed soon. It prevents forks during the write. A process that another test forks would
