@@ -182,9 +182,9 @@ type workerRecord struct {
 	Worker
 }
 
-// ledger is the content of the dispatcher's file of workerRecords. The file has one JSON object per line. The last entry of a run
-// is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to outlive the
-// dispatcher. After a crash of the machine, no worker is left.
+// ledger is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object
+// per line. The last entry of a run is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync,
+// because it only has to outlive the dispatcher. After a crash of the machine, no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]workerRecord

@@ -88,8 +88,8 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 }
 
 // Events calls fn for each event, oldest first, and returns fn's error if it has one. If o.Follow is false, Events returns after
-// the last event. Otherwise it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost
-// in [Event].
+// the last event. Otherwise it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see
+// [client.Event].Lost.
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	query := url.Values{"since": unlessZero(o.Since), "follow": on(o.Follow)}
 	if o.Last != 0 {
@@ -242,7 +242,7 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 // SlotWait waits until the slot of dir is in the state that the parameter until names. It returns immediately if the slot is
 // already in that state. The states are named after the options of s6-svwait: u is up, U is up and ready, d is down, D is down
 // with all its processes ended. r is a new run, and R is a new run that is ready. The number of an old run may follow d, D, r and
-// R ("r12", see [Slot.Run]). The wait then also ends if the slot left that run before this call.
+// R ("r12", see [client.Slot].Run). The wait then also ends if the slot left that run before this call.
 //
 // The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
