@@ -118,13 +118,13 @@ type Gateways struct {
 // errSupervisedElsewhere matches every error that [SupervisedElsewhere] makes.
 var errSupervisedElsewhere = errors.New("elsewhere")
 
-type supervisedElsewhere struct{ error }
+type supervisedElsewhereError struct{ error }
 
-func (supervisedElsewhere) Is(target error) bool { return target == errSupervisedElsewhere }
+func (supervisedElsewhereError) Is(target error) bool { return target == errSupervisedElsewhere }
 
 // SupervisedElsewhere marks an error of Backend.Find which means that another hinit supervises the profiles. The server sends
 // such an error to the client unchanged.
-func SupervisedElsewhere(err error) error { return supervisedElsewhere{err} }
+func SupervisedElsewhere(err error) error { return supervisedElsewhereError{err} }
 
 // Options holds the settings of a Server.
 type Options struct {

@@ -3,6 +3,7 @@
 package testkit
 
 import (
+	"context"
 	"flag"
 	"math"
 	"os"
@@ -94,7 +95,7 @@ func startTime() time.Duration {
 	const times = 30
 	begin := time.Now()
 	for range times {
-		_ = exec.Command("/bin/true").Run() // without it, the time is short, and all tests run
+		_ = exec.CommandContext(context.Background(), "/bin/true").Run() // without it, the time is short, and all tests run
 	}
 	return max(time.Since(begin)/times, time.Microsecond)
 }

@@ -19,7 +19,7 @@ import (
 // scratchDirs are directories that may hold the state of sessions, and also the socket if no directory is mounted for it.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// Serve returns ErrServed if another process already serves in this container.
+// ErrServed means that another process already serves in this container, see [Serve].
 var ErrServed = errors.New("the container has this program already")
 
 // server is the state of the serving helper.

@@ -49,7 +49,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	lines := bufio.NewReaderSize(answer.Body, 4<<20)
-	for measured := 0; measured < 2; measured++ { // the page knows the use of processors from the second measurement on
+	for range 2 { // the page knows the use of processors from the second measurement on
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {
