@@ -165,13 +165,8 @@ func dashboardOnly(words []string, agent string) bool {
 // isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A
 // request for help (-h or --help) does not run a gateway.
 func isGatewayRun(args []string) bool {
-	if len(args) == 0 || args[0] != "gateway" {
-		return false
-	}
-	if len(args) == 1 {
-		return true
-	}
-	return args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help")
+	return len(args) > 0 && args[0] == "gateway" &&
+		(len(args) == 1 || args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help"))
 }
 
 // splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without such an option

@@ -70,8 +70,12 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for gid, on := range map[uint32]bool{10000: true, 20000: false, 20005: false} {
-		if got := TenantsOf(cfg, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: gid})).On; got != on {
-			t.Errorf("agent.user 10000:%d: profiles have users of their own: %t", gid, got)
+		got := TenantsOf(cfg, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: gid}))
+		if got.On != on {
+			t.Errorf("agent.user 10000:%d: profiles have users of their own: %t", gid, got.On)
+		}
+		if !got.HasUID(20007) { // otherwise the boot gives the homes of tenants to the agent
+			t.Errorf("agent.user 10000:%d: the uid 20007 is no tenant's", gid)
 		}
 	}
 }
