@@ -363,7 +363,7 @@ func (r *round) move(p Profile) {
 	if !p.Installed || r.moves >= maxMoves {
 		return
 	}
-	reason := ""
+	reason, spare := "", false
 	switch {
 	case p.OwnPod:
 		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.schedulable {
@@ -381,10 +381,10 @@ func (r *round) move(p Profile) {
 		reason = "host " + p.Owner + " is drained"
 	case p.Owner == p.Pod:
 		reason = "it is to be packed"
+	case p.Owner == r.pool.Leaving && r.pool.Replicas > r.pool.Max:
+		reason = fmt.Sprintf("host %s is to go: hosts.max is %d", p.Owner, r.pool.Max)
 	case p.Owner == r.pool.Leaving:
-		if reason = "host " + p.Owner + " is spare"; r.pool.Replicas > r.pool.Max {
-			reason = fmt.Sprintf("host %s is to go: hosts.max is %d", p.Owner, r.pool.Max)
-		}
+		reason, spare = "host "+p.Owner+" is spare", true
 	default:
 		return
 	}
@@ -392,7 +392,7 @@ func (r *round) move(p Profile) {
 	switch {
 	case best != nil:
 		r.begin(p, best, reason)
-	case !strings.HasSuffix(reason, "is spare"): // otherwise the spare host stays, and no host is added for its profiles
+	case !spare: // otherwise the spare host stays, and no host is added for its profiles
 		r.unplacedMemory += p.Memory
 	}
 }

@@ -251,6 +251,21 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	}
 }
 
+// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove has a spare host whose last profile begins to move in this round. Its
+// memory counted twice, on the new host and as a profile without room, so the host did not leave and the move was cancelled.
+func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
+	pool := poolOf(6)
+	pool.Leaving, pool.SpareSince = "pool-5", noon
+	var profiles []Profile
+	for i, memory := range []int64{450, 520, 520, 520, 520, 500} {
+		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: fmt.Sprintf("pool-%d", i), Installed: true, Here: true, Memory: memory})
+	}
+	plan := Decide(pool, handled(profiles), hostsOf(6), noon.Add(time.Hour))
+	if len(plan.Actions) != 1 || plan.Actions[0] != (StartMove{"p5", "pool-0", "host pool-5 is spare"}) || plan.Leaving != "pool-5" {
+		t.Errorf("%+v", plan)
+	}
+}
+
 // TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Both hosts went at once, and their profiles were lost.
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)

@@ -139,7 +139,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	}
 	slices.Sort(rooms)
 	for _, p := range r.profiles { // in each priority, the largest profile comes first
-		if p.Owner != host.Name || p.To != "" {
+		if p.Owner != host.Name || p.To != "" || r.isMoving(p.Name) {
 			continue
 		}
 		i, _ := slices.BinarySearch(rooms, p.Memory)
@@ -150,6 +150,14 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 		slices.Sort(rooms)
 	}
 	return true
+}
+
+// isMoving reports whether this round begins a move of the profile. The room that it takes is already counted on its new host.
+func (r *round) isMoving(profile string) bool {
+	return slices.ContainsFunc(r.Actions, func(a Action) bool {
+		move, ok := a.(StartMove)
+		return ok && move.Profile == profile
+	})
 }
 
 // leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
