@@ -157,7 +157,7 @@ func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
 			t.Error(err)
 		}
 	})
-	lostBecause(t, err, Gone, "the container was removed")
+	lostByRemoval(t, err)
 	want(t, s, "cat file", "x")
 	if err := removeBoxes(t.Context(), m, s.key); err != nil {
 		t.Error(err)

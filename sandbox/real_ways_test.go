@@ -60,7 +60,7 @@ func TestRealWays(t *testing.T) {
 				t.Error("the secret can be inspected")
 			}
 			_, err = during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
-			lostBecause(t, err, Gone, "the container was removed")
+			lostByRemoval(t, err)
 			want(t, s, "echo back", "back")
 		})
 	}

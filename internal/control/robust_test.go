@@ -155,10 +155,10 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	ask := func(probe string) string {
 		return curl + " -sS --unix-socket " + s.socket + " http://hinit/v1/health?probe=" + probe
 	}
-	inside, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", ask("ready")).Output()
-	if err != nil || !strings.Contains(string(inside), `"kind":"busy"`) {
-		t.Errorf("a process of a service: %s, %v", inside, err)
-	}
+	testkit.Until(t, "a process of a service finds hinit busy", func() bool { // until then hinit still accepts connections
+		inside, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", ask("ready")).Output()
+		return err == nil && strings.Contains(string(inside), `"kind":"busy"`)
+	})
 	for _, probe := range []string{client.ProbeStartup, client.ProbeReady, client.ProbeLive} {
 		// The grandchild waits for the end of its parent, which makes it no descendant of this process any more.
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exec 3<&0; { read line <&3; "+ask(probe)+"; } &")

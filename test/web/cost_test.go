@@ -49,6 +49,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	lines := bufio.NewReaderSize(answer.Body, 4<<20)
+	giveUp := time.AfterFunc(testkit.Patience, func() { _ = answer.Body.Close() })
 	for range 2 { // the page knows the use of processors from the second measurement on
 		for {
 			line, err := lines.ReadString('\n')
@@ -60,6 +61,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 			}
 		}
 	}
+	giveUp.Stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
