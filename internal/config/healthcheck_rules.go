@@ -44,7 +44,7 @@ func (c *Config) DeafOf(profile string) Deaf {
 // finishProfileChecks reports a profile with more checks than one gateway can have.
 func (l *loader) finishProfileChecks(prefix, name string) {
 	if n := len(l.cfg.ChecksOf(name)); n > maxChecks {
-		l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, with those of agent.checks these are %d; remove some, or give one the name of "+
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, and this one has %d, including agent.checks; remove some, or give one the name of "+
 			"another, which it replaces", prefix, maxChecks, n)
 	}
 }

@@ -158,7 +158,7 @@ profiles:
 		"agent: {deaf: yes}":                                                                                  "expected one of report, restart, off",
 		"agent: {deaf: {action: report, after: 5}}":                                                           `write "5s"`,
 		"agent: {deaf: {afer: 5m}}":                                                                           `did you mean "agent.deaf.after"?`,
-		"agent:\n  checks: [" + many(20, "a") + "]\nprofiles:\n  coder:\n    checks: [" + many(13, "b") + "]": ":5: cannot set profiles.coder.checks: a gateway can have 32 checks, with those of agent.checks these are 33; remove some",
+		"agent:\n  checks: [" + many(20, "a") + "]\nprofiles:\n  coder:\n    checks: [" + many(13, "b") + "]": ":5: cannot set profiles.coder.checks: a gateway can have 32 checks, and this one has 33, including agent.checks; remove some",
 	} {
 		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
