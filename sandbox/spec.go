@@ -23,10 +23,7 @@ const LabelInit = "hinit-init"
 // hasOwnInit reports whether an image has its own init. It returns false if the engine doesn't know the image.
 func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	image, err := engine.Image(ctx, ref)
-	if err != nil {
-		return false
-	}
-	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0])
+	return err == nil && (image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0]))
 }
 
 // buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. The parameter

@@ -141,8 +141,11 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		all.Go(func() error { return server.Serve(l) })
-		where := map[bool]string{true: "unix:" + l.Addr().String(), false: "http://" + l.Addr().String() + s.Base + "/"}
-		fmt.Fprintln(c.Out, "serving on", where[l.Addr().Network() == "unix"])
+		if l.Addr().Network() == "unix" {
+			fmt.Fprintf(c.Out, "serving on unix:%s\n", l.Addr())
+			continue
+		}
+		fmt.Fprintf(c.Out, "serving on http://%s%s/\n", l.Addr(), s.Base)
 	}
 	all.Go(func() error {
 		s.Run(ctx)

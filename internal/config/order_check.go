@@ -57,10 +57,8 @@ func (l *loader) checkNeed(o owner, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
-	if n.Optional && (!isService && !isGateway || isService && !s.Enabled) {
-		return false
-	}
-	if !l.checkExists(key, n.line, n.Name) {
+	left := n.Optional && (!isService && !isGateway || isService && !s.Enabled)
+	if left || !l.checkExists(key, n.line, n.Name) {
 		return false
 	}
 	task, policy := isService && s.IsTask(), s.Restart.Policy

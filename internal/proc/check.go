@@ -147,8 +147,5 @@ func leadsToDescriptor(path string) bool {
 // canRaiseLimits reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which only
 // root keeps.
 func canRaiseLimits(cred *Cred) bool {
-	if cred != nil && cred.UID != 0 {
-		return false
-	}
-	return hasCapability(unix.CAP_SYS_RESOURCE)
+	return (cred == nil || cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE)
 }

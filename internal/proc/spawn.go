@@ -47,10 +47,7 @@ type Spec struct {
 // Same reports whether two specs start the same command in the same way. It ignores the fields that are set anew for each
 // start.
 func (s Spec) Same(o Spec) bool {
-	if (s.Cred == nil) != (o.Cred == nil) {
-		return false
-	}
-	if s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
+	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
 		return false
 	}
 	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&

@@ -121,10 +121,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 // fromOurPage reports whether a form came from a page that this server has sent to the same browser.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
-	if err != nil || s.crossOrigin.Check(r) != nil {
-		return false
-	}
-	return same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
+	return err == nil && s.crossOrigin.Check(r) == nil && same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
 // knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the

@@ -44,7 +44,10 @@ func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.
 
 // By describes who gave an order, for instance "uid 0 (hinit, exec)".
 func By(by *client.By) string {
-	return Line(fmt.Sprintf("uid %d (%s)", by.UID, strings.TrimPrefix(by.Program+", "+by.Way, ", ")))
+	if by.Program == "" {
+		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
+	}
+	return Line(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Way))
 }
 
 // Number returns a number as text, and "-" for 0.

@@ -136,8 +136,12 @@ func (m *Model) handleView(key string) bool {
 		m.regroup()
 	case "f":
 		m.toggleFold()
-	case "l", "e", "d":
-		m.open(map[string]paneKind{"l": logPane, "e": eventPane, "d": detailPane}[key])
+	case "l":
+		m.open(logPane)
+	case "e":
+		m.open(eventPane)
+	case "d":
+		m.open(detailPane)
 	case "enter":
 		if _, is := m.current(); is || len(t.rows) == 0 {
 			m.open(detailPane)
@@ -222,8 +226,14 @@ func (m *Model) handleOrder(key string) []Order {
 				m.table.marks[r.service.ID()] = true
 			}
 		}
-	case "s", "x", "r", "R":
-		m.ask(map[string]client.Verb{"s": client.VerbStart, "x": client.VerbStop, "r": client.VerbRestart, "R": client.VerbRestart}[key], orderAsked, key == "R")
+	case "s":
+		m.ask(client.VerbStart, orderAsked, false)
+	case "x":
+		m.ask(client.VerbStop, orderAsked, false)
+	case "r":
+		m.ask(client.VerbRestart, orderAsked, false)
+	case "R":
+		m.ask(client.VerbRestart, orderAsked, true)
 	case "S":
 		m.ask(VerbSignal, signalAsked, false)
 	case "!":
