@@ -18,7 +18,7 @@ import (
 )
 
 func runExport(ctx context.Context, c *call) error {
-	to := c.Flags.String("to", "", "the words before hinit that reach the other one: `COMMAND`, such as \"docker exec -i agents\"; none is this machine")
+	to := c.Flags.String("to", "", outsideHelp)
 	pool := c.Flags.String("pool", "", "export all profiles of a `POOL`")
 	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait for one step, as `D`")
 	dry := c.Flags.Bool("dry-run", false, "print what would be done, and change nothing")

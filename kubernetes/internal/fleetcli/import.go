@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/internal/cmdline"
@@ -31,12 +32,12 @@ type importer struct {
 }
 
 func runImport(ctx context.Context, c *call) error {
-	from := c.Flags.String("from", "", "the words before hinit that reach the other one: `COMMAND`, such as \"docker exec -i agents\"; none is this machine")
+	from := c.Flags.String("from", "", outsideHelp)
 	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait for one step, as `D`")
 	dry := c.Flags.Bool("dry-run", false, "print what would be done, and change nothing")
 	image := c.Flags.String("image", "", "make the pool with this `IMAGE` if there is none")
-	hosts := c.Flags.Int("hosts", 10, "the most hosts of a pool that is made: `N`")
-	volume := c.Flags.String("volume", "10Gi", "the size of a volume of a pool that is made, as `SIZE`")
+	hosts := c.Flags.Int("hosts", 10, "if the command makes the pool, it has at most `N` hosts")
+	volume := c.Flags.String("volume", "10Gi", "if the command makes the pool, each host has a volume of this `SIZE`")
 	f, words, err := c.begin(1, -1)
 	if err != nil {
 		return err
@@ -270,5 +271,20 @@ func (i *importer) undoImport(ctx context.Context, one planned, n note, err erro
 			return errors.Join(err, err2)
 		}
 	}
-	return errors.Join(err, client.IgnoreNotFound(i.api.Delete(ctx, &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: one.name, Namespace: i.namespace}})))
+	return errors.Join(err, i.deleteUndone(ctx, one.name))
+}
+
+// deleteUndone deletes the AgentProfile of an import that was undone, with its data. It deletes nothing if another command has
+// gone on with the import since, or has completed it.
+func (i *importer) deleteUndone(ctx context.Context, name string) error {
+	return client.IgnoreNotFound(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		p := &v1alpha1.AgentProfile{}
+		if err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: name}, p); err != nil {
+			return err
+		}
+		if n := readNote(p, v1alpha1.ImportAnnotation); n.by != i.by || n.state == copied {
+			return errTaken
+		}
+		return i.api.Delete(ctx, p, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
+	}))
 }

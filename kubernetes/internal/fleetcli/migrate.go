@@ -22,6 +22,9 @@ import (
 // outsideHinit runs a command of a hinit outside of the fleet. The files in and out may be nil.
 type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) error
 
+// outsideHelp is the help of --from and --to.
+const outsideHelp = "run hinit outside of the fleet with `COMMAND` before it, such as \"docker exec -i agents\"; without COMMAND, it is the hinit of this machine"
+
 // outside returns a function that runs commands of the hinit outside of the fleet. The parameter command holds the words before
 // "hinit" on the command line, such as docker exec -i agents.
 func outside(command string) outsideHinit {

@@ -325,6 +325,27 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	}
 }
 
+// TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith has the same import typed once more while the first one is being undone.
+// The first one deleted the object of the second, and with it the data that was copied.
+func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
+	w := newTwoSides(t)
+	i := &importer{by: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}
+	p := i.object(planned{name: "coder"}, note{copying, true, "coder", "second"})
+	if err := w.inner.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.deleteUndone(t.Context(), "coder"); !errors.Is(err, errTaken) || !w.profileThere() {
+		t.Errorf("the object is there: %t; %v", w.profileThere(), err)
+	}
+	i.by = "second"
+	if err := i.deleteUndone(t.Context(), "coder"); err != nil || w.profileThere() {
+		t.Errorf("its own: the object is there: %t; %v", w.profileThere(), err)
+	}
+	if err := i.deleteUndone(t.Context(), "coder"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestADryRunSaysWhatAnImportDoesAndChangesNothing asks about a profile that can be imported, and about one that another gateway serves.
 func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
 	w := newTwoSides(t)
