@@ -15,9 +15,9 @@ const (
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
 	// floodPause is the shortest pause between two reads during a flood. The poller can't time a shorter pause. Each pause costs
-	// the wake-up of a thread, so pauses get longer, up to floodPauseMost, while the pipe doesn't fill up.
-	floodPause     = time.Millisecond
-	floodPauseMost = 4 * time.Millisecond
+	// the wake-up of a thread, so pauses get longer, up to maxFloodPause, while the pipe doesn't fill up.
+	floodPause    = time.Millisecond
+	maxFloodPause = 4 * time.Millisecond
 	// floodEnd is the number of bytes that must arrive during a pause for the flood to continue.
 	floodEnd = 1 << 10
 	// floodPipe is the size of a pipe during a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
@@ -89,7 +89,7 @@ func (p *pace) adaptPause() {
 	case p.sincePause > p.size/2:
 		p.pause = max(p.pause/2, floodPause)
 	case p.sincePause < p.size/4:
-		p.pause = min(p.pause*2, floodPauseMost)
+		p.pause = min(p.pause*2, maxFloodPause)
 	}
 	p.rest, p.sincePause = true, 0
 }

@@ -205,24 +205,24 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 		}
 	}
 	for _, name := range others {
-		if slices.Contains(w.unmarkedWatches, name) || len(w.unmarkedWatches) < mostUnmarkedWatches {
+		if slices.Contains(w.unmarkedWatches, name) || len(w.unmarkedWatches) < maxUnmarkedWatches {
 			w.watchUnmarked(name, ids[name])
 		}
 	}
 }
 
-// mostUnmarkedWatches is the maximum number of watched directories without the marker file. In the directories that are not
+// maxUnmarkedWatches is the maximum number of watched directories without the marker file. In the directories that are not
 // watched, only the next poll finds a new marker file.
-const mostUnmarkedWatches = 256
+const maxUnmarkedWatches = 256
 
 // watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
-// mostUnmarkedWatches.
+// maxUnmarkedWatches.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
 	if w.inotify == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
 	w.unmarkedWatches = append(w.unmarkedWatches, name)
-	if len(w.unmarkedWatches) > mostUnmarkedWatches {
+	if len(w.unmarkedWatches) > maxUnmarkedWatches {
 		w.inotify.forget(w.store.namedProfile(w.unmarkedWatches[0]).Home)
 		w.unmarkedWatches = w.unmarkedWatches[1:]
 	}

@@ -218,7 +218,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
-	emptyDirs(t, s, "a", mostUnmarkedWatches+50)
+	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
 	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 	t.Cleanup(func() { w.inotify.close() })
 	for range 2 {
@@ -226,7 +226,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(w.inotify.watched); n != mostUnmarkedWatches+2 || w.partial {
+	if n := len(w.inotify.watched); n != maxUnmarkedWatches+2 || w.partial {
 		t.Errorf("%d watches, incomplete: %t", n, w.partial)
 	}
 	d, err := s.open()
@@ -240,7 +240,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
 	}
-	if n := len(w.inotify.watched); n != mostUnmarkedWatches+2 || len(w.unmarkedWatches) != mostUnmarkedWatches || w.unmarkedWatches[mostUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
+	if n := len(w.inotify.watched); n != maxUnmarkedWatches+2 || len(w.unmarkedWatches) != maxUnmarkedWatches || w.unmarkedWatches[maxUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
 		t.Errorf("%d watches", n)
 	}
 }

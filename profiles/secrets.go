@@ -18,7 +18,7 @@ import (
 const (
 	minSecretLength = 8 // shorter values may be ordinary words
 	maxSecrets      = 256
-	mostSecretBytes = 16 << 10 // total for all values of a profile
+	maxSecretBytes  = 16 << 10 // total for all values of a profile
 )
 
 // Secrets returns the secrets in the profile's .env, so that they can be removed from logs. Secrets are values of at least eight
@@ -36,7 +36,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 
 // secretsIn returns the secrets among the variables of a .env file. The result more is true if the limits left some secrets out.
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
-	room := mostSecretBytes
+	room := maxSecretBytes
 	for _, v := range vars {
 		for _, form := range []string{redact.Secret(v.Name, v.Raw), redact.Secret(v.Name, dotenv.Unescape(v.Raw))} {
 			for part := range strings.Lines(form) {
@@ -66,8 +66,8 @@ type Exclusive struct {
 	Value [sha256.Size]byte
 }
 
-// mostExclusive is the largest number of exclusive values that are read from one profile.
-const mostExclusive = 16
+// maxExclusive is the largest number of exclusive values that are read from one profile.
+const maxExclusive = 16
 
 // Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
 // its port.
@@ -76,7 +76,7 @@ func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
-			if token && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < mostExclusive {
+			if token && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
 				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
 			}
 		}

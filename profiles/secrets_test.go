@@ -63,7 +63,7 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	if len(got) != maxSecrets || !more {
 		t.Errorf("%d values, more %t", len(got), more)
 	}
-	if got, more := secretsIn(dotenv.Parse("A_KEY=" + strings.Repeat("x", mostSecretBytes+1))); len(got) != 0 || !more {
+	if got, more := secretsIn(dotenv.Parse("A_KEY=" + strings.Repeat("x", maxSecretBytes+1))); len(got) != 0 || !more {
 		t.Errorf("%d values of a long one, more %t", len(got), more)
 	}
 }

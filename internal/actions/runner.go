@@ -274,12 +274,12 @@ type state struct {
 	Jobs  []*Job               `json:"jobs"`            // oldest first
 }
 
-// mostState is the maximum size in bytes of a state file that load accepts.
-const mostState = 64 << 20
+// maxState is the maximum size in bytes of a state file that load accepts.
+const maxState = 64 << 20
 
 // load reads the state file. A missing file means an empty state.
 func load(path string) (s state, err error) {
-	text, err := wholefile.Read(path, mostState)
+	text, err := wholefile.Read(path, maxState)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}

@@ -30,8 +30,8 @@ type Identity struct {
 	Error string // why the container must not start; "" for none
 }
 
-// mostIdentity is the maximum number of bytes of the boot program's output that settle reads.
-const mostIdentity = 1 << 20
+// maxIdentity is the maximum number of bytes of the boot program's output that settle reads.
+const maxIdentity = 1 << 20
 
 // ResolveAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
 // agent may have to join the group of a device. Then ResolveAgent makes the boot program change /etc/passwd and /etc/group.
@@ -120,7 +120,7 @@ func (a *Agent) settle(who string) error {
 	if err == nil {
 		out, said, _, err = proc.Output(context.Background(), proc.Spec{
 			Path: filepath.Join(filepath.Dir(self), Program), Argv: []string{ProgramName, who}, Env: os.Environ(), Dir: "/",
-		}, mostIdentity)
+		}, maxIdentity)
 	}
 	var found Identity
 	if err == nil {

@@ -20,8 +20,8 @@ const (
 	// noteName is the file in which the holder of the lock describes itself (the note). The agent can write to this file, so
 	// hinit displays the note but bases no decision on it.
 	noteName = DirName + "/holder"
-	mostNote = 1024
-	mostWord = 64
+	maxNote  = 1024
+	maxWord  = 64
 )
 
 // Holder describes the process that holds the lock.
@@ -91,7 +91,7 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 // readNote reads the note of the last holder and stores it in v.note. After an error it stores an empty Holder.
 func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
-	raw, err := d.ReadFile(noteName, mostNote)
+	raw, err := d.ReadFile(noteName, maxNote)
 	if err != nil || json.Unmarshal(raw, &h) != nil {
 		h = Holder{}
 	}
@@ -120,7 +120,7 @@ func (v *Volume) leaveNote(local bool) {
 	})
 }
 
-// printable returns s without the characters that are unsafe to display, cut to mostWord bytes. The agent may have written s.
+// printable returns s without the characters that are unsafe to display, cut to maxWord bytes. The agent may have written s.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
@@ -128,5 +128,5 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-	return s[:min(len(s), mostWord)]
+	return s[:min(len(s), maxWord)]
 }

@@ -44,7 +44,7 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		return err == nil && len(data) > 0
 	})
 	data, err := ReadHead(file)
-	if whole, _ := os.ReadFile(file); err != nil || len(data) != mostHead || len(whole) <= mostHead || !strings.HasPrefix(string(data), "FIRST=1") {
+	if whole, _ := os.ReadFile(file); err != nil || len(data) != maxHead || len(whole) <= maxHead || !strings.HasPrefix(string(data), "FIRST=1") {
 		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)
 	}
 }
@@ -69,7 +69,7 @@ func TestALongCommandLineIsCut(t *testing.T) {
 		got = Command("/proc", cmd.Process.Pid)
 		return strings.HasPrefix(got, "/bin/sh -c")
 	})
-	if len(got) != MostText || !strings.HasSuffix(got, "xxx") {
+	if len(got) != MaxText || !strings.HasSuffix(got, "xxx") {
 		t.Errorf("%d bytes are shown", len(got))
 	}
 }

@@ -60,7 +60,7 @@ func Command(root string, pid int) string {
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
 	text := masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
-	return strings.Clone(text[:min(len(text), MostText)])
+	return strings.Clone(text[:min(len(text), MaxText)])
 }
 
 func masked(argv []string) string {
@@ -86,19 +86,19 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// MostText is the maximum length of a command line or a variable that is shown, in bytes.
-const MostText = 4 << 10
+// MaxText is the maximum length of a command line or a variable that is shown, in bytes.
+const MaxText = 4 << 10
 
-// mostHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
+// maxHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
 // its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
-const mostHead = 2 << 20
+const maxHead = 2 << 20
 
-// ReadHead reads at most the first mostHead bytes of a file below /proc. Only a hostile process makes such a file longer.
+// ReadHead reads at most the first maxHead bytes of a file below /proc. Only a hostile process makes such a file longer.
 func ReadHead(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostHead))
+	return io.ReadAll(io.LimitReader(f, maxHead))
 }

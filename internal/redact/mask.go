@@ -12,8 +12,8 @@ import (
 // Masked is the text that replaces a secret in a line, see [Masker].
 const Masked = "***"
 
-// leastSecret is the minimum length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
-const leastSecret = 8
+// minSecret is the minimum length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
+const minSecret = 8
 
 // Each byte value has a set of these bits, which tell which kinds of text can begin with it. Most bytes have none of the last
 // three, so Hide skips them quickly.
@@ -61,7 +61,7 @@ func NewSecrets(values []string) *Secrets {
 		s.kinds[c] |= isOther
 	}
 	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
-		if len(v) < leastSecret || strings.Contains(v, "\n") {
+		if len(v) < minSecret || strings.Contains(v, "\n") {
 			continue
 		}
 		s.kinds[v[0]] |= isLiteral

@@ -22,9 +22,9 @@ const (
 	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and has left
 	// garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// leastGrowth is the minimum growth of the heap since the last collection, in bytes, for Release to collect again. The heap
+	// minGrowth is the minimum growth of the heap since the last collection, in bytes, for Release to collect again. The heap
 	// must also have grown by an eighth, because the cost of a collection grows with the heap.
-	leastGrowth = 256 << 10
+	minGrowth = 256 << 10
 )
 
 // RelaxGC makes the garbage collector run less often. When the boot ends, call normal to restore the setting. Turning the
@@ -37,10 +37,10 @@ func RelaxGC() (normal func()) {
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// The heap of PID 1 may use the container's memory limit divided by memoryShare, but always at least leastMemory bytes.
+// The heap of PID 1 may use the container's memory limit divided by memoryShare, but always at least minMemory bytes.
 const (
 	memoryShare = 8
-	leastMemory = 24 << 20
+	minMemory   = 24 << 20
 )
 
 // LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides this
@@ -49,7 +49,7 @@ func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
 	if limit, ok := memoryLimit(cgroup); ok && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(int64(limit)/memoryShare, leastMemory))
+		debug.SetMemoryLimit(max(int64(limit)/memoryShare, minMemory))
 	}
 }
 
@@ -71,7 +71,7 @@ type Releaser struct {
 // milliseconds; without one, Release takes a tenth of a millisecond.
 func (r *Releaser) Release() {
 	defer dropProgramText()
-	if r.last != 0 && heapInUse() < r.last+max(leastGrowth, r.last/8) {
+	if r.last != 0 && heapInUse() < r.last+max(minGrowth, r.last/8) {
 		return
 	}
 	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// mostComputing is the maximum number of goroutines of PID 1 that compute at the same time, even on a machine with more
+	// maxComputing is the maximum number of goroutines of PID 1 that compute at the same time, even on a machine with more
 	// processors. Each of them needs a thread, and so memory.
-	mostComputing = 4
+	maxComputing = 4
 	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package
 	// blocking. These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles.
 	// One more accepts connections, and two wait for notifications.
@@ -58,13 +58,13 @@ func ParallelStarts(setting string) (first, spare int) {
 // MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may block (see
 // [blocking.Turns]), and the reserve. The runtime reuses threads and never ends them.
 //
-// After a re-execution, most and mostProcessors are the numbers of threads and processors of the old program. The new
+// After a re-execution, most and maxProcessors are the numbers of threads and processors of the old program. The new
 // program must not exceed them. In a new container, both are 0.
-func MakeThreads(most, mostProcessors int) (made func(), err error) {
+func MakeThreads(most, maxProcessors int) (made func(), err error) {
 	allowedProcessors = runtime.GOMAXPROCS(0)
-	n := min(allowedProcessors, mostComputing)
-	if mostProcessors > 0 {
-		n = min(n, mostProcessors)
+	n := min(allowedProcessors, maxComputing)
+	if maxProcessors > 0 {
+		n = min(n, maxProcessors)
 	}
 	limit, limited := processLimit(cgroupDir)
 	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {

@@ -21,8 +21,8 @@ const (
 	// memoryFile stores how much memory each gateway uses, in bytes by service. It is trusted only if it belongs to this
 	// process's user. The agent can't change it, only remove it.
 	memoryFile = ".hinit-memory.json"
-	// mostMemoryFile is the maximum number of bytes that are read from memoryFile.
-	mostMemoryFile = 1 << 20
+	// maxMemoryFile is the maximum number of bytes that are read from memoryFile.
+	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
 )
@@ -73,7 +73,7 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	if err != nil || fsutil.UID(info) != uint32(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(f, mostMemoryFile))
+	text, _ := io.ReadAll(io.LimitReader(f, maxMemoryFile))
 	if json.Unmarshal(text, &used) != nil {
 		return nil
 	}

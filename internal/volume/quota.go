@@ -26,10 +26,10 @@ const (
 	diskTime = 30 * time.Second
 	// homeTime limits the measurement of one home. The search for open files of its profile has the same limit.
 	homeTime = 5 * time.Second
-	// mostFiles is the maximum number of files that are counted in one profile.
-	mostFiles = 1 << 21
-	// leastFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
-	leastFile = 4096
+	// maxFiles is the maximum number of files that are counted in one profile.
+	maxFiles = 1 << 21
+	// minFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
+	minFile = 4096
 	// maxDepth is the maximum depth of the directories that are searched. Programs that use paths can't create deeper
 	// directories.
 	maxDepth = 1000
@@ -140,10 +140,10 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 			names = append(names, name)
 		}
 		s.files++
-		return s.files < mostFiles
+		return s.files < maxFiles
 	})
-	s.incomplete = s.incomplete || s.files >= mostFiles
-	s.bytes += leastFile
+	s.incomplete = s.incomplete || s.files >= maxFiles
+	s.bytes += minFile
 	for i, name := range names {
 		if i%256 == 0 && s.timedOut() {
 			s.incomplete = true
@@ -169,7 +169,7 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 		}
 		s.linked[st.Ino] = true
 	}
-	s.bytes += max(leastFile, uint64(st.Blocks)*512)
+	s.bytes += max(minFile, uint64(st.Blocks)*512)
 }
 
 // addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take

@@ -38,7 +38,7 @@ type Result struct {
 	Refused int64 // files that keep their owner on purpose: device nodes, and root's files with several hard links
 	Mounts  int64 // mount points that were not entered
 
-	Culprits []Culprit // the first mostCulprits files with another owner
+	Culprits []Culprit // the first maxCulprits files with another owner
 	Links    []string  // directories of the agent that were skipped because they are links
 }
 
@@ -68,14 +68,14 @@ func (r Result) String() string {
 }
 
 const (
-	mostCulprits = 10
+	maxCulprits = 10
 	// longestPause is the longest pause between two batches of files. A pause lasts as long as the batch before it, so that other
 	// programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
 	// hangPatience is how long Repair waits for its walk to end after the time limit.
 	hangPatience = time.Second
-	// mostFailures is the number of failures, without a single success, after which the walk ends.
-	mostFailures = 100
+	// maxFailures is the number of failures, without a single success, after which the walk ends.
+	maxFailures = 100
 )
 
 // The errors that say why Repair has ended early.
@@ -308,7 +308,7 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 	switch {
 	case r.walk.Seen >= r.MaxInodes:
 		return errInodes
-	case r.walk.Changed == 0 && r.walk.Failed >= mostFailures:
+	case r.walk.Changed == 0 && r.walk.Failed >= maxFailures:
 		return errNoChange
 	}
 	if !pause.For(ctx, min(longestPause, time.Since(r.batch))) {
@@ -323,7 +323,7 @@ func (r *repair) addCulprit(path string, was uint32, err error) {
 	if err != nil {
 		c.Err = boot.Bare(err).Error()
 	}
-	if len(r.result.Culprits) < mostCulprits {
+	if len(r.result.Culprits) < maxCulprits {
 		r.result.Culprits = append(r.result.Culprits, c)
 	}
 }

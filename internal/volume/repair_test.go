@@ -55,7 +55,7 @@ func TestRepairOfManyFiles(t *testing.T) {
 		}
 		return err
 	}))
-	if len(res.Culprits) != mostCulprits || res.Culprits[0] != (Culprit{Path: home + "/profiles"}) {
+	if len(res.Culprits) != maxCulprits || res.Culprits[0] != (Culprit{Path: home + "/profiles"}) {
 		t.Errorf("culprits are %+v", res.Culprits)
 	}
 	if text := said.text(); !strings.HasPrefix(text, "[stage2] ownership: ") || strings.Contains(text, "\n") {

@@ -23,8 +23,8 @@ const (
 	// shareTime is how long the use of processors is measured. The time is divided into shareSteps steps.
 	shareTime  = time.Second
 	shareSteps = 4
-	// mostPasses limits how often setProcessors scans again for processes that were started during its last scan.
-	mostPasses = 10
+	// maxPasses limits how often setProcessors scans again for processes that were started during its last scan.
+	maxPasses = 10
 )
 
 // tenant is what was measured about the processes of a tenant, which is a profile with its own user.
@@ -181,7 +181,7 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 		runtime.UnlockOSThread()
 		return
 	}
-	for pass, changed := 0, true; changed && pass < mostPasses; pass++ {
+	for pass, changed := 0, true; changed && pass < maxPasses; pass++ {
 		changed = false
 		all, _ := procusage.Read("/proc", nil)
 		for pid := range all {

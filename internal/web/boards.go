@@ -20,8 +20,8 @@ import (
 const dispatcher = "kanban"
 
 const (
-	mostBoards   = 50
-	mostProfiles = 500
+	maxBoards   = 50
+	maxProfiles = 500
 )
 
 // safeText is a text from another program. Decoding it passes the text through [oneLine], which makes it safe.
@@ -126,17 +126,17 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	if page.Fault = fault; fault == "" && err != nil {
 		page.Fault = oneLine(err.Error())
 	}
-	page.Boards = list[:min(len(list), mostBoards)]
+	page.Boards = list[:min(len(list), maxBoards)]
 	for _, b := range page.Boards {
 		names := slices.Sorted(maps.Keys(b.Stats.ByAssignee))
-		for _, name := range names[min(len(names), mostProfiles):] {
+		for _, name := range names[min(len(names), maxProfiles):] {
 			delete(b.Stats.ByAssignee, name)
 		}
 	}
 	s.showPage(w, r, http.StatusOK, "boards", "Task board", page)
 }
 
-const mostSandboxes = 1000
+const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context()) // the page also works without an answer from hinit
@@ -152,7 +152,7 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "sandboxes", "Sandboxes", struct {
 		Fault     string
 		Sandboxes []sandbox
-	}{fault, list[:min(len(list), mostSandboxes)]})
+	}{fault, list[:min(len(list), maxSandboxes)]})
 }
 
 // optionalPages reports whether a page's navigation has entries for the boards and for the sandboxes. Each is hidden if the

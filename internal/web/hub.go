@@ -31,7 +31,7 @@ const (
 	lookTime       = 5 * time.Second       // time limit of a request for the status
 	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
 	maxVersions    = 16                    // maximum number of stored versions, and of the changes that a version caches
-	mostAtOnce     = 50                    // maximum number of services in one request by name
+	maxAtOnce      = 50                    // maximum number of services in one request by name
 )
 
 // hub holds the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
@@ -163,7 +163,7 @@ func (h *hub) join() (leave func()) {
 // followEvents stores hinit's events. It passes the names of their services to fetchChanged, which fetches their status
 // immediately.
 func (h *hub) followEvents(ctx context.Context) {
-	names := make(chan string, mostAtOnce-1)
+	names := make(chan string, maxAtOnce-1)
 	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
 	var last uint64
 	for ctx.Err() == nil {

@@ -42,13 +42,13 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 
 // TestTheStreamsOfOneReaderLeaveRoomForOthers: one address has many, and can't have all.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
-	p := newConnectionLimit(mostStreams)
+	p := newConnectionLimit(maxStreams)
 	one := 0
-	for p.acquire(addressKey("127.0.0.1:1")) && one <= mostStreams {
+	for p.acquire(addressKey("127.0.0.1:1")) && one <= maxStreams {
 		one++
 	}
-	if one != mostStreams/2 {
-		t.Errorf("one address has %d of %d", one, mostStreams)
+	if one != maxStreams/2 {
+		t.Errorf("one address has %d of %d", one, maxStreams)
 	}
 	if p.acquire(addressKey("127.7.7.7:2")) || p.acquire(addressKey("[::1]:3")) || p.acquire(addressKey("[::ffff:127.0.0.1]:3")) {
 		t.Error("another address of this machine counts as another reader")

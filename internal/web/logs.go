@@ -23,7 +23,7 @@ import (
 
 const (
 	usualLines  = 200
-	mostLines   = 2000
+	maxLines    = 2000
 	searchTime  = 4 * time.Second
 	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
 )
@@ -126,7 +126,7 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		"q": {view.Query}, "level": {view.Level}, "since": {view.Since}, "archives": {r.FormValue("archives")},
 	}.Encode()
 	if n, err := strconv.Atoi(r.FormValue("n")); err == nil {
-		view.N = max(1, min(n, mostLines))
+		view.N = max(1, min(n, maxLines))
 	}
 	at, after := lineOf(r), 0
 	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N), searchTime, func(line logLine) error {

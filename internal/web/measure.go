@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	measureEvery  = 5 * time.Second
-	measureOld    = 2 * pointEvery // after a longer pause, an average since the last measurement would not show the current usage
-	mostProcesses = 50             // maximum number of processes on the page of a service
+	measureEvery = 5 * time.Second
+	measureOld   = 2 * pointEvery // after a longer pause, an average since the last measurement would not show the current usage
+	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
 // meter measures the usage of services when a client reads the page, and at least once in each period of the graphs. It measures
@@ -109,7 +109,7 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	slices.SortFunc(list, func(a, b procstat.Stat) int {
 		return cmp.Or(cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.PID, b.PID))
 	})
-	return list[:min(len(list), mostProcesses)]
+	return list[:min(len(list), maxProcesses)]
 }
 
 // stateText returns a word for a process state. letter is its letter in proc_pid_stat(5).
@@ -155,7 +155,7 @@ const (
 	points     = 24 // number of values in a row's graph
 	pointEvery = time.Hour / points
 	heights    = 9 // number of steps in the height of a graph, without 0
-	leastCPU   = 0.05
+	minCPU     = 0.05
 )
 
 // usageHistory is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
@@ -177,7 +177,7 @@ func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, s
 	p.cpu = appendPoint(p.cpu, float32(p.run/stretch.Seconds()))
 	p.memory = appendPoint(p.memory, float32(p.most))
 	p.run, p.most = 0, 0
-	p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
+	p.lines = [2]string{sparklinePath(p.cpu, minCPU), sparklinePath(p.memory, 1)}
 }
 
 func appendPoint(values []float32, v float32) []float32 {

@@ -91,7 +91,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 			}
 			p.cpu, p.memory = appendPoint(p.cpu, float32(wave)), appendPoint(p.memory, float32(60e6+float64(k)*float64(i%7)*1e6))
 		}
-		p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
+		p.lines = [2]string{sparklinePath(p.cpu, minCPU), sparklinePath(p.memory, 1)}
 	}
 	m.mu.Unlock()
 	b.until(`document.querySelectorAll('#rows path').length === 96`)

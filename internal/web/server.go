@@ -55,12 +55,12 @@ var (
 )
 
 const (
-	mostStreams   = 2000 // maximum number of open pages that are kept up to date
-	mostFollowers = 64   // maximum number of open pages that follow a log
-	mostSearches  = 4    // maximum number of concurrent log searches
-	writeTime     = 10 * time.Second
-	beat          = 15 * time.Second
-	minPause      = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
+	maxStreams   = 2000 // maximum number of open pages that are kept up to date
+	maxFollowers = 64   // maximum number of open pages that follow a log
+	maxSearches  = 4    // maximum number of concurrent log searches
+	writeTime    = 10 * time.Second
+	beat         = 15 * time.Second
+	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
 
 // Server serves the status page. It implements http.Handler.
@@ -92,8 +92,8 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
-		streams: newConnectionLimit(mostStreams), followers: newConnectionLimit(mostFollowers),
-		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
+		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
+		searches: make(chan struct{}, maxSearches), ended: make(chan struct{}),
 	}
 	var err error
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {

@@ -222,13 +222,13 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 
-// mostText is the maximum size of an untrusted text on a page, in bytes.
-const mostText = 1000
+// maxText is the maximum size of an untrusted text on a page, in bytes.
+const maxText = 1000
 
 // oneLine turns an untrusted text into one safe line. It shortens a long text, hides secrets, and escapes control characters.
 func oneLine(text string) string {
-	if len(text) > mostText {
-		text = strings.ToValidUTF8(text[:mostText], "") + "…"
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
 	if text == "" {
 		return ""

@@ -68,11 +68,11 @@ type timelinePage struct {
 }
 
 const (
-	mostBars    = 500
-	mostOutages = 100
-	barWidth    = 1000
-	longest     = 24 * 7 // maximum length of a period, in hours
-	shortest    = 10 * time.Second
+	maxBars    = 500
+	maxOutages = 100
+	barWidth   = 1000
+	longest    = 24 * 7 // maximum length of a period, in hours
+	shortest   = 10 * time.Second
 )
 
 // requestedPeriod returns the period that a request selects. It is the last hours up to now, or the time between the parameters
@@ -141,7 +141,7 @@ func stateClass(state string) string {
 // from events. Before a service's first known event, its bar shows the earlier state that this event names, if it names one.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
-	for i := range services[:min(len(services), mostBars)] {
+	for i := range services[:min(len(services), maxBars)] {
 		v := &services[i]
 		b := bar{Name: v.Name}
 		var state, cause string
@@ -200,5 +200,5 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 		bars = append(bars, b)
 	}
 	slices.SortFunc(outages, func(a, b outage) int { return b.From.Compare(a.From) })
-	return bars, outages[:min(len(outages), mostOutages)]
+	return bars, outages[:min(len(outages), maxOutages)]
 }

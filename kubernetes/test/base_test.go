@@ -16,8 +16,8 @@ import (
 const (
 	base = "../deploy/base"
 
-	// mostGap is how long a gateway may be gone. On a quiet machine it is a few seconds.
-	mostGap = time.Minute
+	// maxGap is how long a gateway may be gone. On a quiet machine it is a few seconds.
+	maxGap = time.Minute
 )
 
 // TestTheServerTakesTheManifests has the API server judge the base and each component, with its defaults and admission. It needs no node.
@@ -114,11 +114,11 @@ func TestApplyAndNothingElse(t *testing.T) {
 			t.Errorf("%s: %v without a gateway", what, gap)
 		}
 	}
-	lost("deleting the pod", mostGap, func() {
+	lost("deleting the pod", maxGap, func() {
 		b.must("delete", "pod", "agents-0")
 		pod = b.awaitReady("agents-0", pod)
 	})
-	lost("kill -9 of PID 1", mostGap, func() {
+	lost("kill -9 of PID 1", maxGap, func() {
 		for _, pid := range inits() {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
@@ -134,12 +134,12 @@ func TestApplyAndNothingElse(t *testing.T) {
 	if last := b.pod("agents-0").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || !strings.HasPrefix(last.Message, "killed from outside") {
 		t.Errorf("the last words are %+v", last)
 	}
-	lost("an upgrade", mostGap, func() {
+	lost("an upgrade", maxGap, func() {
 		b.must("set", "image", "statefulset/agents", "agents="+cluster.NextImage)
 		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
 		pod = b.awaitReady("agents-0", pod)
 	})
-	lost("a rollback", mostGap, func() {
+	lost("a rollback", maxGap, func() {
 		b.must("rollout", "undo", "statefulset/agents")
 		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
 		pod = b.awaitReady("agents-0", pod)

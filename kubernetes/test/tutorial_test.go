@@ -81,7 +81,7 @@ func TestTheTutorial(t *testing.T) {
 				gap, many := w.end()
 				two += w.two
 				t.Logf("%s: %v without a gateway (%v), %d of a profile at once", what, gap, w, many)
-				if many > 1 || gap > mostGap {
+				if many > 1 || gap > maxGap {
 					t.Error("that is too many, or too long")
 				}
 				w = nil

@@ -78,7 +78,7 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
-	const planted = mostListed + 500
+	const planted = maxListed + 500
 	for n := range planted {
 		if err := os.WriteFile(filepath.Join(l.Dir, Name(begin.Add(time.Duration(n)*time.Second))), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -91,10 +91,10 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 		}
 		return len(names)
 	}
-	if err := l.Read(); err != nil || len(l.names) != mostListed {
+	if err := l.Read(); err != nil || len(l.names) != maxListed {
 		t.Fatalf("%d are listed, %v", len(l.names), err)
 	}
-	if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil || there() != planted-mostAtOnce {
+	if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil || there() != planted-maxAtOnce {
 		t.Errorf("%d are left after one call, %v", there(), err)
 	}
 	for range 2 {
@@ -116,7 +116,7 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, Current)
-	for n := range mostAtOnce + 10 {
+	for n := range maxAtOnce + 10 {
 		if err := os.WriteFile(filepath.Join(l.Dir, Name(now.Add(time.Duration(n)))), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -41,21 +41,21 @@ func (d Dir) Names() ([]string, error) {
 	return archivesIn(names), err
 }
 
-// mostNames is the maximum number of entries that a call reads from a log directory. A limit is needed because the agent can
+// maxNames is the maximum number of entries that a call reads from a log directory. A limit is needed because the agent can
 // create any number of entries.
-const mostNames = 64 << 10
+const maxNames = 64 << 10
 
-// all returns the names of all entries of the directory, up to mostNames.
+// all returns the names of all entries of the directory, up to maxNames.
 func (d Dir) all() ([]string, error) { return d.List(func(fs.FileMode) bool { return true }) }
 
-// List returns the names of at most mostNames entries of the directory. The function wanted selects entries by their type.
+// List returns the names of at most maxNames entries of the directory. The function wanted selects entries by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {
 			if wanted(kind) {
 				names = append(names, entry)
 			}
-			return len(names) < mostNames
+			return len(names) < maxNames
 		})
 	})
 	return names, err

@@ -30,9 +30,9 @@ type Limits struct {
 }
 
 // An agent can create any number of files with the names of archives in its log directory. Other logs have to wait while hinit
-// handles them, so the number must be limited. mostAtOnce is the maximum number of archives that a call of Prune removes, and of
-// names that a call of Add tries. mostListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
-const mostAtOnce, mostListed = 1000, 11_000
+// handles them, so the number must be limited. maxAtOnce is the maximum number of archives that a call of Prune removes, and of
+// names that a call of Add tries. maxListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
+const maxAtOnce, maxListed = 1000, 11_000
 
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions. If the directory
 // can't be read, the list is empty.
@@ -44,7 +44,7 @@ func (l *List) Read() error {
 		}
 	}
 	names = TrimPacked(archivesIn(names))
-	l.names, l.newest = slices.Clone(names[:min(len(names), mostListed)]), time.Time{}
+	l.names, l.newest = slices.Clone(names[:min(len(names), maxListed)]), time.Time{}
 	if len(names) > 0 {
 		l.newest, _ = Time(names[len(names)-1])
 	}
@@ -55,7 +55,7 @@ func (l *List) Read() error {
 // archive. If the names that it tries are taken, it returns an error, and the next call tries other names.
 func (l *List) Add(path string, now time.Time) error {
 	name, err := "", error(unix.EEXIST)
-	for tries := 0; errors.Is(err, unix.EEXIST) && tries < mostAtOnce; tries++ {
+	for tries := 0; errors.Is(err, unix.EEXIST) && tries < maxAtOnce; tries++ {
 		l.newest = next(l.newest, now)
 		name = Name(l.newest)
 		err = fsutil.RenameNew(unix.AT_FDCWD, path, filepath.Join(l.Dir, name))
@@ -67,14 +67,14 @@ func (l *List) Add(path string, now time.Time) error {
 	return nil
 }
 
-// Prune removes the oldest archives until the rest meets the limits. A call removes at most mostAtOnce archives, and the next
+// Prune removes the oldest archives until the rest meets the limits. A call removes at most maxAtOnce archives, and the next
 // call removes more.
 func (l *List) Prune(limits Limits, now time.Time) error {
 	keep := limits.Archives
 	if limits.Room >= 0 {
 		keep = min(keep, l.countThatFit(limits.Room))
 	}
-	for n := 0; n < mostAtOnce && (len(l.names) > keep || l.Expired(limits.MaxAge, now)); n++ {
+	for n := 0; n < maxAtOnce && (len(l.names) > keep || l.Expired(limits.MaxAge, now)); n++ {
 		if err := l.RemoveOldest(); err != nil {
 			return err
 		}

@@ -36,8 +36,8 @@ db.commit()`, b.home+"/kanban.db", task).CombinedOutput()
 	}
 }
 
-// mostWorkers is the cap of the storm.
-const mostWorkers = 8
+// maxWorkers is the cap of the storm.
+const maxWorkers = 8
 
 // alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
 func (b *box) alive() (count int, found string) {
@@ -97,7 +97,7 @@ func TestReclaimStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", mostWorkers))
+	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", maxWorkers))
 	s := b.board()
 	defer s.Close()
 	const open = 30 // tasks at a time
@@ -111,8 +111,8 @@ func TestReclaimStorm(t *testing.T) {
 		n, found := b.alive()
 		if again, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
-		} else if most = max(most, min(n, again)); min(n, again) > mostWorkers {
-			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, mostWorkers, b.left())
+		} else if most = max(most, min(n, again)); min(n, again) > maxWorkers {
+			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.left())
 		}
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)

@@ -213,7 +213,7 @@ var attacks = []attack{
 		}
 		return unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: own.Cur - 1, Max: own.Max - 1})
 	}},
-	{"take more processes than its limit", false, func(field) error { return manyProcesses(2 * mostProcesses) }},
+	{"take more processes than its limit", false, func(field) error { return manyProcesses(2 * maxProcesses) }},
 	{"raise its own priority", false, func(field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, -5) }},
 	{"run in real time", false, func(field) error {
 		const fifo = 1
@@ -297,8 +297,8 @@ func listen(network string, port int) error {
 	return l.Close()
 }
 
-// mostProcesses is pids.max of each profile.
-const mostProcesses = 250
+// maxProcesses is pids.max of each profile.
+const maxProcesses = 250
 
 // manyProcesses has so many processes at the same time.
 func manyProcesses(n int) error {

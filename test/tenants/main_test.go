@@ -160,7 +160,7 @@ profiles:
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
   taken: {isolation: none}
-`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses, s.roles[0], s.roles[1], s.yaml, share)
+`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))

@@ -24,8 +24,8 @@ import (
 
 // The limits of each profile in the tests of resources, and what they share.
 const (
-	mostFiles   = 1024
-	mostMemory  = 100 << 20
+	maxFiles    = 1024
+	maxMemory   = 100 << 20
 	volumeSize  = 64 << 20
 	volumeNodes = 8000
 	tmpSize     = 16 << 20
@@ -235,7 +235,7 @@ func small(dir string) error {
 func takeMemory(f field) (func(), error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
-	if err := errors.Join(os.WriteFile(f.home+"/MB", []byte(strconv.Itoa(2*mostMemory>>20)), 0o600), cmd.Start()); err != nil {
+	if err := errors.Join(os.WriteFile(f.home+"/MB", []byte(strconv.Itoa(2*maxMemory>>20)), 0o600), cmd.Start()); err != nil {
 		return nil, err
 	}
 	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
@@ -246,7 +246,7 @@ func takeMemory(f field) (func(), error) {
 			return nil, errors.New("the kernel has ended it")
 		}
 		_, rest, _ := strings.Cut(string(text), "\nRssAnon:")
-		if kb, _ := strconv.Atoi(strings.Fields(rest + " 0")[0]); kb > 19*mostMemory>>10/10 {
+		if kb, _ := strconv.Atoi(strings.Fields(rest + " 0")[0]); kb > 19*maxMemory>>10/10 {
 			return release, nil
 		}
 	}
@@ -254,18 +254,18 @@ func takeMemory(f field) (func(), error) {
 	return nil, errors.New("it does not get the memory in time")
 }
 
-func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * mostProcesses) }
+func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
 
 // takeFiles raises the limit, and has more files open than it was.
 func takeFiles(field) (func(), error) {
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * mostFiles, Max: 4 * mostFiles}) // the files are what counts
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // the files are what counts
 	var fds []int
 	release := func() {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
 	}
-	for range 2 * mostFiles {
+	for range 2 * maxFiles {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			release()
@@ -445,7 +445,7 @@ func floodControl(f field) (func(), error) {
 
 // takePorts listens on ports that the kernel chooses, by as many processes as that takes.
 func takePorts(f field) (func(), error) {
-	const each = mostFiles - 24
+	const each = maxFiles - 24
 	var all []*exec.Cmd
 	release := func() {
 		for _, cmd := range all {

@@ -151,7 +151,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			c := begin(t, mode, scene{
 				roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
-				yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", mostFiles, mostMemory, quota/2, quota),
+				yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
 				share: answers,
 				mount: fmt.Sprintf("mount -t tmpfs -o size=%d,mode=1777 none /tmp && mount -t tmpfs -o size=%d,mode=1777 none /dev/shm && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range &&",
 					tmpSize, tmpSize, firstPort, firstPort+ports-1),
@@ -189,5 +189,5 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 		fmt.Fprintln(tw, strings.Join([]string{r.name, words["none"][r.name], words["files"][r.name], words["user"][r.name], r.held}, "\t"))
 	}
 	_ = tw.Flush()
-	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", mostProcesses, mostFiles, mostMemory>>20, quota>>20, volumeSize>>20, table.String())
+	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", maxProcesses, maxFiles, maxMemory>>20, quota>>20, volumeSize>>20, table.String())
 }

@@ -17,9 +17,9 @@ import (
 const (
 	// partialTime is the time that s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// mostPending is the maximum number of bytes that s6-log keeps in memory for a directory while it can't write there. At
+	// maxPending is the maximum number of bytes that s6-log keeps in memory for a directory while it can't write there. At
 	// this limit s6-log stops reading, so the program that produces the output blocks.
-	mostPending = 4 << 20
+	maxPending = 4 << 20
 )
 
 type logger struct {
@@ -105,7 +105,7 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 				return 0, false
 			}
 			if l.limit = int(n); n > 0 {
-				l.limit = max(l.limit, leastLineLimit)
+				l.limit = max(l.limit, minLineLimit)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (l *logger) run(wake int) int {
 
 func (l *logger) mayRead() bool {
 	for _, d := range l.dirs {
-		if len(d.pending) > mostPending || l.blocking && len(d.pending) > 0 {
+		if len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 {
 			return false
 		}
 	}

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	// lineLimit is the default of option -l, the length at which lines are split. leastLineLimit is the minimum value of -l.
-	lineLimit      = 8192
-	leastLineLimit = 48
-	// leastSize is the minimum size at which a log file is rotated.
-	leastSize = 4096
+	// lineLimit is the default of option -l, the length at which lines are split. minLineLimit is the minimum value of -l.
+	lineLimit    = 8192
+	minLineLimit = 48
+	// minSize is the minimum size at which a log file is rotated.
+	minSize = 4096
 )
 
 // scriptStep is one step of a logging script: it selects lines, or prints or stores the selected lines.
@@ -111,7 +111,7 @@ func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) 
 	case 'n':
 		r.archives = n
 	case 's':
-		r.size = max(n, leastSize)
+		r.size = max(n, minSize)
 		r.tolerance = min(r.tolerance, r.size/2)
 	case 'S':
 		r.total = n

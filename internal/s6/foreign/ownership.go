@@ -13,8 +13,8 @@ import (
 
 const (
 	// Limits for a service directory that is run as root: the number of files, and the depth of its subdirectories.
-	mostFiles = 4096
-	deepest   = 16
+	maxFiles = 4096
+	deepest  = 16
 )
 
 // skipsCheck reports whether the ownership check ignores a file in a service directory. It ignores the files that s6 itself
@@ -46,7 +46,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	case !run.Mode().IsRegular():
 		return "run is no file", true
 	}
-	left := mostFiles
+	left := maxFiles
 	return writtenByOthersIn(d, "", 0, &left), true
 }
 
@@ -62,7 +62,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		return err.Error()
 	}
 	if *left -= len(entries); more {
-		return fmt.Sprintf("it holds more than %d files", mostFiles)
+		return fmt.Sprintf("it holds more than %d files", maxFiles)
 	}
 	for _, e := range entries {
 		if rel == "" && skipsCheck(e.Name()) {

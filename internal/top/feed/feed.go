@@ -136,8 +136,8 @@ func Save(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// mostProcesses is the maximum number of processes in the details of a service.
-const mostProcesses = 64
+// maxProcesses is the maximum number of processes in the details of a service.
+const maxProcesses = 64
 
 // Inside reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets that it
 // recognises.
@@ -163,7 +163,7 @@ func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
 	}
 	owners := roots.Owners(all)
 	list := all.Tree(pid, func(of int) bool { return owners[of] == pid })
-	for _, p := range list[:min(len(list), mostProcesses)] {
+	for _, p := range list[:min(len(list), maxProcesses)] {
 		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: procusage.Command(root, p.PID)})
 	}
 	environ, err := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
@@ -179,7 +179,7 @@ func environment(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
 		shown := redact.Text(redact.Value(name, value))
-		return name + "=" + shown[:min(len(shown), procusage.MostText)], is
+		return name + "=" + shown[:min(len(shown), procusage.MaxText)], is
 	})
 	slices.Sort(out)
 	return out

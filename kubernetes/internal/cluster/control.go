@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	mostNodes      = 2
+	maxNodes       = 2
 	bridge         = "hinit0"
 	serviceRange   = "10.97.0.0/24"
 	serviceAddress = "10.97.0.1"
@@ -65,7 +65,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	}
 	pki := filepath.Join(c.dir, "pki")
 	c.Config = filepath.Join(pki, "admin.kubeconfig")
-	if err := certificates(pki, "https://127.0.0.1:"+c.port, mostNodes); err != nil {
+	if err := certificates(pki, "https://127.0.0.1:"+c.port, maxNodes); err != nil {
 		return nil, "", err
 	}
 	return c, "", c.startStore(ctx, pki)

@@ -18,8 +18,8 @@ import (
 // time to delete its copy of the data.
 const leaveTime = time.Minute
 
-// mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
-const mostReason = 800
+// maxReason limits the length of a reason in bytes, so that it fits into a profile's status.
+const maxReason = 800
 
 // applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that are
 // not needed any more. A maker, in this file, is the object that creates a single-profile pod: a StatefulSet or a Sandbox.
@@ -83,7 +83,7 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 		return
 	}
 	reason := err.Error()
-	reason = reason[:min(len(reason), mostReason)]
+	reason = reason[:min(len(reason), maxReason)]
 	if f.refused[p.UID] != reason {
 		f.log.Warn("pod can't be made", "profile", p.Name, "error", err)
 	}

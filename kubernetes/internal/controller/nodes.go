@@ -20,8 +20,8 @@ import (
 const (
 	askEvery = 2 * time.Second
 	askTime  = 2 * time.Second // time limit of one connection
-	// mostSilent is the number of connections in a row that must fail before a node is regarded as silent.
-	mostSilent = 3
+	// maxSilent is the number of connections in a row that must fail before a node is regarded as silent.
+	maxSilent = 3
 	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. After this time,
 	// Kubernetes itself has marked a vanished node as not ready. A node that is still ready is unreachable only for the
 	// controller.
@@ -54,7 +54,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	one := n.by[name]
-	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < silentLimit
+	return one != nil && one.failed >= maxSilent && now.Sub(one.answered) < silentLimit
 }
 
 // Start implements controller-runtime's manager.Runnable. It connects to all nodes every two seconds until ctx ends. It runs only

@@ -138,14 +138,14 @@ type tail struct {
 	kept []byte
 }
 
-const tailMost = 2 << 10
+const maxTail = 2 << 10
 
 // Write implements io.Writer. It keeps only the last 2 KiB.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept = append(t.kept, p...)
-	t.kept = t.kept[max(0, len(t.kept)-tailMost):]
+	t.kept = t.kept[max(0, len(t.kept)-maxTail):]
 	return len(p), nil
 }
 

@@ -108,8 +108,8 @@ func Read(lookup func(string) string) (Settings, error) {
 	s.Paths.socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })
 	s.Paths.config = cmp.Or(lookup(configVar), config.DefaultPath)
 	var err error
-	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > mostWarm {
-		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", mostWarm))
+	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > maxWarm {
+		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", maxWarm))
 	}
 	for secret := range strings.SplitSeq(get("PULL_SECRETS", ""), ",") {
 		if secret = strings.TrimSpace(secret); secret != "" {
@@ -123,8 +123,8 @@ func Read(lookup func(string) string) (Settings, error) {
 	return s, errors.Join(problems...)
 }
 
-// mostWarm is the largest allowed value of Warm.
-const mostWarm = 64
+// maxWarm is the largest allowed value of Warm.
+const maxWarm = 64
 
 var imageWord = regexp.MustCompile(`^[^\s]+$`)
 

@@ -29,7 +29,7 @@ const (
 const (
 	defaultCredentials = "/run/secrets/hinit-lease"
 	defaultDuration    = 15 * time.Second
-	mostDuration       = time.Hour
+	maxDuration        = time.Hour
 )
 
 // Settings specify the Lease to hold, and the pod and the init that it is held for.
@@ -75,7 +75,7 @@ func Read(lookup func(string) string) (Settings, error) {
 	}
 	if text := lookup(durationVar); text != "" {
 		d, err := time.ParseDuration(text)
-		if err != nil || d < time.Second || d > mostDuration || d%time.Second != 0 {
+		if err != nil || d < time.Second || d > maxDuration || d%time.Second != 0 {
 			bad(durationVar, text, "whole seconds from 1s to 1h")
 		}
 		s.Duration = d

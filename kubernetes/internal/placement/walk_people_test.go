@@ -14,7 +14,7 @@ func (m *model) scale(plan Plan) {
 		}
 	}
 	m.pool.Replicas, m.pool.Leaving = plan.Replicas, plan.Leaving
-	for i, n := range m.nodes[:mostHosts] {
+	for i, n := range m.nodes[:maxHosts] {
 		switch wanted := i < plan.Replicas; {
 		case wanted && !n.exists:
 			n.exists = true

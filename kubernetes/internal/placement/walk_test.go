@@ -70,8 +70,8 @@ type model struct {
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
 	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), past: map[string][]object{}, newest: map[string]int{}, destroyed: map[string]bool{}, givenUp: map[string]bool{}, alone: map[string]bool{}, faults: true, broken: broken}
-	m.pool = Pool{Name: "pool", Min: 1, Max: mostHosts, Replicas: mostHosts, Room: 1000, MaxUnavailable: 1}
-	for i := range mostHosts {
+	m.pool = Pool{Name: "pool", Min: 1, Max: maxHosts, Replicas: maxHosts, Room: 1000, MaxUnavailable: 1}
+	for i := range maxHosts {
 		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("pool-%d", i), exists: true, disk: map[string]*volume{}})
 		m.nodes[i].boot(m)
 	}
@@ -142,7 +142,7 @@ func (n *node) boot(m *model) {
 
 var names = []string{"p0", "p1", "p2"}
 
-const mostHosts = 3 // of any profiles
+const maxHosts = 3 // of any profiles
 
 // podOf is the name of a profile's own pod.
 func podOf(name string) string { return "pool-" + name + "-0" }
@@ -312,7 +312,7 @@ func (m *model) control(c int) {
 			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
-			p.Pin = m.nodes[m.rnd.IntN(mostHosts)].name // people change their minds
+			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // people change their minds
 		}
 		profiles = append(profiles, p)
 	}
@@ -334,14 +334,14 @@ func (m *model) control(c int) {
 	}
 	pool := m.pool
 	if m.faults && m.rnd.IntN(2) == 0 {
-		pool.Drain = []string{m.nodes[m.rnd.IntN(mostHosts)].name}
+		pool.Drain = []string{m.nodes[m.rnd.IntN(maxHosts)].name}
 	}
 	plan := Decide(pool, profiles, hosts, time.Time{})
 	if m.broken == "remove at once" {
 		plan.Replicas = min(plan.Replicas, m.pool.Max)
 	}
 	m.scale(plan)
-	for _, n := range m.nodes[mostHosts:] {
+	for _, n := range m.nodes[maxHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
 			return // it has crashed
 		}
@@ -449,7 +449,7 @@ func (m *model) walk(steps int) {
 		case k < 26:
 			m.people(names[m.rnd.IntN(len(names))])
 		case k < 27 && m.faults:
-			m.pool.Max = 1 + m.rnd.IntN(mostHosts)
+			m.pool.Max = 1 + m.rnd.IntN(maxHosts)
 		case k < 30 && len(m.late) > 0:
 			j := m.rnd.IntN(len(m.late))
 			m.late[j]()

@@ -23,10 +23,10 @@ import (
 
 const (
 	leaseTime = 3 * time.Second
-	// mostTakeover is the promise: the lease and two seconds.
-	mostTakeover = leaseTime + 2*time.Second
-	sample       = 10 * time.Millisecond
-	patience     = time.Minute
+	// maxTakeover is the promise: the lease and two seconds.
+	maxTakeover = leaseTime + 2*time.Second
+	sample      = 10 * time.Millisecond
+	patience    = time.Minute
 )
 
 var (
@@ -366,7 +366,7 @@ func (s *summary) keep(as bool) {
 func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if late = d > mostTakeover+later; late {
+	if late = d > maxTakeover+later; late {
 		s.late++
 	}
 	if s.times == nil {
@@ -412,13 +412,13 @@ func (s *summary) tell(t *testing.T) {
 		return
 	}
 	slices.Sort(all)
-	t.Logf("%-42s %4d takeovers, median %5.2f s, longest %5.2f s, %d above %v", "all", len(all), all[len(all)/2].Seconds(), all[len(all)-1].Seconds(), s.late, mostTakeover)
+	t.Logf("%-42s %4d takeovers, median %5.2f s, longest %5.2f s, %d above %v", "all", len(all), all[len(all)/2].Seconds(), all[len(all)-1].Seconds(), s.late, maxTakeover)
 	t.Logf("%d faults that a pod has to survive, %d of them cost it the lease", s.kept+s.not, s.not)
 	if s.not > s.kept {
 		t.Error("most of them did")
 	}
-	if all[len(all)/2] > mostTakeover {
-		t.Errorf("half of the takeovers took longer than %v", mostTakeover)
+	if all[len(all)/2] > maxTakeover {
+		t.Errorf("half of the takeovers took longer than %v", maxTakeover)
 	}
 }
 

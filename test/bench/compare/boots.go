@@ -32,7 +32,7 @@ func (b *bench) boots() error {
 		for _, n := range b.sizes(hinit{}) {
 			for _, p := range shuffled(which[supervisor](b)) {
 				own := b.sizes(p)
-				if n > slices.Max(own) || n > mostShared && round >= fewRounds {
+				if n > slices.Max(own) || n > maxShared && round >= fewRounds {
 					continue
 				}
 				at := fmt.Sprintf("%s with %d services", p.name(), n)
@@ -52,10 +52,10 @@ func (b *bench) boots() error {
 const (
 	// settledRounds is in how many rounds candidates are waited for to come to rest, which takes a second each.
 	settledRounds = 3
-	// mostShared is the largest number of services that all candidates are measured with. Only hinit and the floor go further, in
+	// maxShared is the largest number of services that all candidates are measured with. Only hinit and the floor go further, in
 	// fewRounds, to see how costs grow.
-	mostShared = 500
-	fewRounds  = 2
+	maxShared = 500
+	fewRounds = 2
 	// secondRest is when hinit gives memory back for the second time, after it has come to rest, and a little more. Others have
 	// nothing of the kind.
 	secondRest = 3 * time.Second

@@ -125,7 +125,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		}
 	}
 	for _, g := range b.growths() {
-		if g.exponent <= mostGrowth {
+		if g.exponent <= maxGrowth {
 			met++
 			continue
 		}

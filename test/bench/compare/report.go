@@ -153,7 +153,7 @@ func (b *bench) printTargets(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.word())
 	}
 	for _, g := range b.growths() {
-		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, mostGrowth, g.exponent, g.from, g.to, word(g.exponent <= mostGrowth))
+		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, maxGrowth, g.exponent, g.from, g.to, word(g.exponent <= maxGrowth))
 	}
 	_ = t.Flush()
 }
@@ -200,9 +200,9 @@ func (b *bench) verdicts() []verdict {
 	return all
 }
 
-// mostGrowth is the exponent at which something counts as growing faster than the number of services. A little more than 1
+// maxGrowth is the exponent at which something counts as growing faster than the number of services. A little more than 1
 // is the noise of a quotient of two figures.
-const mostGrowth = 1.05
+const maxGrowth = 1.05
 
 // A growing figure and how fast it does.
 type growing struct {
