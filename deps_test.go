@@ -142,16 +142,15 @@ var floors = map[string]int{
 	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
 	"hinit/internal/trust":          -1, // asked before root reads or runs a file; the shim uses it too
 
-	"hinit/internal/account":          0,
-	"hinit/internal/account/db":       1,
-	"hinit/internal/backoff":          0,
-	"hinit/internal/config":           0,
-	"hinit/internal/config/reference": 1,  // of programs outside PID 1
-	"hinit/internal/varfiles":         1,  // of clients of PID 1
-	"hinit/internal/cpulist":          -1, // config and proc read lists of processors with it
-	"hinit/internal/cronspec":         -1, // config checks schedules with it
-	"hinit/internal/entry":            0,  // it runs before the runtime does
-	"hinit/internal/fsutil":           0,
+	"hinit/internal/account":    0,
+	"hinit/internal/account/db": 1,
+	"hinit/internal/backoff":    0,
+	"hinit/internal/config":     0,
+	"hinit/internal/varfiles":   1,  // of clients of PID 1
+	"hinit/internal/cpulist":    -1, // config and proc read lists of processors with it
+	"hinit/internal/cronspec":   -1, // config checks schedules with it
+	"hinit/internal/entry":      0,  // it runs before the runtime does
+	"hinit/internal/fsutil":     0,
 
 	"hinit/internal/fsutil/owntree": 1, // for programs that repair owners; PID 1 does not link it
 	"hinit/internal/s6/formats":     0,

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"hinit/internal/account"
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 	"hinit/internal/testkit"
 )
 

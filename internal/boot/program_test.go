@@ -3,7 +3,7 @@ package boot
 import (
 	"testing"
 
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 )
 
 func TestHooksOfTheImage(t *testing.T) {

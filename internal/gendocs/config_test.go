@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"hinit/internal/config"
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 )
 
 // at follows a dotted path of keys through a schema.

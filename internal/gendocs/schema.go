@@ -9,7 +9,7 @@ import (
 	"unicode"
 
 	"hinit/internal/config"
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 )
 
 // choicesOf returns the only possible values of a key, or nil if the key accepts other values.

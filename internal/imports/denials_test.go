@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 )
 
 // denials are the words that say that hinit lacks something, each with the keys of hinit.yaml that would make them untrue. A key is a part

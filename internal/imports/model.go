@@ -12,7 +12,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/config"
-	"hinit/internal/config/reference"
 )
 
 // place is a position in the other supervisor's configuration.
@@ -100,14 +99,13 @@ func (s *service) addNeed(n need) {
 
 // yaml returns the text of the new configuration before package config checks it.
 func (im *importer) yaml(from, format string) ([]byte, error) {
-	tables := reference.Keys()
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
 		name := text(s.name)
 		name.HeadComment = s.about
-		list.Content = append(list.Content, name, s.node(tables))
+		list.Content = append(list.Content, name, s.node())
 	}
-	root := encode(tables[""], im.defaults.values)
+	root := encode[config.Config](im.defaults.values)
 	root.Content = append(root.Content, text("services"), list)
 	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
 	var b bytes.Buffer
@@ -119,31 +117,28 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-func (s *service) node(tables map[string][]reference.Key) *yaml.Node {
+func (s *service) node() *yaml.Node {
 	var needs []*yaml.Node
 	for _, n := range s.needs {
 		one := text(n.name)
 		if n.until != "" || n.optional {
-			key := func(name string, value any) reference.Key {
-				return reference.Key{Key: config.Key{Path: name}, Value: value}
-			}
-			table := []reference.Key{key("name", &n.name), key("until", &n.until), key("optional", nil)}
-			one = encode(table, values{"name": n.name, "until": n.until, "optional": map[bool]string{true: "true"}[n.optional]})
+			one = encode[config.Need](values{"name": n.name, "until": n.until, "optional": map[bool]string{true: "true"}[n.optional]})
 			one.Style = yaml.FlowStyle
 		}
 		needs = append(needs, one)
 	}
-	checks := lo.Map(s.checks, func(c convertCheck, _ int) *yaml.Node { return encode(tables["checks[]."], c.values) })
+	checks := lo.Map(s.checks, func(c convertCheck, _ int) *yaml.Node { return encode[config.Check](c.values) })
 	s.set("needs", sequence(yaml.FlowStyle, needs))
 	s.set("checks", sequence(0, checks))
-	return encode(tables["services.NAME."], s.values)
+	return encode[config.Service](s.values)
 }
 
-// encode returns values as a YAML mapping, with the keys in the order of table. A key with a dot becomes a nested mapping.
-func encode(table []reference.Key, values values) *yaml.Node {
+// encode returns values as a YAML mapping with the keys of T, in the order of config.Keys. A key with a dot becomes a nested
+// mapping.
+func encode[T any](values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
-	for _, key := range table {
-		value := valueNode(key, values[key.Path])
+	for _, key := range config.Keys[T]() {
+		value := valueNode(key.At(new(T)), len(key.Placeholders) > 0, values[key.Path])
 		if value == nil {
 			continue
 		}
@@ -160,13 +155,14 @@ func encode(table []reference.Key, values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns a value as a YAML node, or nil if the value is empty. If hinit.yaml allows placeholders in the key, it
-// escapes text that hinit would take for a placeholder.
-func valueNode(key reference.Key, value any) *yaml.Node {
+// valueNode returns a value as a YAML node, or nil if the value is empty. The pointer field has the type that the key has in
+// package config. If hinit.yaml allows placeholders in the key, set isTemplate: valueNode then escapes text that hinit would
+// take for a placeholder.
+func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
-		switch key.Value.(type) {
+		switch field.(type) {
 		case *string, *[]string, *config.Paths, *map[string]string:
-			if len(key.Placeholders) > 0 {
+			if isTemplate {
 				word = literal(word)
 			}
 			return text(word)

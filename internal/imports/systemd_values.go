@@ -11,7 +11,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"hinit/internal/config/reference"
 	"hinit/internal/cronspec"
 )
 
@@ -168,7 +167,7 @@ func runAfter(s *service, event string, other *service, at place) {
 		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 		s.setAt("on", at, on)
 	}
-	words := valueNode(reference.Key{Value: &order}, order)
+	words := valueNode(&order, false, order)
 	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("exec"), words}}
 	on.Content = append(on.Content, text(event), exec)
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"hinit/internal/boot"
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 
 	"hinit/internal/boot/keep"
 	"hinit/internal/boot/kept"

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 )
 
 // On a read-only root file system /etc/passwd keeps the image's ids. Root's commands work as the agent of this container all the same.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"hinit/internal/config"
-	"hinit/internal/config/reference"
+	"hinit/internal/gendocs/reference"
 	"hinit/supervisor"
 )
 

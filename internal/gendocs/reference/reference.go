@@ -1,5 +1,4 @@
-// Package reference lists the keys of hinit.yaml with their defaults, for programs other than PID 1. The import of other
-// configurations and the generated pages use it. It owns no goroutine.
+// Package reference lists the keys of hinit.yaml with their defaults. The generated pages and tests use it. It owns no goroutine.
 package reference
 
 import (
