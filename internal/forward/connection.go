@@ -26,7 +26,6 @@ type syslogSink struct {
 	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 	size                   int             // size of the batches in unread, in bytes
-	lost                   bool            // the receiver may not get the batches in unread, so Send repeats them
 }
 
 // sentBatch is the data that was sent by one call of Send.
@@ -44,29 +43,34 @@ const (
 	unreadSize = 8 << 20
 )
 
-// Send implements Sink. Syslog has no answers, so over a stream Send returns when the other machine has acknowledged all bytes.
-// If a later Send finds that the connection is lost, it repeats the last messages, because the receiver may not have read them.
-func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
-	defer func() {
-		if err != nil {
-			s.lost = true
-			_ = s.Close()
-		}
-	}()
+// Send implements Sink. After an error, it closes the connection. If the connection is lost, the receiver may not have read the
+// last messages, so Send repeats them over the next connection.
+func (s *syslogSink) Send(ctx context.Context, records []Record) error {
 	if s.raw != nil {
 		if _, err := s.unsent(); err != nil {
-			s.lost = true
 			_ = s.Close()
 		}
 	}
-	if err := s.connect(ctx); err != nil {
-		return err
+	repeat := s.conn == nil
+	err := s.connect(ctx)
+	if err == nil {
+		err = s.write(ctx, records, repeat)
 	}
-	_ = s.conn.SetDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	if err != nil {
+		_ = s.Close()
+	}
+	return err
+}
+
+// write sends the records over the open connection. Syslog has no answers, so over a stream write returns when the other machine
+// has acknowledged all bytes. If repeat is set, write sends the batches in unread again before the records.
+func (s *syslogSink) write(ctx context.Context, records []Record, repeat bool) error {
+	conn := s.conn
+	_ = conn.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var data []byte
-	if s.lost {
+	if repeat {
 		for _, b := range s.unread {
 			data = append(data, b.data...)
 		}
@@ -75,19 +79,14 @@ func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 		m := encodeSyslog(s.host, &records[i])
 		if s.raw != nil {
 			data = append(fmt.Appendf(data, "%d ", len(m)), m...)
-			continue
-		}
-		if len(m) > maxDatagram {
-			m = bytes.ToValidUTF8(m[:maxDatagram], nil)
-		}
-		if _, err := s.conn.Write(m); err != nil {
+		} else if _, err := conn.Write(bytes.ToValidUTF8(m[:min(len(m), maxDatagram)], nil)); err != nil {
 			return err
 		}
 	}
 	if s.raw == nil {
 		return nil
 	}
-	if _, err := s.conn.Write(data); err != nil {
+	if _, err := conn.Write(data); err != nil {
 		return err
 	}
 	for {
@@ -100,8 +99,8 @@ func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 			return ctx.Err()
 		}
 	}
-	if s.lost {
-		s.lost, s.unread, s.size = false, nil, 0
+	if repeat {
+		s.unread, s.size = nil, 0
 	}
 	s.unread, s.size = append(s.unread, sentBatch{time.Now(), data}), s.size+len(data)
 	for len(s.unread) > 1 && (s.size > unreadSize || time.Since(s.unread[0].at) > unreadTime) {
