@@ -31,7 +31,7 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		}
 		data = append(append(data, text...), '\n')
 	}
-	return inDir(l.path, func(d *fsutil.Dir, name string) error {
+	return inDir(l.path, nil, func(d *fsutil.Dir, name string) error {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
 			return err
@@ -62,18 +62,18 @@ func (l *file) Send(_ context.Context, records []Record) error {
 // Close implements Sink.
 func (*file) Close() error { return nil }
 
-// inDir opens the directory of the file at path, and calls fn with the directory and the file's name. The agent may own
-// directories on the path, so root does not follow links there.
-func inDir(path string, fn func(d *fsutil.Dir, name string) error) error {
+// inDir opens the directory of the file at path, and calls fn with the directory and the file's name. A nil actor means this
+// process. The agent may own directories on the path, so this process does not follow links there if it is root.
+func inDir(path string, as *fsutil.Actor, fn func(d *fsutil.Dir, name string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	open := fsutil.OpenDir
-	if os.Geteuid() == 0 {
+	if as == nil && os.Geteuid() == 0 {
 		open = fsutil.OpenNoLink
 	}
-	d, err := open(dir, fsutil.Self())
+	d, err := open(dir, as)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/backoff"
 	"hinit/internal/fsutil"
@@ -43,10 +45,11 @@ type Forwarder struct {
 
 	records chan Record // records from the goroutines that read logs
 	readers sync.WaitGroup
-	tails   map[string]*tail // the logs that are being read, by directory
-	started time.Time        // start time of the hinit that answers the requests
-	asked   time.Time        // time of the last request to hinit for its logs
-	saved   time.Time        // time when the positions were last saved
+	owners  map[string]owner              // the services that write logs, by the directory of the log
+	reading map[string]context.CancelFunc // the logs that are being read, by directory; a call ends the reading
+	started time.Time                     // start time of the hinit that answers the requests
+	asked   time.Time                     // time of the last request to hinit for its logs
+	saved   time.Time                     // time when the positions were last saved
 	now     Positions
 	dirty   bool // the field now has changes that must be saved
 }
@@ -90,7 +93,7 @@ func (f *Forwarder) Counts() Counts { return f.now.Counts }
 // Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it
 // might send the same lines again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
-	f.tails, f.records = make(map[string]*tail), make(chan Record)
+	f.reading, f.records = make(map[string]context.CancelFunc), make(chan Record)
 	if err := f.load(); err != nil {
 		return err
 	}
@@ -99,13 +102,10 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer stop()
 	for ctx.Err() == nil {
 		batch := f.collect(reading)
-		waiting := time.Time{}
-		if len(batch) > 0 {
-			waiting = batch[0].Time
+		if oldest := lo.FirstOrEmpty(batch).Time; !oldest.Equal(f.now.Waiting) {
+			f.now.Waiting, f.dirty = oldest, true
 		}
-		f.dirty = f.dirty || !waiting.Equal(f.now.Waiting)
-		f.now.Waiting = waiting
-		if len(batch) > 0 && !f.deliver(ctx, batch) {
+		if !f.deliver(ctx, batch) {
 			break
 		}
 		for _, r := range batch {
@@ -147,6 +147,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 			if r.Kind == KindGap {
 				f.now.Counts.Gaps++
 			}
+			r.Service, r.Profile = f.owners[r.dir].service, f.owners[r.dir].profile
 			size += len(r.Text)
 			batch = append(batch, r)
 		case <-ctx.Done():
@@ -172,38 +173,35 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 		return err
 	}
 	f.started = st.Init.StartedAt
-	owners, parents := make(map[string]*client.Service), make(map[string]bool)
+	f.owners = make(map[string]owner)
+	parents := make(map[string]bool)
 	for i := range st.Services {
 		s := &st.Services[i]
 		if slices.Contains(f.Except, s.Name) || !filepath.IsAbs(s.Log) {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
-		owners[dir], parents[filepath.Dir(dir)] = s, true
+		f.owners[dir], parents[filepath.Dir(dir)] = owner{s.Name, s.Profile}, true
 		if _, known := f.now.Logs[dir]; !known {
 			f.now.Logs[dir] = position{}
 		}
 	}
 	for dir, at := range f.now.Logs {
-		s, t := owners[dir], f.tails[dir]
-		removed := s == nil && !reader.Exists(as, dir)
-		if s == nil {
-			s = &client.Service{Name: filepath.Base(dir)}
+		_, owned := f.owners[dir]
+		if !owned {
+			f.owners[dir] = owner{service: filepath.Base(dir)}
 		}
-		same := t != nil && t.service == s.Name && t.profile == s.Profile
-		// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
-		if !removed && (same || !parents[filepath.Dir(dir)]) {
-			continue
-		}
-		if t != nil {
-			t.stop()
-		}
-		if removed {
-			delete(f.tails, dir)
+		switch stop := f.reading[dir]; {
+		case !owned && !reader.Exists(as, dir):
+			if stop != nil {
+				stop()
+			}
+			delete(f.reading, dir)
 			delete(f.now.Logs, dir)
 			f.dirty = true
-		} else {
-			f.tails[dir] = f.read(ctx, dir, s, at, as)
+		case stop == nil && parents[filepath.Dir(dir)]:
+			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
+			f.reading[dir] = f.read(ctx, dir, at, as)
 		}
 	}
 	return nil
@@ -217,12 +215,11 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	}
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	errFull := errors.New("the batch is full")
 	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		r := eventRecord(e)
 		if e.Lost > 0 {
 			f.now.Counts.Gaps++
-			r = gapRecord("", "", fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
+			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
 		} else {
 			at.Seq = e.Seq
 		}
@@ -230,12 +227,10 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 			r.Text = redact.Text(r.Text)
 		}
 		r.events = at
-		if batch = append(batch, r); len(batch) >= maxBatchRecords {
-			return errFull
-		}
+		batch = append(batch, r)
 		return nil
 	})
-	if err != nil && !errors.Is(err, errFull) {
+	if err != nil {
 		f.Log.Debug("cannot read the events", "error", err)
 	}
 	return batch
@@ -244,36 +239,34 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 // deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether it was accepted. It leaves
 // out the records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
+	if len(batch) == 0 {
+		return true
+	}
 	counts := &f.now.Counts
 	for failures := 0; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
 		err := f.Sink.Send(limit, batch)
 		cancel()
-		var refused RefusedError
-		var partial PartialError
+		partial, accepted := errors.AsType[PartialError](err)
+		_, refused := errors.AsType[RefusedError](err)
 		switch {
-		case errors.As(err, &partial):
+		case refused && len(batch) > 1:
+			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
+		case refused:
+			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
+			partial.Refused = 1
+		case accepted && partial.Refused > 0:
+			f.Log.Error("the receiver has left records out", "records", partial.Refused, "of", len(batch), "error", err)
+		case accepted:
+			f.Log.Warn("the receiver warns", "warning", err)
+		case err == nil && failures > 0:
+			f.Log.Info("the receiver takes records again")
+		}
+		if refused || accepted || err == nil {
 			n := min(partial.Refused, len(batch))
 			counts.Sent += uint64(len(batch) - n)
 			counts.Refused += uint64(n)
-			if n > 0 {
-				f.Log.Error("the receiver has left records out", "records", n, "of", len(batch), "error", err)
-			} else {
-				f.Log.Warn("the receiver warns", "warning", err)
-			}
 			return true
-		case err == nil:
-			counts.Sent += uint64(len(batch))
-			if failures > 0 {
-				f.Log.Info("the receiver takes records again")
-			}
-			return true
-		case errors.As(err, &refused) && len(batch) == 1:
-			counts.Refused++
-			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
-			return true
-		case errors.As(err, &refused):
-			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
 		}
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
@@ -288,28 +281,21 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
-// ReadPositions reads a positions file as a user who may read it.
+// ReadPositions reads a positions file as a user who may read it. A nil actor means this process.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
-	d, err := fsutil.OpenDir(filepath.Dir(path), as)
-	if err != nil {
-		return p, err
-	}
-	defer d.Close()
-	err = p.read(d, filepath.Base(path))
+	err = inDir(path, as, func(d *fsutil.Dir, name string) error {
+		text, err := d.ReadFile(name, maxStateSize)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(text, &p)
+	})
 	return p, err
 }
 
-func (p *Positions) read(d *fsutil.Dir, name string) error {
-	text, err := d.ReadFile(name, maxStateSize)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, p)
-}
-
 // load reads the positions file. It creates a missing file, so that Run fails now if the file can't be written.
-func (f *Forwarder) load() error {
-	err := inDir(f.State, f.now.read)
+func (f *Forwarder) load() (err error) {
+	f.now, err = ReadPositions(f.State, nil)
 	if f.now.Logs == nil {
 		f.now.Logs = make(map[string]position)
 	}
@@ -326,7 +312,7 @@ func (f *Forwarder) load() error {
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.now)
 	if err == nil {
-		err = inDir(f.State, func(d *fsutil.Dir, name string) error {
+		err = inDir(f.State, nil, func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
 		})
 	}

@@ -2,10 +2,10 @@ package forward
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"time"
 
-	"hinit/client"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/loglevel"
@@ -21,39 +21,36 @@ type position struct {
 	Same int       `json:"same"`
 }
 
-// tail is a log that a goroutine reads. stop ends the goroutine.
-type tail struct {
-	service, profile string
-	stop             context.CancelFunc
-}
+// owner is the service that writes a log.
+type owner struct{ service, profile string }
 
-// read starts a goroutine that reads the log of service s until ctx ends, and passes the records to Run. The argument from is the
-// position at which it begins, and as is the user whose rights it uses.
-func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, from position, as *fsutil.Actor) *tail {
-	ctx, stop := context.WithCancel(ctx)
-	t := &tail{s.Name, s.Profile, stop}
+// read starts a goroutine that reads the log in the directory dir until ctx ends, and passes the records to Run. The argument from
+// is the position at which it begins, and as is the user whose rights it uses. The result ends the goroutine.
+func (f *Forwarder) read(ctx context.Context, dir string, from position, as *fsutil.Actor) (stop context.CancelFunc) {
+	ctx, stop = context.WithCancel(ctx)
+	log := f.Log.With("service", f.owners[dir].service)
 	f.readers.Go(func() {
 		defer guard.Catch("reading a log")
 		logged := ""
 		for ctx.Err() == nil {
-			r := &reading{Forwarder: f, tail: t, dir: dir, from: from, at: from}
+			r := &reading{Forwarder: f, log: log, dir: dir, from: from, at: from}
 			o := reader.Options{Dir: dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.sendGap(ctx, why) }}
 			err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
 			if err != nil && ctx.Err() == nil && logged != err.Error() {
 				logged = err.Error()
-				f.Log.Error("cannot read a log", "service", t.service, "error", err)
+				log.Error("cannot read a log", "error", err)
 			}
 			from = r.at
 			pause.For(ctx, statusEvery)
 		}
 	})
-	return t
+	return stop
 }
 
 // reading is the state of one call of [reader.Read] for a log.
 type reading struct {
 	*Forwarder
-	*tail
+	log   *slog.Logger
 	dir   string
 	from  position // position in the log at which the reading started
 	at    position // position in the log after the last line
@@ -75,8 +72,8 @@ func (r *reading) send(ctx context.Context, record Record) error {
 }
 
 func (r *reading) sendGap(ctx context.Context, why string) error {
-	r.Log.Warn("lines are lost", "service", r.service, "why", why)
-	return r.send(ctx, gapRecord(r.service, r.profile, why))
+	r.log.Warn("lines are lost", "why", why)
+	return r.send(ctx, gapRecord(why))
 }
 
 func (r *reading) sendLine(ctx context.Context, text []byte) error {
@@ -101,7 +98,5 @@ func (r *reading) sendLine(ctx context.Context, text []byte) error {
 		r.at = position{At: at}
 	}
 	r.at.Same++
-	return r.send(ctx, Record{
-		Time: r.at.At, Kind: KindLog, Service: r.service, Profile: r.profile, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level,
-	})
+	return r.send(ctx, Record{Time: r.at.At, Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
 }

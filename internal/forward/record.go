@@ -30,8 +30,8 @@ type Record struct {
 }
 
 // gapRecord returns a record with the reason why lines or events are missing.
-func gapRecord(service, profile, why string) Record {
-	return Record{Time: time.Now(), Kind: KindGap, Service: service, Profile: profile, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
+func gapRecord(why string) Record {
+	return Record{Time: time.Now(), Kind: KindGap, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
 
 // eventRecord returns the record of an event. Its level is error if a run failed or the service does not start again, and warning
