@@ -177,12 +177,12 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 	parents := make(map[string]bool)
 	for i := range st.Services {
 		s := &st.Services[i]
-		if slices.Contains(f.Except, s.Name) || !filepath.IsAbs(s.Log) {
+		if !filepath.IsAbs(s.Log) {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
 		f.owners[dir], parents[filepath.Dir(dir)] = owner{s.Name, s.Profile}, true
-		if _, known := f.now.Logs[dir]; !known {
+		if _, known := f.now.Logs[dir]; !known && !slices.Contains(f.Except, s.Name) {
 			f.now.Logs[dir] = position{}
 		}
 	}
@@ -199,7 +199,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			delete(f.reading, dir)
 			delete(f.now.Logs, dir)
 			f.dirty = true
-		case stop == nil && parents[filepath.Dir(dir)]:
+		case stop == nil && parents[filepath.Dir(dir)] && !slices.Contains(f.Except, f.owners[dir].service):
 			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
 			f.reading[dir] = f.read(ctx, dir, at, as)
 		}

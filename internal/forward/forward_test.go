@@ -37,14 +37,15 @@ func TestMain(m *testing.M) {
 // fake is a hinit with one service, whose log a test writes.
 type fake struct {
 	dir    string
+	others []client.Service
 	mu     sync.Mutex
 	events []client.Event
 }
 
 func (f *fake) Status(context.Context, ...string) (client.Status, error) {
-	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: []client.Service{
+	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: append([]client.Service{
 		{Name: "gateway-coder", Profile: "coder", Log: f.dir + "/current"}, {Name: "hinit-forward", Log: f.dir + "/own/current"},
-	}}, nil
+	}, f.others...)}, nil
 }
 
 func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.Event) error) error {
@@ -286,6 +287,25 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 	testkit.Until(t, "what is left", func() bool { return len(s.texts(KindLog)) == 20 })
 	if w := stop(); w.Counts().Gaps != 1 || len(s.texts(KindGap)) != 1 || !slices.Equal(s.texts(KindLog)[10:], l.all()[20:]) {
 		t.Errorf("%d gaps, %q, lines %q", w.Counts().Gaps, s.texts(KindGap), s.texts(KindLog)[10:])
+	}
+}
+
+// The operator leaves a service out after its log was sent for a while.
+func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
+	l, f := newLog(t)
+	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
+	s := &sink{}
+	l.write(1)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
+	stop()
+	l.write(1)
+	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
+	stop = running(t, f, s, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
+	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
+	stop()
+	if got := s.texts(KindLog); len(got) != 1 {
+		t.Errorf("sent %q", got)
 	}
 }
 
