@@ -43,7 +43,8 @@ type attack struct {
 // one user can be counted by profile only in control groups.
 var openInFiles = []string{"connect to its Unix socket", "change the mode of its .env", "change the times of its .env", "watch its home", "open its terminal", "take more processes than its limit"}
 
-var attacks = []attack{
+// attacksOnProfile are attacks on the files and the processes of the victim, and on PID 1 by system calls.
+var attacksOnProfile = []attack{
 	{"read its .env", true, func(f field) error { return read(f.b + "/.env") }},
 	{"list its home", true, func(f field) error { _, err := os.ReadDir(f.b); return err }},
 	{"write a file into its home", true, func(f field) error { return os.WriteFile(f.b+"/planted", nil, 0o600) }},
@@ -330,12 +331,8 @@ func inChild(flags uintptr) error {
 func attacker() {
 	f := field{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
-	for entries, _ := filepath.Glob("/proc/[0-9]*/cmdline"); f.pid == 0; entries, _ = filepath.Glob("/proc/[0-9]*/cmdline") {
-		for _, file := range entries {
-			if text, _ := os.ReadFile(file); strings.HasSuffix(string(text), "/role\x00"+name(1)+"\x00") {
-				f.pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			}
-		}
+	for f.pid == 0 {
+		f.pid, _ = gatewayOf(1)
 	}
 	daemon := exec.Command("/bin/sh", "-c", `trap "" TERM HUP; while :; do sleep 1; done`, "daemon-of-"+filepath.Base(f.dir))
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -367,7 +364,12 @@ func victim() {
 	who := os.Args[1]
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
-	if who != name(1) {
+	switch who {
+	case "-p": // a command of `docker exec`
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the attacker looks at it meanwhile
+		return
+	case name(1):
+	default:
 		untilStopped()
 		return
 	}
@@ -383,6 +385,10 @@ func victim() {
 	if errTerminal == nil {
 		defer near.Close()
 	}
+	for range 2 << 10 { // more than a log file may have
+		fmt.Println(strings.Repeat("x", 1<<10))
+	}
+	dumpCore(home)
 	fmt.Println("victim:", errors.Join(
 		errTerminal, errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
 	))

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -54,7 +56,9 @@ func TestMain(m *testing.M) {
 		listener()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = exec.Command("docker", "rmi", "-f", image).Run() // there may be none
+	os.Exit(code)
 }
 
 // container is an init with the volume of one mode.
@@ -66,6 +70,8 @@ type container struct {
 	mode   string
 	pid    int       // of the init
 	begun  time.Time // when the attacker was asked for a resource
+	// environ is the environment of the container.
+	environ []string
 }
 
 // tail keeps the end of what is written to it.
@@ -94,8 +100,10 @@ type scene struct {
 	roles [2]string // of the first and the second profile
 	yaml  string    // keys of agent
 	share string    // one more shared directory
-	mount string    // commands before hinit begins
+	mount string    // commands before hinit begins; $1 is the directory of the container
 	flags uintptr   // namespaces of its own
+	// services has the container run the companions of hinit, and have /run/hinit as in an image.
+	services bool
 }
 
 // report is what the attacker writes: the attacks that succeeded, by name, or how an attack failed.
@@ -121,6 +129,10 @@ func begin(t *testing.T, mode string, s scene) *container {
 	}
 	must(os.Chmod(dir, 0o755))
 	must(testkit.Build(filepath.Join(dir, "bin"), "hinit", "hinit-isolate", "hinit-tools"))
+	socket, environ := dir+"/run/control.sock", []string{"SECRET_OF_PID_1=x"}
+	if s.services {
+		socket, environ = "/run/hinit/control.sock", append(environ, addServices(t, dir)...)
+	}
 	must(os.Chmod(filepath.Join(dir, "bin"), 0o755))
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
@@ -154,17 +166,18 @@ func begin(t *testing.T, mode string, s scene) *container {
 agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, pids: {max: %[10]d}, %[13]s env: {%[3]s: %[12]s, TENANTS_DIR: %[1]s}}
 isolation: {mode: %[4]s, share: ["%[1]s/bin:ro"%[14]s]}
 stop: {grace: 1s}
-control: {socket: %[1]s/run/control.sock}
+control: {socket: %[15]s}
 profiles:
   %[5]s: {env: {%[3]s: %[11]s}}
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
   taken: {isolation: none}
-`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share)
+`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
-	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml"), "SECRET_OF_PID_1=x"}
+	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"), dir)
+	cmd.Env = append(environ, "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME="+home, "HINIT_CONFIG="+filepath.Join(dir, "hinit.yaml"))
+	c.environ = cmd.Env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.flags}
 	c.run(t, cmd)
 	return c
@@ -221,6 +234,7 @@ func (c *container) attack(t *testing.T) report {
 	}
 	ready := filepath.Join(c.dir, "home", "profiles", name(1), "ready")
 	testkit.Until(t, "the victim is ready", func() bool { _, err := os.Stat(ready); return err == nil })
+	c.execs(t)
 	c.start(t, name(0))
 	var r report
 	path := filepath.Join(c.dir, "home", "profiles", name(0), "report")
@@ -237,12 +251,16 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	if isolation.LandlockABI() == 0 {
 		testkit.SkipOrFail(t, "the kernel has no Landlock")
 	}
+	if !hasDocker() {
+		t.Run("sandboxes", func(t *testing.T) { testkit.SkipOrFail(t, "needs a container engine") })
+	}
 	modes := []string{"none", "files", "user"}
 	reports := make(map[string]report)
 	outlived, taken := make(map[string]bool), make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}})
+			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}, services: true, mount: imageMounts})
+			c.prepareServices(t)
 			reports[mode] = c.attack(t)
 			outlived[mode] = c.outlives(t)
 			taken[mode] = c.takesHome(t)
@@ -270,8 +288,8 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	for _, a := range attacks {
 		row(a.name, func(mode string) bool { _, is := reports[mode].Open[a.name]; return is })
 	}
-	row("outlive the stop of its own gateway", func(mode string) bool { return outlived[mode] })
-	row("have hinit give a home to the agent's user by renaming it", func(mode string) bool { return taken[mode] })
+	row(outliveRow, func(mode string) bool { return outlived[mode] })
+	row(renameRow, func(mode string) bool { return taken[mode] })
 	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+2, open["none"], open["files"], open["user"])
 	_ = tw.Flush()
 	t.Logf("%d profiles in each mode, Landlock ABI %d\n%s", profiles, isolation.LandlockABI(), table.String())
@@ -282,7 +300,12 @@ func TestNoTenantReachesAnother(t *testing.T) {
 		if how, is := reports["files"].Open[a.name]; is && !slices.Contains(openInFiles, a.name) {
 			t.Errorf("files: %s is open: %s", a.name, how)
 		}
-		if _, is := reports["none"].Open[a.name]; !is && a.ofNone {
+		for _, mode := range modes {
+			if how := reports[mode].How[a.name]; strings.HasPrefix(how, tooFew) {
+				t.Errorf("%s: %s: %s", mode, a.name, how)
+			}
+		}
+		if _, is := reports["none"].Open[a.name]; !is && a.ofNone && (needs[a.name] == nil || needs[a.name]()) {
 			t.Errorf("none: %s is closed, so that it proves nothing: %s", a.name, reports["none"].How[a.name])
 		}
 	}
@@ -293,6 +316,52 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	}
 	if taken["user"] || !taken["none"] { // elsewhere the agent's user reads all homes
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
+	}
+}
+
+// The last rows of the table are no attacks by the attacker's gateway alone.
+const (
+	outliveRow = "outlive the stop of its own gateway"
+	renameRow  = "have hinit give a home to the agent's user by renaming it"
+)
+
+// update has [TestThePageOfAttacksIsUpToDate] write the page.
+var update = flag.Bool("update", false, "write docs/reference/attacks.md")
+
+// TestThePageOfAttacksIsUpToDate compares the page with what [TestNoTenantReachesAnother] demands.
+func TestThePageOfAttacksIsUpToDate(t *testing.T) {
+	const path = "../../docs/reference/attacks.md"
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "|---|---|---|---|\n"
+	text, _, found := strings.Cut(string(was), head)
+	if !found {
+		t.Fatal("the page has no table")
+	}
+	var table strings.Builder
+	row := func(name, none, files string) { fmt.Fprintf(&table, "| %s | %s | %s | closed |\n", name, none, files) }
+	for _, a := range attacks {
+		none, files := "varies", "closed"
+		if a.ofNone {
+			none = "open"
+		}
+		if slices.Contains(openInFiles, a.name) {
+			files = "open"
+		}
+		row(a.name, none, files)
+	}
+	row(outliveRow, "closed", "closed")
+	row(renameRow, "open", "open")
+	now := text + head + table.String()
+	if *update {
+		err = os.WriteFile(path, []byte(now), 0o644) //nolint:gosec // as all pages
+	} else if now != string(was) {
+		err = errors.New("it is out of date; write it by: go test ./test/tenants -run Page -update")
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
