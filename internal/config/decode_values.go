@@ -153,7 +153,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 
 func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) {
 	for _, e := range d.entries(n, key, nil) {
-		if !varName(e.key) {
+		if !isVariable(e.key) {
 			d.problems.reportAtLine(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
 			continue
 		}
@@ -230,6 +230,11 @@ func integer(n *yaml.Node) (int, bool) {
 func parseSignal(name string) (syscall.Signal, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
+}
+
+func isSignal(name string) bool {
+	_, known := parseSignal(name)
+	return known
 }
 
 // JSONValue returns the value behind the pointer at, as a value for encoding/json. The value has the form that it has in

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -85,19 +86,24 @@ func (c *Check) Templates() []string {
 	return slices.Concat(texts, c.Command)
 }
 
-// checkPort accepts a number, or a template whose placeholder stands for a number.
-func checkPort(s string) string {
-	if n, err := strconv.ParseUint(s, 10, 16); (err != nil || n == 0) && !strings.Contains(s, "{") {
-		return fmt.Sprintf("expected a port from 1 to 65535 or {env:NAME}, got %q", s)
-	}
-	return ""
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
-func checkHost(s string) string {
-	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err != nil && s != "localhost" {
-		return fmt.Sprintf("expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts", s)
-	}
-	return ""
+// portKind accepts a number, or a template whose placeholder stands for a number.
+func portKind() kind {
+	isTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
+	return textKind("port", isTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
+}
+
+func addressKind() kind {
+	return textKind("IP address", isHost, "expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts")
+}
+
+func isHost(s string) bool {
+	_, err := netip.ParseAddr(strings.Trim(s, "[]"))
+	return err == nil || s == "localhost"
 }
 
 func checkURL(s string) string {
@@ -111,12 +117,8 @@ func checkURL(s string) string {
 	case u.Scheme != "http" || u.Host == "" || u.User != nil:
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
 	}
-	if port := u.Port(); port != "" {
-		if reason := checkPort(port); reason != "" {
-			return reason
-		}
-	}
-	return checkHost(u.Hostname())
+	port, host := u.Port(), u.Hostname()
+	return cmp.Or(allowEmpty(portKind()).check(&port), addressKind().check(&host))
 }
 
 // ParseStatus reads a list of status codes and ranges of codes.

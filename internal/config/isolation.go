@@ -101,17 +101,13 @@ func parseUIDs(text string) (uids UIDs, err error) {
 	return UIDs{uint32(first), uint32(last)}, nil
 }
 
-func checkShare(paths Paths) string {
-	for _, entry := range paths {
-		path := strings.TrimSuffix(entry, ShareReadOnly)
-		if reason := checkDirTemplate(path); reason != "" {
-			return reason
-		}
-		if path == "/" {
-			return `"/" shares everything; name the directories`
-		}
+// checkShared returns the reason why an entry of [Isolation].Share is invalid, or "".
+func checkShared(entry string) string {
+	path := strings.TrimSuffix(entry, ShareReadOnly)
+	if path == "/" {
+		return `"/" shares everything; name the directories`
 	}
-	return ""
+	return checkDirTemplate(path)
 }
 
 func newIsolation() Isolation {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -145,7 +144,7 @@ func (l *loader) fillDashboard(s *Service) (vars string) {
 		used = append(used, "HERMES_DASHBOARD_HOST")
 	}
 	if v, ok := l.lookup("HERMES_DASHBOARD_PORT"); ok {
-		if p, err := strconv.ParseUint(v, 10, 16); err != nil || p == 0 {
+		if !isPort(v) {
 			l.problems.reportVariable("HERMES_DASHBOARD_PORT", v, "expected a port from 1 to 65535")
 		}
 		port = v

@@ -165,27 +165,10 @@ func newSetup() Setup {
 	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
-// checkSignal returns the reason why name is not the name of a stop signal, or "" if it is.
-func checkSignal(name string) string {
-	if _, known := parseSignal(name); !known {
-		return fmt.Sprintf("%q is none of %s", name, strings.Join(Signals, ", "))
-	}
-	return ""
-}
-
-// checkEnvFiles returns the reason why a path is not absolute, or "" if all are. It ignores a leading "-".
-func checkEnvFiles(paths Paths) string {
-	for _, p := range paths {
-		if reason := checkDirTemplate(strings.TrimPrefix(p, "-")); reason != "" {
-			return reason + "; begin with {home} for a file of the data directory"
-		}
-	}
-	return ""
-}
-
-func checkUmask(s string) string {
-	if n, err := strconv.ParseUint(s, 8, 32); err != nil || n > 0o777 || len(s) < 3 {
-		return fmt.Sprintf("expected three octal digits such as \"027\", got %q", s)
+// checkEnvFile returns the reason why a path is not absolute, or "". It ignores a leading "-".
+func checkEnvFile(path string) string {
+	if reason := checkDirTemplate(strings.TrimPrefix(path, "-")); reason != "" {
+		return reason + "; begin with {home} for a file of the data directory"
 	}
 	return ""
 }

@@ -65,32 +65,27 @@ func checkSocket(s string) string {
 	return ""
 }
 
-func checkFileName(s string) string {
-	if s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\n") {
-		return fmt.Sprintf("expected the name of a file, got %q", s)
-	}
-	return ""
+func isFileName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\n")
 }
 
-// checkParallel returns the reason why s is neither "auto" nor a positive number, or "" if s is valid.
-func checkParallel(s string) string {
-	if n, err := strconv.Atoi(s); s != ParallelAuto && (err != nil || n < 1) {
-		return fmt.Sprintf("expected %s or a number from 1, got %q", ParallelAuto, s)
-	}
-	return ""
+func isParallel(s string) bool {
+	n, err := strconv.Atoi(s)
+	return s == ParallelAuto || err == nil && n >= 1
 }
 
-// checkUser returns the reason why s does not have the form of a user or of user:group, or "". Whether the user exists is known
-// only in the container.
-func checkUser(s string) string {
+func isUmask(s string) bool {
+	n, err := strconv.ParseUint(s, 8, 32)
+	return err == nil && n <= 0o777 && len(s) >= 3
+}
+
+// isUser reports whether s has the form of a user or of user:group. Whether the user exists is known only in the container.
+func isUser(s string) bool {
 	user, group, both := strings.Cut(s, ":")
-	if !accountName(user) || both && !accountName(group) {
-		return fmt.Sprintf("expected a user name, a uid or user:group, got %q", s)
-	}
-	return ""
+	return isAccount(user) && (!both || isAccount(group))
 }
 
-func accountName(s string) bool {
+func isAccount(s string) bool {
 	forbidden := func(r rune) bool { return r <= ' ' || strings.ContainsRune("\x7f/:,", r) }
 	return s != "" && s[0] != '-' && !strings.ContainsFunc(s, forbidden)
 }
@@ -105,31 +100,22 @@ func checkCommand(words []string) string {
 	return ""
 }
 
-// checkInputs returns the reason why one of paths can't be an input of a hook, or "". An input is a path or a glob.
-func checkInputs(paths []string) string {
-	for _, p := range paths {
-		if reason := checkDirTemplate(p); reason != "" && !strings.HasPrefix(p, "$") {
-			return reason
-		}
-		if _, err := filepath.Match(p, ""); err != nil {
-			return fmt.Sprintf("%q is no glob: %v", p, err)
-		}
-		if slices.Contains(strings.Split(p, "/"), "..") {
-			return fmt.Sprintf("a path without \"..\" is expected, got %q", p)
-		}
+// checkInput returns the reason why a path or glob can't be an input of a hook, or "".
+func checkInput(p string) string {
+	if reason := checkDirTemplate(p); reason != "" && !strings.HasPrefix(p, "$") {
+		return reason
+	}
+	if _, err := filepath.Match(p, ""); err != nil {
+		return fmt.Sprintf("%q is no glob: %v", p, err)
+	}
+	if slices.Contains(strings.Split(p, "/"), "..") {
+		return fmt.Sprintf("a path without \"..\" is expected, got %q", p)
 	}
 	return ""
 }
 
-func checkVar(s string) string {
-	if !varName(s) {
-		return fmt.Sprintf("expected the name of an environment variable, got %q", s)
-	}
-	return ""
-}
-
-// varName reports whether s is valid as the name of an environment variable (environ(7)).
-func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
+// isVariable reports whether s is valid as the name of an environment variable (environ(7)).
+func isVariable(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
 // checkOf returns a check that calls reason, which returns why a value of type T is invalid, or "".
 func checkOf[T any](reason func(T) string) check {
@@ -146,14 +132,34 @@ func checkParsed[T any](parse func(string) (T, error)) check {
 	})
 }
 
-// checkEach accepts a list of numbers that are at least the argument least and at most the argument most. Its error message
-// begins with the argument what, for example "a port".
-func checkEach(least, most int, what string) check {
-	return checkOf(func(numbers []int) string {
-		for _, n := range numbers {
-			if n < least || n > most {
-				return fmt.Sprintf("%s is from %d to %d, got %d", what, least, most, n)
+// textKind accepts texts for which ok returns true. wrong is the message about any other text, in which %q stands for the text.
+func textKind(name string, ok func(string) bool, wrong string) kind {
+	return kind{name, checkOf(func(s string) string {
+		if ok(s) {
+			return ""
+		}
+		return strings.ReplaceAll(wrong, "%q", strconv.Quote(s))
+	})}
+}
+
+// checkEach returns a check of a list of type L. It calls reason, which returns why an element is invalid, or "".
+func checkEach[L ~[]E, E any](reason func(E) string) check {
+	return checkOf(func(list L) string {
+		for _, element := range list {
+			if why := reason(element); why != "" {
+				return why
 			}
+		}
+		return ""
+	})
+}
+
+// checkNumbers accepts a list of numbers that are at least the argument least and at most the argument most. Its error message
+// begins with the argument what, for example "a port".
+func checkNumbers(least, most int, what string) check {
+	return checkEach[[]int](func(n int) string {
+		if n < least || n > most {
+			return fmt.Sprintf("%s is from %d to %d, got %d", what, least, most, n)
 		}
 		return ""
 	})
@@ -201,12 +207,8 @@ func allowEmpty(k kind) kind {
 }
 
 func oneOf(words ...string) kind {
-	return kind{"`" + strings.Join(words, "`, `") + "`", checkOf(func(s string) string {
-		if slices.Contains(words, s) {
-			return ""
-		}
-		return fmt.Sprintf("expected one of %s, got %q", strings.Join(words, ", "), s)
-	})}
+	isWord := func(s string) bool { return slices.Contains(words, s) }
+	return textKind("`"+strings.Join(words, "`, `")+"`", isWord, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
 // checkRestart looks for values of a restart policy that are valid alone but contradict each other. It returns a description of
