@@ -196,11 +196,7 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 		return
 	}
 	r.senders[target] = 0
-	r.work.Add(1)
-	guard.Go("carrying out actions", func() {
-		defer r.work.Done()
-		r.deliver(ctx, target)
-	})
+	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
 // deliver carries out the jobs of a target one after the other, until none is left.

@@ -264,14 +264,12 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	var next atomic.Int64
 	var work sync.WaitGroup
 	for range min(maxProbes, len(closer)) {
-		work.Add(1)
-		guard.Go("asking a silent gateway", func() {
-			defer work.Done()
+		work.Go(guard.Func("asking a silent gateway", func() {
 			for i := next.Add(1) - 1; i < int64(len(closer)); i = next.Add(1) - 1 {
 				s := closer[i]
 				e.probeGateway(s, trees[s.service.PID])
 			}
-		})
+		}))
 	}
 	work.Wait()
 }

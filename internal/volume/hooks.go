@@ -84,12 +84,10 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		failures := make([]error, len(now))
 		var all sync.WaitGroup
 		for i, h := range now {
-			all.Add(1)
-			guard.Go("running a boot step", func() {
-				defer all.Done()
+			all.Go(guard.Func("running a boot step", func() {
 				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, saying)
 				batch[i].Beside = i > 0
-			})
+			}))
 		}
 		all.Wait()
 		phases = append(phases, batch...)

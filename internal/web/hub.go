@@ -94,11 +94,7 @@ func (h *hub) run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	for doing, do := range map[string]func(context.Context){"measure the last hour": measure, "follow the events": h.followEvents, "follow the status": h.followStatus} {
-		wg.Add(1)
-		guard.Go(doing, func() {
-			defer wg.Done()
-			do(ctx)
-		})
+		wg.Go(guard.Func(doing, func() { do(ctx) }))
 	}
 	wg.Wait()
 }

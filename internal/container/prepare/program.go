@@ -131,16 +131,14 @@ func (r *preparation) handleMessage(m boot.Message) error {
 			r.expectProfiles(r.cfg)
 		}
 	case m.Hook != nil:
-		r.hooks.Add(1)
-		guard.Go("running a boot step", func() {
-			defer r.hooks.Done()
+		r.hooks.Go(guard.Func("running a boot step", func() {
 			code, err := r.runHook(*m.Hook)
 			answer := boot.Answer{Hook: m.Hook.Number, Code: code}
 			if err != nil {
 				answer.Err = err.Error()
 			}
 			r.program.Answer(answer)
-		})
+		}))
 	case m.Steps != nil:
 		r.Status.HooksEnd()
 		r.Status.Add(m.Steps...)
