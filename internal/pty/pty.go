@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 // Open creates a pseudoterminal. far is the side that becomes the terminal of a command; the caller closes it after the command
@@ -54,18 +55,8 @@ func Resize(near *os.File, columns, rows uint16) {
 // Raw returns an error.
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
-	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil {
-		return nil, err
-	}
-	raw := *before
-	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	raw.Oflag &^= unix.OPOST
-	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	// restore ignores errors, because the terminal may be gone by then.
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
+	before, err := term.MakeRaw(fd)
+	return func() { _ = term.Restore(fd, before) }, err // an error is ignored, because the terminal may be gone by then
 }
 
 // Size returns the size of a terminal, or 80 by 24 if it is unknown.
