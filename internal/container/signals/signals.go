@@ -36,6 +36,7 @@ type Signals struct {
 	faults    <-chan os.Signal // wakes ReportFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
+	during    func() string
 	interrupt time.Time // time of the last Ctrl-C that was forwarded
 }
 
@@ -54,34 +55,26 @@ func Listen() *Signals {
 }
 
 // Configure sets the effects of the signals. cmd reports whether the container has a CMD, and tty whether standard input is the
-// controlling terminal. On SIGHUP, reload may be called in a new goroutine. Call Configure before the supervisor's loop runs.
-func (s *Signals) Configure(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
+// controlling terminal. On SIGHUP, reload may be called in a new goroutine. The result of during follows the name of the signal
+// in the reason for a stop. Call Configure before the supervisor's loop runs.
+func (s *Signals) Configure(cmd, tty bool, reload func(), during func() string) {
+	s.cmd, s.tty, s.reload, s.during = cmd, tty, reload, during
+}
 
 // Event translates a signal to an event for the supervisor. It returns nil if the signal has no effect. The supervisor's
 // loop calls Event.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
-	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}
-	switch sig { //nolint:exhaustive // every other signal is passed on
-	case unix.SIGTERM, unix.SIGPWR, early.Shutdown:
-		return stop
-	case unix.SIGINT:
-		if !s.cmd || time.Since(s.interrupt) < secondInterrupt {
-			return stop
-		}
+	switch {
+	case sig == unix.SIGTERM, sig == unix.SIGPWR, sig == early.Shutdown,
+		sig == unix.SIGHUP && s.tty, // the terminal is gone
+		sig == unix.SIGINT && time.Since(s.interrupt) < secondInterrupt,
+		!s.cmd && (sig == unix.SIGINT || sig == unix.SIGQUIT):
+		return supervisor.Shutdown{Reason: "received " + unix.SignalName(sig) + s.during()}
+	case sig == unix.SIGINT:
 		s.interrupt = time.Now()
-	case unix.SIGQUIT:
-		if !s.cmd {
-			return stop
-		}
-	case unix.SIGHUP:
-		switch {
-		case s.tty: // the terminal is gone
-			return stop
-		case !s.cmd:
-			guard.Go("reloading the configuration", s.reload)
-			return nil
-		}
+	case sig == unix.SIGHUP && !s.cmd:
+		guard.Go("reloading the configuration", s.reload)
 	}
 	if !s.cmd {
 		return nil

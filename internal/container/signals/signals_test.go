@@ -22,15 +22,15 @@ func TestWhatASignalMeans(t *testing.T) {
 		cmd, tty bool
 		want     string
 	}{
-		{unix.SIGTERM, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM}"},
-		{unix.SIGTERM, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM}"},
-		{unix.SIGPWR, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGPWR}"},
-		{early.Shutdown, true, false, "supervisor.Shutdown{Code:0 Reason:received }"},
-		{unix.SIGINT, false, true, "supervisor.Shutdown{Code:0 Reason:received SIGINT}"},
+		{unix.SIGTERM, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM, in a hook}"},
+		{unix.SIGTERM, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM, in a hook}"},
+		{unix.SIGPWR, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGPWR, in a hook}"},
+		{early.Shutdown, true, false, "supervisor.Shutdown{Code:0 Reason:received , in a hook}"},
+		{unix.SIGINT, false, true, "supervisor.Shutdown{Code:0 Reason:received SIGINT, in a hook}"},
 		{unix.SIGINT, true, true, "supervisor.Forward{Name:cmd Signal:2}"},
-		{unix.SIGQUIT, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGQUIT}"},
+		{unix.SIGQUIT, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGQUIT, in a hook}"},
 		{unix.SIGQUIT, true, false, "supervisor.Forward{Name:cmd Signal:3}"},
-		{unix.SIGHUP, true, true, "supervisor.Shutdown{Code:0 Reason:received SIGHUP}"},
+		{unix.SIGHUP, true, true, "supervisor.Shutdown{Code:0 Reason:received SIGHUP, in a hook}"},
 		{unix.SIGHUP, true, false, "supervisor.Forward{Name:cmd Signal:1}"},
 		{unix.SIGHUP, false, false, "<nil>reload"},
 		{unix.SIGUSR1, true, false, "supervisor.Forward{Name:cmd Signal:10}"},
@@ -40,7 +40,7 @@ func TestWhatASignalMeans(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var s signals.Signals
 			did := ""
-			s.Configure(tt.cmd, tt.tty, func() { did = "reload" })
+			s.Configure(tt.cmd, tt.tty, func() { did = "reload" }, func() string { return ", in a hook" })
 			e := s.Event(tt.signal)
 			synctest.Wait()
 			if got := fmt.Sprintf("%T%+v", e, e); e == nil {
@@ -58,7 +58,7 @@ func TestWhatASignalMeans(t *testing.T) {
 func TestASecondInterruptStopsTheContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s signals.Signals
-		s.Configure(true, true, func() {})
+		s.Configure(true, true, func() {}, func() string { return "" })
 		kinds := func(pauses ...time.Duration) (all []string) {
 			for _, pause := range pauses {
 				time.Sleep(pause)
@@ -72,7 +72,7 @@ func TestASecondInterruptStopsTheContainer(t *testing.T) {
 		}
 		at := s.Interrupt()
 		s = signals.Signals{}
-		s.Configure(true, true, func() {})
+		s.Configure(true, true, func() {}, func() string { return "" })
 		s.SetInterrupt(at)
 		if got := kinds(0); !slices.Equal(got, []string{shutdown}) {
 			t.Errorf("the next program: %q", got)
