@@ -35,14 +35,14 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	case *Switch:
 		d.decodeSwitch(n, key, at)
 	case *int:
-		if i, ok := integer(n); ok {
+		i, ok := integer(n)
+		switch {
+		case ok:
 			*at = i
-		} else {
-			expected := wholeNumber(key, n)
-			if scalar && tag == "!!int" {
-				expected = "a smaller number"
-			}
-			fail(n, expected)
+		case scalar && tag == "!!int":
+			fail(n, "a smaller number")
+		default:
+			fail(n, wholeNumber(key, n))
 		}
 	case *float64:
 		f, err := strconv.ParseFloat(n.Value, 64)
@@ -128,14 +128,21 @@ func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
 	return decodeList(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.decodeText(item, key, "words") })
 }
 
-func (d *decoder) decodeHook(n *yaml.Node, key string) (Hook, bool) {
-	h, before := NewHook(), len(d.problems.list)
+// decodeItem decodes a mapping that is an item of a list into the struct root, and reports whether the mapping is valid. example
+// describes a valid item, for messages.
+func decodeItem[T any](d *decoder, n *yaml.Node, key, example string, keys []Key, root *T) (ok bool) {
 	if n.Kind != yaml.MappingNode {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
-		return h, false
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, example, describe(n))
+		return false
 	}
-	d.decodeMapping(n, key+".", "", Keys[Hook](), &h, nil)
-	if h.Command == nil && len(d.problems.list) == before {
+	before := len(d.problems.list)
+	d.decodeMapping(n, key+".", "", keys, root, nil)
+	return len(d.problems.list) == before
+}
+
+func (d *decoder) decodeHook(n *yaml.Node, key string) (h Hook, ok bool) {
+	h = NewHook()
+	if decodeItem(d, n, key, "a hook such as {command: [\"sync\"]}", Keys[Hook](), &h) && h.Command == nil {
 		d.problems.reportAtLine(n.Line, "cannot use %s: its command is missing", key)
 	}
 	return h, true
@@ -164,58 +171,41 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 	}
 }
 
-// sizes are the suffixes of a size. K stands for 1024, and each further suffix for 1024 times the suffix before it.
+// sizes are the suffixes of a size. K stands for a factor of 1024, and each further suffix for the factor times the suffix before
+// it.
 const sizes = "KMGT"
 
-// parseSize reads a size such as 512M, 2G or 2GiB.
-func parseSize(n *yaml.Node) (uint64, bool) {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+// parseSize reads a size such as 512M, 2G or 2GiB. The factor is 1024, or 1000 for decimal units.
+func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
+	digits := strings.TrimRight(n.Value, "BbiKMGTkmgt")
+	suffix := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(n.Value[len(digits):]), "B"), "I")
+	size, err := strconv.ParseUint(digits, 10, 63)
+	if !isWord(n) || err != nil || len(suffix) != 1 || !strings.Contains(sizes, suffix) {
 		return 0, false
 	}
-	number, power, ok := cutSize(n.Value)
-	if !ok || number > math.MaxInt64>>(10*power) {
-		return 0, false
+	for range strings.Index(sizes, suffix) + 1 {
+		if size > math.MaxInt64/factor {
+			return 0, false
+		}
+		size *= factor
 	}
-	return number << (10 * power), true
-}
-
-// cutSize splits a size into its number and the power of 1024 that its suffix stands for.
-func cutSize(text string) (number uint64, power int, ok bool) {
-	digits := strings.TrimRight(text, "BbiKMGTkmgt")
-	suffix := strings.ToUpper(text[len(digits):])
-	if suffix = strings.TrimSuffix(strings.TrimSuffix(suffix, "B"), "I"); len(suffix) != 1 {
-		return 0, 0, false
-	}
-	number, err := strconv.ParseUint(digits, 10, 64)
-	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
-}
-
-// decimalSize reads a size in decimal units, whose suffix stands for a power of 1000. It returns the number of bytes.
-func decimalSize(text string) uint64 {
-	number, power, _ := cutSize(text)
-	for range power {
-		number *= 1000
-	}
-	return number
+	return size, true
 }
 
 // wholeNumber describes the number that a key expects. If the key's name ends in a unit, such as _mb, and the file has a size
 // such as 5M, it suggests the number to write.
 func wholeNumber(key string, n *yaml.Node) string {
-	size, isSize := parseSize(n)
-	for suffix, unit := range map[string]struct {
-		name  string
-		shift int
-	}{"_mb": {"megabytes", 20}, "_kb": {"kilobytes", 10}} {
-		if !strings.HasSuffix(key, suffix) {
-			continue
-		}
-		if isSize && size>>unit.shift > 0 {
-			return fmt.Sprintf("a whole number of %s, here %d", unit.name, size>>unit.shift)
-		}
-		return "a whole number of " + unit.name
+	expected, unit := "a whole number", uint64(0)
+	switch {
+	case strings.HasSuffix(key, "_mb"):
+		expected, unit = "a whole number of megabytes", 1<<20
+	case strings.HasSuffix(key, "_kb"):
+		expected, unit = "a whole number of kilobytes", 1<<10
 	}
-	return "a whole number"
+	if size, isSize := parseSize(n, 1024); isSize && unit > 0 && size >= unit {
+		return fmt.Sprintf("%s, here %d", expected, size/unit)
+	}
+	return expected
 }
 
 func integer(n *yaml.Node) (int, bool) {

@@ -210,10 +210,10 @@ func (l *loader) finishSetup(s *Setup, prefix string) {
 const minMemory = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
-	size, ok := parseSize(n)
+	size, ok := parseSize(n, 1024)
 	if !ok && n.Kind == yaml.ScalarNode {
-		u, err := strconv.ParseUint(n.Value, 0, 63)
-		size, ok = u, err == nil
+		number, err := strconv.ParseUint(n.Value, 0, 63)
+		size, ok = number, err == nil
 	}
 	switch {
 	case !ok:
@@ -247,9 +247,9 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 }
 
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
-	own := strings.TrimSuffix(key, "rlimits") + "limits" // origins are recorded under limits, of which rlimits is an alias
-	if !strings.HasSuffix(key, "rlimits") {
-		own = key
+	own := key
+	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
+		own = prefix + "limits" // rlimits is an alias
 	}
 	for _, e := range d.entries(n, key, limitNames) {
 		if !slices.Contains(limitNames, e.key) {
@@ -260,8 +260,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 			d.problems.reportAtLine(e.line, "cannot set %s.%s: it is already set on line %d", key, e.key, first.line)
 			continue
 		}
-		limit, ok := d.decodeLimit(e, key+"."+e.key)
-		if ok {
+		if limit, ok := d.decodeLimit(e.value, e.key, key+"."+e.key); ok {
 			limits[e.key] = limit
 			d.origins[own+"."+e.key] = origin{file: d.problems.file, line: e.line}
 		}
@@ -269,57 +268,50 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 }
 
 // decodeLimit reads a resource limit: one value for both limits, or SOFT:HARD.
-func (d *decoder) decodeLimit(e entry, key string) (limit ResourceLimit, ok bool) {
-	soft, hard, both := strings.Cut(e.value.Value, ":")
-	if !both || e.value.Kind != yaml.ScalarNode {
-		limit.Soft, ok = d.decodeLimitNumber(e.value, e.key, key)
+func (d *decoder) decodeLimit(n *yaml.Node, name, key string) (limit ResourceLimit, ok bool) {
+	soft, hard, both := strings.Cut(n.Value, ":")
+	if !both {
+		limit.Soft, ok = d.decodeLimitNumber(n, name, key)
 		return ResourceLimit{limit.Soft, limit.Soft}, ok
 	}
 	part := func(text string) (uint64, bool) {
-		return d.decodeLimitNumber(&yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}, e.key, key)
+		return d.decodeLimitNumber(&yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: n.Line}, name, key)
 	}
 	if limit.Soft, ok = part(soft); ok {
 		limit.Hard, ok = part(hard)
 	}
 	if ok && limit.Soft > limit.Hard {
-		d.problems.reportAtLine(e.value.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
+		d.problems.reportAtLine(n.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
 		return limit, false
 	}
 	return limit, ok
 }
 
 func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, bool) {
-	switch tag := n.ShortTag(); {
-	case n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == "unlimited":
-		return Unlimited, true
-	case n.Kind == yaml.ScalarNode && tag == "!!int":
-		// The largest number would mean unlimited, so it is not accepted as a number.
-		u, err := strconv.ParseUint(n.Value, 0, 64)
-		if err != nil || u > math.MaxInt64 {
-			d.problems.reportAtLine(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))
-			return 0, false
-		}
-		return u, true
-	}
-	size, isSize := parseSize(n)
+	isBytes := slices.Contains(byteLimits, name)
+	size, isSize := parseSize(n, 1024)
+	number, err := strconv.ParseUint(n.Value, 0, 63) // the largest number of 64 bits would mean unlimited
+	expected := "a number or unlimited"
 	switch {
-	case isSize && slices.Contains(byteLimits, name):
+	case isWord(n) && n.Value == "unlimited":
+		return Unlimited, true
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int":
+		if err == nil {
+			return number, true
+		}
+		expected = fmt.Sprintf("a number from 0 to %d or unlimited", int64(math.MaxInt64))
+	case isSize && isBytes:
 		return size, true
 	case isSize:
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
-			key, describe(n), size, decimalSize(n.Value))
-	default:
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a number%s or unlimited, got %s", key, sizeToo(name), describe(n))
+		decimal, _ := parseSize(n, 1000)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; it is no size in bytes, write %d or %d", key, expected, describe(n), size, decimal)
+		return 0, false
+	case isBytes:
+		expected = "a number, a size such as 512M or 2G, or unlimited"
 	}
+	d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
 	return 0, false
 }
 
 // byteLimits lists the resource limits that count bytes.
 var byteLimits = []string{"as", "core", "data", "fsize", "memlock", "msgqueue", "rss", "stack"}
-
-func sizeToo(limit string) string {
-	if slices.Contains(byteLimits, limit) {
-		return ", a size such as 512M or 2G,"
-	}
-	return ""
-}
