@@ -108,19 +108,13 @@ func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 }
 
 func (d *decoder) decodeAction(n *yaml.Node, key string) (a Action, ok bool) {
-	if n.Kind != yaml.MappingNode {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected an action such as {exec: [notify]} or {webhook: \"https://example.org/hooks/1\"}, got %s", key, describe(n))
-		return a, false
-	}
-	before := len(d.problems.list)
 	a = NewAction()
-	d.decodeMapping(n, key+".", "", Keys[Action](), &a, nil)
-	switch {
-	case len(d.problems.list) > before:
+	switch ok = decodeItem(d, n, key, `an action such as {exec: [notify]} or {webhook: "https://example.org/hooks/1"}`, Keys[Action](), &a); {
+	case !ok:
 	case (a.Exec == nil) == (a.Webhook == ""):
 		d.problems.reportAtLine(n.Line, "cannot use %s: an action has either exec or webhook", key)
 	case a.Exec != nil && a.SecretFile != "":
 		d.problems.reportAtLine(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
 	}
-	return a, len(d.problems.list) == before
+	return a, ok
 }

@@ -170,38 +170,39 @@ func keyPaths(fields []Key) []string {
 	return paths
 }
 
-// reportUnknownKey reports an unknown key below prefix, and suggests the valid key that was probably meant. It looks for a key
-// with nearly the same spelling in this mapping, then for the same name elsewhere below the same root.
+// reportUnknownKey reports an unknown key below prefix, with the valid key that was probably meant or with all valid keys. names
+// are the valid keys of this mapping, and paths the valid keys below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
-	if what := invisibleCharacter(key); what != "" && Nearest(key, names) == "" {
-		d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, what)
-		return
+	hint := listKeys("; known here: ", names)
+	if invisible := invisibleCharacter(key); invisible != "" && Nearest(key, names) == "" {
+		hint = invisible
+	} else if meant := meantKey(prefix, key, names, paths); meant != "" {
+		hint = fmt.Sprintf("; did you mean %q?", meant)
 	}
-	other, known := foreignKeyNames[snakeCase(key)]
-	if known = known && slices.Contains(names, strings.Split(other, ".")[0]); known {
-		d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
-		return
+	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
+}
+
+// meantKey returns the valid key that was probably meant by an unknown key below prefix, or "". It looks first for the word of
+// another program, then for a key with nearly the same spelling in this mapping. The last try is the same name elsewhere below
+// the same root.
+func meantKey(prefix, key string, names, paths []string) string {
+	word := snakeCase(key)
+	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
+		return prefix + other
 	}
-	for _, word := range []string{key, snakeCase(key)} {
-		if near := Nearest(word, names); near != "" {
-			d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
-			return
-		}
+	if near := cmp.Or(Nearest(key, names), Nearest(word, names)); near != "" {
+		return prefix + near
 	}
 	root := ""
-	for _, of := range []string{"services.", "profiles."} {
-		if rest, ok := strings.CutPrefix(prefix, of); ok {
-			name, _, _ := strings.Cut(rest, ".")
-			root = of + name + "."
-		}
+	if parts := strings.SplitAfterN(prefix, ".", 3); parts[0] == "services." || parts[0] == "profiles." {
+		root = parts[0] + parts[1] // such as "services.web."
 	}
 	for _, p := range paths {
-		if word := snakeCase(key); p == key || strings.HasSuffix(p, "."+key) || p == word || strings.HasSuffix(p, "."+word) {
-			d.problems.reportAtLine(line, "unknown key %q; did you mean %q?", prefix+key, root+p)
-			return
+		if strings.HasSuffix("."+p, "."+key) || strings.HasSuffix("."+p, "."+word) {
+			return root + p
 		}
 	}
-	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
+	return ""
 }
 
 // decodeKey reads and checks one value, and records its origin.

@@ -150,39 +150,26 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	}
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
-		c, ok := d.decodeCheck(item, one)
+		own := decoder{d.problems, map[string]origin{}, d.doubt}
+		c, ok := own.decodeCheck(item, one)
 		if ok && seen[c.Name] {
 			d.problems.reportAtLine(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
 			ok = false
 		}
+		to := one
 		if ok {
 			seen[c.Name] = true
-			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages name the check, not the check's index
+			to = key + "." + c.Name // messages name the check, not the check's index
+		}
+		for path, o := range own.origins {
+			d.origins[to+strings.TrimPrefix(path, one)] = o
 		}
 		return c, ok
 	})
 }
 
-// renameOrigins moves the origins of a check's keys from one path to another.
-func (d *decoder) renameOrigins(from, to string, c *Check) {
-	paths := keyPaths(checkKeys(c.Type))
-	for name := range c.HTTP.Headers {
-		paths = append(paths, "http.headers."+name)
-	}
-	for _, path := range paths {
-		if o, set := d.origins[from+path]; set {
-			delete(d.origins, from+path)
-			d.origins[to+path] = o
-		}
-	}
-}
-
 // decodeCheck reads one check. Its type decides which keys are valid.
 func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
-	if n.Kind != yaml.MappingNode {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
-		return c, false
-	}
 	kind, types := "", []string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		switch name := resolve(n.Content[i]).Value; {
@@ -192,17 +179,14 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 			types = append(types, name)
 		}
 	}
-	before := len(d.problems.list)
 	c = NewCheck(kind)
-	fields := checkKeys("")
 	if len(types) == 1 {
 		c.Type = types[0]
-		fields = checkKeys(c.Type)
 	}
-	d.decodeMapping(n, key+".", "", fields, &c, nil)
-	if len(d.problems.list) > before {
+	if !decodeItem(d, n, key, "a check such as {kind: alive, tcp: {port: 8080}}", checkKeys(c.Type), &c) {
 		return c, false
 	}
+	before := len(d.problems.list)
 	switch {
 	case kind == "":
 		d.problems.reportAtLine(n.Line, "cannot use %s: its kind is missing; it is one of %s", key, strings.Join(checkKinds, ", "))
@@ -222,20 +206,17 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 // contradiction describes a key that is missing in a check, or values that are valid alone but contradict each other. It returns
 // "" if there is no fault.
 func (c *Check) contradiction() string {
-	switch {
-	case c.Kind != CheckReady && c.Success != 1:
-		return fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))
-	case c.Kind == CheckReady && c.OnFailure != "":
-		return "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"
-	}
-	if c.Type == CheckHTTP {
-		return c.HTTP.contradiction()
-	}
+	h := &c.HTTP
 	for _, row := range []struct {
 		of    string
 		wrong bool
 		why   string
 	}{
+		{c.Type, c.Kind != CheckReady && c.Success != 1, fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))},
+		{c.Type, c.Kind == CheckReady && c.OnFailure != "", "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"},
+		{CheckHTTP, h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"), "http.url says everything; remove http.host, http.port and http.path"},
+		{CheckHTTP, h.URL == "" && h.Port == "", "http.port is missing, or http.url"},
+		{CheckHTTP, h.URL == "" && !strings.HasPrefix(h.Path, "/"), fmt.Sprintf("http.path begins with \"/\", got %q", h.Path)},
 		{CheckTCP, c.Dial.Port == "", "tcp.port is missing"},
 		{CheckUnix, c.Dial.Path == "", "unix.path is missing"},
 		{CheckExec, len(c.Command) == 0, "exec.command is missing"},
@@ -247,18 +228,6 @@ func (c *Check) contradiction() string {
 		if row.of == c.Type && row.wrong {
 			return row.why
 		}
-	}
-	return ""
-}
-
-func (h HTTPCheck) contradiction() string {
-	switch {
-	case h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"):
-		return "http.url says everything; remove http.host, http.port and http.path"
-	case h.URL == "" && h.Port == "":
-		return "http.port is missing, or http.url"
-	case h.URL == "" && !strings.HasPrefix(h.Path, "/"):
-		return fmt.Sprintf("http.path begins with \"/\", got %q", h.Path)
 	}
 	return ""
 }

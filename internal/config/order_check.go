@@ -1,7 +1,6 @@
 package config
 
 import (
-	"slices"
 	"strings"
 )
 
@@ -116,28 +115,30 @@ type edges map[string][]edge
 
 // reportCycle reports a cycle of references through o. Each cycle is reported once, for its first member in the order of names.
 func (l *loader) reportCycle(o owner, from edges, key, why string) {
-	var path []string
 	seen := map[string]bool{}
-	var walk func(name string) bool
-	walk = func(name string) bool {
+	var way func(name string) []edge // the references that lead from name to o, or nil
+	way = func(name string) []edge {
 		seen[name] = true
-		path = append(path, name)
 		for _, e := range from[name] {
-			if e.to == o.name || !seen[e.to] && walk(e.to) {
-				return true
+			if e.to == o.name {
+				return []edge{e}
+			}
+			if !seen[e.to] {
+				if rest := way(e.to); rest != nil {
+					return append([]edge{e}, rest...)
+				}
 			}
 		}
-		path = path[:len(path)-1]
-		return false
+		return nil
 	}
-	if !walk(o.name) || slices.Min(path) != o.name {
-		return
-	}
-	line := 0
-	for _, e := range from[o.name] {
-		if len(path) > 1 && e.to == path[1] || len(path) == 1 && e.to == o.name {
-			line = e.line
+	cycle, text := way(o.name), o.name
+	for _, e := range cycle {
+		if e.to < o.name {
+			return // the cycle is reported for another member
 		}
+		text += " → " + e.to
 	}
-	l.problems.reportAtLine(line, "cannot set %s%s: %s → %s is a cycle; %s", o.prefix, key, strings.Join(path, " → "), o.name, why)
+	if cycle != nil {
+		l.problems.reportAtLine(cycle[0].line, "cannot set %s%s: %s is a cycle; %s", o.prefix, key, text, why)
+	}
 }
