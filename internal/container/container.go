@@ -21,7 +21,6 @@ import (
 	"hinit/internal/container/units"
 	"hinit/internal/container/volumecheck"
 	"hinit/internal/control"
-	"hinit/internal/control/show"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -99,7 +98,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
 		Pack: c.stage.Pack,
 	})
-	sig.Configure(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() }, c.during)
+	sig.Configure(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.During)
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
@@ -159,14 +158,6 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c
-}
-
-// during names the hook that the boot runs now, for a sentence about an event. It returns "" if no hook runs.
-func (c *container) during() string {
-	if hook := c.boot.Hook(); hook != nil {
-		return " while booting" + show.Hook(hook)
-	}
-	return ""
 }
 
 // s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation calls.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/supervisor"
@@ -221,4 +222,13 @@ func (s *Status) Hook() *client.BootHook {
 	h := running.BootHook
 	h.Seconds = time.Since(running.began).Seconds()
 	return &h
+}
+
+// During names the running hook, for a sentence about an event: " while booting: hook 1 of 2 (update.sh), 3s". It returns "" if no
+// hook is running.
+func (s *Status) During() string {
+	if hook := s.Hook(); hook != nil {
+		return " while booting" + show.Hook(hook)
+	}
+	return ""
 }

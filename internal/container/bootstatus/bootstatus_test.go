@@ -108,8 +108,11 @@ func TestTheHookThatRunsIsShown(t *testing.T) {
 		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}) {
 			t.Errorf("got %+v", h)
 		}
+		if during := s.During(); during != " while booting: hook 1 of 2 (update.sh), 3s" {
+			t.Errorf("got %q", during)
+		}
 		s.HooksEnd()
-		if s.Hook() != nil {
+		if s.Hook() != nil || s.During() != "" {
 			t.Error("the hook has ended")
 		}
 		if s.Profiles(3) != nil {
