@@ -103,9 +103,7 @@ func (p *pass) observeWorkers() error {
 	if err != nil {
 		return err
 	}
-	for _, w := range left {
-		refs = append(refs, w.ref)
-	}
+	refs = append(refs, lo.Map(left, func(w *observedTask, _ int) Ref { return w.ref })...)
 	if p.Runner != nil && len(refs) > 0 {
 		sightings, err := p.Runner.WorkerStates(p.ctx, refs)
 		if err == nil && len(sightings) != len(refs) {

@@ -94,10 +94,7 @@ var indexes = [][3]string{
 
 // create returns the statement that creates the table with this name.
 func (t table) create(name string) string {
-	defs := make([]string, 0, len(t.columns)+1)
-	for _, c := range t.columns {
-		defs = append(defs, c.name+" "+c.def)
-	}
+	defs := lo.Map(t.columns, func(c column, _ int) string { return c.name + " " + c.def })
 	if t.key != "" {
 		defs = append(defs, "PRIMARY KEY ("+t.key+")")
 	}

@@ -316,13 +316,7 @@ func (n homeNames) mayHave(name string) bool { return n.unknown || slices.Contai
 // staleFiles returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
 // writes. It returns only existing files, because on a read-only volume even the removal of a missing file fails.
 func (n homeNames) staleFiles() []string {
-	var found []string
-	for _, name := range n.found {
-		if name == pidFile || name == processesFile || isTempFile(name) {
-			found = append(found, name)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(n.found), func(name string) bool { return name != pidFile && name != processesFile && !isTempFile(name) })
 }
 
 func isTempFile(name string) bool {

@@ -120,12 +120,7 @@ var agentDirectories = []string{
 }
 
 func (p *preparer) isStuck(rel string) bool {
-	for _, stuck := range p.stuck {
-		if rel == stuck || strings.HasPrefix(rel, stuck+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.stuck, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
 // logsBeneath returns the gateways' log directory relative to the data directory. ok is false if it is elsewhere.

@@ -4,6 +4,7 @@ package identity
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -51,12 +52,7 @@ func setThreadIDs(trap uintptr, id uint32) error {
 }
 
 func all(want uint32, got ...int) bool {
-	for _, id := range got {
-		if uint32(id) != want {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(got, func(id int) bool { return uint32(id) != want })
 }
 
 // RefusedError means that the kernel didn't allow a step of [Become] or [LeaveTerminal].

@@ -182,12 +182,7 @@ func (l *logger) run(wake int) int {
 }
 
 func (l *logger) mayRead() bool {
-	for _, d := range l.dirs {
-		if len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
 }
 
 // patience returns the time to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must end.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -311,12 +312,7 @@ func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	if *left -= len(entries); err != nil || more {
 		return false
 	}
-	for _, e := range entries {
-		if e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) })
 }
 
 // clearOut removes the content of the directory name in parent. It works with the identity by.
