@@ -69,6 +69,11 @@ func checks(o Options, job boot.Job) []check {
 				f.Warning("profiles", "%s", w)
 			}
 		}},
+		{"isolation.uids", hangs, func(f *client.Findings) {
+			if _, warning := OwnersOutside(o.Options); warning != "" {
+				f.Warning("isolation.uids", "%s", warning)
+			}
+		}},
 	}
 	for _, place := range [][2]string{{"home", o.Home}, {"logs", o.Logs}} {
 		name, dir := place[0], place[1]

@@ -251,7 +251,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
 	defer all.Close()
-	tenants, homes, err := OwnersOf(r.Tenants, all, "")
+	tenants, homes, err := OwnersOf(r.Options.Options, all, "")
 	if err != nil && r.Tenants.On {
 		r.walk.Failed++
 		r.addCulprit(all.Path(), 0, err)

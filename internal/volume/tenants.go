@@ -81,7 +81,7 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 // directory of the homes; it may act with the agent's identity. The argument last is the profile that gives way if several homes
 // have the same owner. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed meanwhile: it
 // could seem to be two homes with the same owner.
-func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
+func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	type inode struct{ dev, ino uint64 }
 	seen, inodes := 0, make(map[inode]bool)
@@ -106,7 +106,28 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[st
 	if err = cmp.Or(err, wrong); err != nil {
 		return nil, nil, err
 	}
-	return assignUIDs(t, homes, last, reserved), homes, nil
+	outside, _ := OwnersOutside(o)
+	return assignUIDs(o.Tenants, homes, last, func(uid uint32) bool { return outside[uid] || reserved(uid) }), homes, nil
+}
+
+// OwnersOutside returns the users of tenants that own a file directly in the data directory, and a warning about such a file, or
+// "". It does not look into directories: that could take minutes.
+func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
+	d, err := fsutil.OpenNoLink(o.Home, nil)
+	if err != nil {
+		return nil, ""
+	}
+	defer d.Close()
+	owners = make(map[uint32]bool)
+	entries, _, _ := d.ReadSome("", fsutil.MaxNames)
+	for _, e := range entries {
+		if info, err := d.Lstat(e.Name()); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
+			owners[fsutil.UID(info)] = true
+			warning = fmt.Sprintf("%q belongs to uid %d of isolation.uids (one of %d such uids here): no other profile gets this uid, but a profile that has it can use the file, "+
+				"and more files of the uid may lie elsewhere; give them to another user, or choose another range", o.Home+"/"+e.Name(), fsutil.UID(info), len(owners))
+		}
+	}
+	return owners, warning
 }
 
 // reserved reports whether a uid belongs to a user in /etc/passwd.
@@ -157,7 +178,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		return
 	}
 	defer d.Close()
-	tenants, homes, err := OwnersOf(o.Tenants, d, starting)
+	tenants, homes, err := OwnersOf(o, d, starting)
 	if err != nil {
 		say.Warn("no home is given to the user of its profile: cannot read the homes in %s: %v — continuing", d.Path(), err)
 		return

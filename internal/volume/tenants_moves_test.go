@@ -5,8 +5,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
@@ -170,5 +173,36 @@ func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 		if homes[name] != uid {
 			t.Errorf("%s had uid %d and has %d", name, homes[name], uid)
 		}
+	}
+}
+
+// TestAProfileGotTheUserOfAnOldFile: an old file in the data directory had the uid that a new profile got, which could read the file.
+func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	if _, warning := OwnersOutside(o.Options); warning != "" {
+		t.Errorf("there is no such file, and it says %q", warning)
+	}
+	old, own := o.Home+"/old.db", int(FirstUID(o.Tenants.UIDs, "writer"))
+	write(t, old, "x")
+	must(t, os.Chown(old, own, own))
+	write(t, o.Home+"/profiles/writer/.env", "SECRET=2")
+	give(t, o.Home+"/profiles/writer", agentUID)
+	bootTenants(t, o)
+	if got := uidOf(t, o.Home+"/profiles/writer"); got == own || got == uid || !o.Tenants.HasUID(uint32(got)) {
+		t.Errorf("writer is uid %d, and the old file is uid %d's", got, own)
+	}
+	if got := uidOf(t, o.Home+"/profiles/coder"); got != uid {
+		t.Errorf("coder was uid %d and is %d", uid, got)
+	}
+	wantOwner(t, old, fmt.Sprintf("%d:%d 0644", own, own))
+	var found client.Findings
+	for _, c := range checks(o, boot.Job{AgentUser: boot.Caller().User, Marker: "SOUL.md", Profiles: 10}) {
+		c.run(&found)
+	}
+	if !slices.ContainsFunc(found, func(f client.Finding) bool {
+		return f.Check == "isolation.uids" && f.Result == client.ResultWarning && strings.Contains(f.Detail, "old.db") && strings.Contains(f.Detail, fmt.Sprint(own))
+	}) {
+		t.Errorf("hinit doctor says %v", found)
 	}
 }

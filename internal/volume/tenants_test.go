@@ -226,7 +226,7 @@ func TestHomesOnFileSystemsOfTheirOwnAreTwo(t *testing.T) {
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
-	if tenants, homes, err := OwnersOf(o.Tenants, d, ""); err != nil || len(tenants) != 3 || len(homes) != 3 {
+	if tenants, homes, err := OwnersOf(o.Options, d, ""); err != nil || len(tenants) != 3 || len(homes) != 3 {
 		t.Errorf("%v, %v, %v", tenants, homes, err)
 	}
 }

@@ -77,9 +77,12 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		return nil, err
 	}
 	defer d.Close()
-	tenants, homes, err := volume.OwnersOf(options.Tenants, d, "")
+	tenants, homes, err := volume.OwnersOf(options, d, "")
 	if err != nil {
 		return nil, err
+	}
+	if _, warning := volume.OwnersOutside(options); warning != "" {
+		fmt.Fprintln(t.Err, "warning:", show.Line(warning))
 	}
 	named := len(names) > 0
 	if !named {
