@@ -121,29 +121,19 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 			take(e.value)
 			continue
 		}
-		i := slices.IndexFunc(schema, func(k Key) bool { return k.Path == path })
+		i := slices.IndexFunc(schema, func(k Key) bool {
+			isShort := k.Short && isWord(e.value) && strings.HasPrefix(k.Path, path+".") // a text in place of the mapping
+			return k.Path == path || isShort
+		})
 		switch {
 		case i >= 0:
 			d.decodeKey(e, base, &schema[i], root)
-		case slices.Contains(names, e.key) && isWord(e.value) && shorthandKey(schema, path) != nil:
-			d.decodeKey(e, base, shorthandKey(schema, path), root)
 		case slices.Contains(names, e.key):
 			d.decodeMapping(e.value, base, path+".", schema, root, other)
 		default:
 			d.reportUnknownKey(e.line, base+within, e.key, names, keyPaths(schema))
 		}
 	}
-}
-
-// shorthandKey returns the key to set if the file has a text in place of the mapping at path. It returns nil if no key there has
-// the option "short".
-func shorthandKey(fields []Key, path string) *Key {
-	for i := range fields {
-		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {
-			return &fields[i]
-		}
-	}
-	return nil
 }
 
 func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
@@ -224,8 +214,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		return
 	}
 	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
-		d.problems.reportAtLine(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
-			key, d.doubt)
+		d.reportDoubt(e.line, key)
 		return
 	}
 	if k.Alias != "" {
@@ -240,6 +229,11 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
+}
+
+// reportDoubt reports a key that a file may set only if root alone can change the file.
+func (d *decoder) reportDoubt(line int, key string) {
+	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.doubt)
 }
 
 // copyOf returns a copy of the value that the pointer at points to. It copies a mapping, because decoding changes mappings in
@@ -283,25 +277,21 @@ func checkPlaceholders(at any, valid []string) string {
 
 // describe returns a short description of the value at n, on one line, for messages.
 func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch tag := n.ShortTag(); {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.ScalarNode:
-		switch n.ShortTag() {
-		case "!!null":
-			return "nothing"
-		case "!!bool":
-			return "the boolean " + quoteShort(n.Value, false)
-		case "!!int", "!!float":
-			return "the number " + quoteShort(n.Value, false)
-		default:
-			return "the text " + quoteShort(n.Value, true)
-		}
-	default:
+	case n.Kind != yaml.ScalarNode:
 		return "something else"
+	case tag == "!!null":
+		return "nothing"
+	case tag == "!!bool":
+		return "the boolean " + quoteShort(n.Value, false)
+	case tag == "!!int" || tag == "!!float":
+		return "the number " + quoteShort(n.Value, false)
 	}
+	return "the text " + quoteShort(n.Value, true)
 }
 
 // quoteShort returns a value for a message, on one line. It cuts a long value, and puts the value in quotes if quotes is set.

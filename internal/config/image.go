@@ -2,7 +2,6 @@ package config
 
 import (
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -58,9 +57,8 @@ func readImage(dir string) (m Image) {
 			}
 		}
 	}
-	m.UnknownCommands = slices.Collect(strings.SplitSeq(strings.TrimSuffix(read("beyond"), "\n"), "\n"))
-	if m.UnknownCommands[0] == "" {
-		m.UnknownCommands = nil
+	for line := range strings.Lines(read("beyond")) {
+		m.UnknownCommands = append(m.UnknownCommands, strings.TrimSuffix(line, "\n"))
 	}
 	return m
 }

@@ -117,10 +117,8 @@ func newIsolation() Isolation {
 // finishIsolation reports isolation settings that are valid alone but contradict each other.
 func (l *loader) finishIsolation() {
 	c := l.cfg
-	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {
-		if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here {
-			l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
-		}
+	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Own[rootProfile].Isolation.On() {
+		l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
 	}
 	l.checkShares("", c.Isolation)
 	users := 0

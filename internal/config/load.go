@@ -290,11 +290,8 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 // applyEnv sets the keys whose environment variables are set. The environment wins over the configuration file.
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
-		if k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
-			continue
-		}
-		value, ok := l.lookup(k.Env)
-		if !ok {
+		value, set := l.lookup(k.Env)
+		if !set || k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
 		reason, at := "", k.At(l.cfg)

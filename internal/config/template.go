@@ -60,16 +60,11 @@ func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 // ExpandString is like [Config.Expand] for one text, such as agent.cwd or a value of agent.env.
 func (c *Config) ExpandString(s string, vars map[string]string) string {
 	return scanTemplate(s, func(name string) (string, bool) {
-		if v, ok := vars[name]; ok {
-			return v, true
+		value, known := vars[name]
+		if !known {
+			value, known = map[string]string{agentPlaceholder: c.Agent.Binary, homePlaceholder: c.Home}[name]
 		}
-		switch name {
-		case agentPlaceholder:
-			return c.Agent.Binary, true
-		case homePlaceholder:
-			return c.Home, true
-		}
-		return "", false
+		return value, known
 	})
 }
 
@@ -107,10 +102,7 @@ func checkTemplate(s string, known []string) string {
 		if problem != "" || slices.Contains(known, name) {
 			return "", false
 		}
-		braced := make([]string, len(known))
-		for i, k := range known {
-			braced[i] = "{" + k + "}"
-		}
+		braced := strings.Fields("{" + strings.Join(known, "} {") + "}")
 		if near := Nearest("{"+name+"}", braced); near != "" {
 			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean %s?", name, near)
 		} else {

@@ -80,53 +80,41 @@ const textBytesPerValue = 16
 // because the parser needs about 200 bytes for each value.
 func lineOfTooManyValues(data []byte) (line int) {
 	separators := 0
-	line = 1
-	for _, c := range data {
-		if strings.IndexByte(",:\n[{", c) < 0 {
-			continue
+	for i, c := range data {
+		if strings.IndexByte(",:\n[{", c) >= 0 {
+			separators++
 		}
-		if separators++; separators > 4*maxValues { // each value has at most four separators
-			return line
-		}
-		if c == '\n' {
-			line++
+		if separators > 4*maxValues { // each value has at most four separators
+			return 1 + bytes.Count(data[:i], []byte("\n"))
 		}
 	}
 	return 0
 }
 
-// valueCounter counts values with aliases expanded. A count above maxValues is not exact. Then worstAlias is the line of the
-// alias with the most values.
-type valueCounter struct {
-	known      map[*yaml.Node]int
-	most       int
-	worstAlias int
-}
-
-func (v *valueCounter) count(n *yaml.Node) int {
-	if total, known := v.known[n]; known {
+// lineOfTooManyAliases returns the line of the alias with the most values, if a document with its aliases expanded exceeds
+// maxValues. Otherwise it returns 0.
+func lineOfTooManyAliases(doc *yaml.Node) (line int) {
+	counts, most := make(map[*yaml.Node]int), 0
+	var count func(n *yaml.Node) int // a count above maxValues is not exact
+	count = func(n *yaml.Node) int {
+		if total, known := counts[n]; known {
+			return total
+		}
+		counts[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
+		total := 1 + len(n.Value)/textBytesPerValue
+		if n.Kind == yaml.AliasNode && n.Alias != nil {
+			if total = count(n.Alias); total > most {
+				most, line = total, n.Line
+			}
+		}
+		for _, child := range n.Content {
+			total = min(total+count(child), maxValues+1)
+		}
+		counts[n] = total
 		return total
 	}
-	v.known[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
-	total := 1 + len(n.Value)/textBytesPerValue
-	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		total = v.count(n.Alias)
-		if total > v.most {
-			v.most, v.worstAlias = total, n.Line
-		}
-	}
-	for _, child := range n.Content {
-		total = min(total+v.count(child), maxValues+1)
-	}
-	v.known[n] = total
-	return total
-}
-
-// lineOfTooManyAliases returns a line at which a document exceeds maxValues, or 0.
-func lineOfTooManyAliases(doc *yaml.Node) (line int) {
-	v := valueCounter{known: make(map[*yaml.Node]int)}
-	if v.count(doc) <= maxValues {
+	if count(doc) <= maxValues {
 		return 0
 	}
-	return max(v.worstAlias, 1)
+	return max(line, 1)
 }
