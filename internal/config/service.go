@@ -48,8 +48,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
 	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
-		d.problems.reportAtLine(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
-			name, d.doubt)
+		d.reportDoubt(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
@@ -134,22 +133,21 @@ func (l *loader) fillSandbox(s *Service) string {
 
 // fillDashboard sets the command of the image's dashboard (contract, section 10), and returns the variables that changed it.
 func (l *loader) fillDashboard(s *Service) (vars string) {
-	host, port := cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), "9119"
 	var used []string
-	if v, ok := l.lookup("HERMES_DASHBOARD_HOST"); ok {
-		if strings.ContainsAny(v, " \t\n{}\x00") {
-			l.problems.reportVariable("HERMES_DASHBOARD_HOST", v, "expected an address or a host name")
+	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
+		v, set := l.lookup(variable)
+		if !set {
+			return builtin
 		}
-		host = v
-		used = append(used, "HERMES_DASHBOARD_HOST")
-	}
-	if v, ok := l.lookup("HERMES_DASHBOARD_PORT"); ok {
-		if !isPort(v) {
-			l.problems.reportVariable("HERMES_DASHBOARD_PORT", v, "expected a port from 1 to 65535")
+		if !ok(v) {
+			l.problems.reportVariable(variable, v, wrong)
 		}
-		port = v
-		used = append(used, "HERMES_DASHBOARD_PORT")
+		used = append(used, variable)
+		return v
 	}
+	isHostName := func(v string) bool { return !strings.ContainsAny(v, " \t\n{}\x00") }
+	host := value("HERMES_DASHBOARD_HOST", cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), isHostName, "expected an address or a host name")
+	port := value("HERMES_DASHBOARD_PORT", "9119", isPort, "expected a port from 1 to 65535")
 	s.Command = []string{"{agent}", "dashboard", "--host", host, "--port", port, "--no-open"}
 	if insecure := l.switchedOn("HERMES_DASHBOARD_INSECURE"); insecure && l.cfg.Image.NoInsecure {
 		l.warn("HERMES_DASHBOARD_INSECURE has no effect: the dashboard of this image (%s) has no --insecure; for a login set "+
@@ -192,16 +190,13 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}
-	if s.EnabledBy != "" {
-		if _, set := l.lookup(s.EnabledBy); set {
-			if s.Name == LeaseName {
-				kind, _ := l.lookup(leaseVar)
-				s.Enabled = !IsFalse(kind)
-			} else {
-				s.Enabled = l.switchedOn(s.EnabledBy)
-			}
-			c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
+	if _, set := l.lookup(s.EnabledBy); set && s.EnabledBy != "" {
+		if kind, _ := l.lookup(leaseVar); s.Name == LeaseName {
+			s.Enabled = !IsFalse(kind)
+		} else {
+			s.Enabled = l.switchedOn(s.EnabledBy)
 		}
+		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 	}
 	if l.plain {
 		l.refuseAgentPlaceholder(s, prefix)
@@ -279,4 +274,67 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: it is a check called %q, and another one has that name; give that one another", prefix, own.key, own.check)
 		}
 	}
+}
+
+const (
+	// KanbanName is the name of the service that dispatches the tasks on the task boards. The variable HINIT_KANBAN switches the
+	// service on. The service needs no entry in hinit.yaml.
+	KanbanName = "kanban"
+	// KanbanWorker is the name of the one-shot command that works on one task of a task board. It needs no entry in hinit.yaml.
+	KanbanWorker = "kanban-worker"
+
+	kanbanVar = "HINIT_KANBAN"
+	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for
+	// this report.
+	kanbanReadyTimeout = 30 * time.Second
+)
+
+// decodeRuns decodes the commands that a client may run once.
+func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
+	c := l.cfg
+	nodes := d.namedEntries(n, "runs", "the name %q of a run", checkProfileName)
+	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
+		nodes[KanbanWorker] = entry{}
+	}
+	for _, name := range sortedKeys(nodes) {
+		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."
+		if name == KanbanWorker && !l.plain {
+			r.Command = KanbanWorkerCommand()
+			if v, ok := l.lookup("HERMES_BIN"); ok {
+				r.Command[0] = v
+				c.origins[prefix+"command"] = origin{env: "HERMES_BIN"}
+			}
+		}
+		if e.value != nil {
+			d.decodeMapping(e.value, prefix, "", Keys[Run](), &r, nil)
+		}
+		if r.Command == nil {
+			l.problems.reportAtLine(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
+		}
+		for name, value := range r.Env {
+			r.Env[name] = c.ExpandString(value, nil)
+		}
+		c.Runs[name] = r
+	}
+}
+
+// NewRun returns a one-shot command with the default settings. The grace period is long enough for a worker of the agent, which
+// ends within two seconds after TERM (contract kanban, section 22.1).
+func NewRun() Run {
+	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
+}
+
+// KanbanWorkerCommand is the worker's command line (contract kanban, section 21.1).
+func KanbanWorkerCommand() []string {
+	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
+}
+
+// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} with the words in options,
+// which it does not expand.
+func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
+	at := slices.Index(command, "{"+optionsPlaceholder+"}")
+	if at < 0 {
+		return c.Expand(command, vars)
+	}
+	return slices.Concat(c.Expand(command[:at], vars), options, c.Expand(command[at+1:], vars))
 }
