@@ -66,17 +66,7 @@ func (b *bench) singleWith(values map[string]any, name string, change func(*core
 func (b *bench) inTrouble(name, want string) {
 	b.Helper()
 	b.until(name+" says why it is not Ready", func() string {
-		var events corev1.EventList
-		if err := b.Get(b.Context(), "/api/v1/namespaces/"+b.ns+"/events", &events); err != nil {
-			return err.Error()
-		}
-		said := ""
-		for _, e := range events.Items {
-			if e.InvolvedObject.Name == name && e.Reason == "Unhealthy" {
-				said += e.Message + "\n"
-			}
-		}
-		if !strings.Contains(said, want) {
+		if said := b.unhealthy(name); !strings.Contains(said, want) {
 			return "no " + want + " in " + said
 		}
 		return ""

@@ -1,0 +1,74 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// started reports whether the startup probe of a pod's first container has passed.
+func started(p *corev1.Pod) bool {
+	return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started
+}
+
+// lastEnd returns how the previous container of a pod ended, or nil.
+func lastEnd(p *corev1.Pod) *corev1.ContainerStateTerminated {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return nil
+	}
+	return p.Status.ContainerStatuses[0].LastTerminationState.Terminated
+}
+
+// unhealthy returns the messages of failed probes of a pod.
+func (b *bench) unhealthy(pod string) (said string) {
+	b.Helper()
+	var events corev1.EventList
+	if err := b.Get(b.Context(), "/api/v1/namespaces/"+b.ns+"/events", &events); err != nil {
+		return err.Error()
+	}
+	for _, e := range events.Items {
+		if e.InvolvedObject.Name == pod && e.Reason == "Unhealthy" {
+			said += e.Message + "\n"
+		}
+	}
+	return said
+}
+
+// TestASlowBootRestartsNoPod has a hook that takes longer than the liveness probe and the readiness probe wait. The boot of a second pod may
+// take less time than the hook does.
+func TestASlowBootRestartsNoPod(t *testing.T) {
+	const hook, least = 9 * time.Second, 8 * time.Second
+	b := withNode(t, "slow")
+	b.volumes(2, corev1.ReadWriteOnce)
+	config := fmt.Sprintf("boot: {hooks: [{command: [sleep, %q]}]}\n", fmt.Sprint(hook.Seconds()))
+	b.singleWith(map[string]any{"config": config}, "patient", nil)
+	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil) // 5 tries, here one each second
+	b.until("the hook runs", func() string {
+		if said := b.unhealthy("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
+			return "said of its probes: " + said
+		}
+		return ""
+	})
+	if p := b.pod("patient"); started(p) || ready(p) {
+		t.Errorf("the hook runs, and the pod is started: %v, Ready: %v", started(p), ready(p))
+	}
+	p := b.awaitReady("patient")
+	if runs := p.Status.ContainerStatuses[0].State.Running; runs == nil || time.Since(runs.StartedAt.Time) < least {
+		t.Errorf("Ready before the hook ended: %+v", runs)
+	}
+	if said := b.unhealthy("patient"); restarts(p) != 0 || strings.Contains(said, "Liveness") {
+		t.Errorf("%d restarts of the pod whose boot took %s; its probes: %s", restarts(p), hook, said)
+	}
+	b.until("the boot that takes too long begins again", func() string {
+		if p := b.pod("hasty"); restarts(p) == 0 || lastEnd(p) == nil {
+			return p.Status.String()
+		}
+		return ""
+	})
+	if end := lastEnd(b.pod("hasty")); !strings.Contains(end.Message, "hook 1 of 1 (sleep), ") {
+		t.Errorf("its last words do not name the hook: %s", end.Message)
+	}
+}

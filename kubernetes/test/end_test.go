@@ -1,0 +1,120 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// keepObject keeps the object of a pod after its end, until the test ends: the object says how the containers ended.
+func (b *bench) keepObject(pod string) {
+	b.Helper()
+	finalizers := func(list string) []string {
+		return []string{"patch", "pod", pod, "--type=merge", "-p", `{"metadata":{"finalizers":` + list + `}}`}
+	}
+	b.must(finalizers(`["hinit.dev/test"]`)...)
+	b.Cleanup(func() { b.try(finalizers("null")...) }) // the pod may be gone
+}
+
+// ended waits for the end of a pod's first container.
+func (b *bench) ended(pod string) (end *corev1.ContainerStateTerminated) {
+	b.Helper()
+	b.until(pod+" has ended", func() string {
+		p := b.pod(pod)
+		if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Terminated == nil {
+			return p.Status.String()
+		}
+		end = p.Status.ContainerStatuses[0].State.Terminated
+		return ""
+	})
+	return end
+}
+
+// gatewayIn returns the process of a profile's gateway in a pod, 0 for none.
+func (b *bench) gatewayIn(pod, profile string) int {
+	b.Helper()
+	init := b.initOf(pod)
+	for _, pid := range gateways()[profile] {
+		if parentOf(pid) == init {
+			return pid
+		}
+	}
+	return 0
+}
+
+// answering makes the default gateway of a pod say on how many answers it works.
+func (b *bench) answering(pod string, answers int) {
+	b.Helper()
+	edit := fmt.Sprintf(`s/"active_agents": *[0-9]*/"active_agents":%d/`, answers)
+	if r := b.inPod(pod, "sed", "-i", edit, "/opt/data/gateway_state.json"); r.code != 0 {
+		b.Fatal(r)
+	}
+}
+
+// grace checks that the pod's grace is the time of the preStop hook and of hinit, and two seconds. It returns the grace.
+func (b *bench) grace(pod string) time.Duration {
+	b.Helper()
+	spec := b.pod(pod).Spec
+	c := spec.Containers[0]
+	words := c.Lifecycle.PreStop.Exec.Command
+	drain, err := time.ParseDuration(words[len(words)-1])
+	if err != nil || !strings.HasPrefix(strings.Join(words, " "), "hinit drain --timeout ") {
+		b.Fatal(err, words)
+	}
+	for _, v := range c.Env {
+		if v.Name != "HINIT_STOP_TIMEOUT" {
+			continue
+		}
+		budget, err := time.ParseDuration(v.Value)
+		if grace := time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second; err != nil || grace != drain+budget+2*time.Second {
+			b.Errorf("the grace of %s is %s: the drain takes %s, hinit %s", pod, grace, drain, v.Value)
+		}
+	}
+	return time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second
+}
+
+// TestADeletedPodWaitsForAnswers deletes a pod whose gateway works on an answer, and one whose gateway never ends by itself.
+func TestADeletedPodWaitsForAnswers(t *testing.T) {
+	b := withNode(t, "answers")
+	b.volumes(2, corev1.ReadWriteOnce)
+	b.singleWith(map[string]any{"drainSeconds": 2, "stopSeconds": 5, "env": map[string]any{"AGENT_IGNORE_TERM": "1"}}, "stubborn", nil)
+	b.single("busy", nil)
+	for _, pod := range []string{"busy", "stubborn"} {
+		b.awaitReady(pod)
+		b.keepObject(pod)
+		b.answering(pod, 1)
+	}
+	gateway := b.gatewayIn("busy", "default")
+	began := time.Now()
+	b.must("delete", "pod", "busy", "stubborn", "--wait=false")
+
+	end := b.ended("stubborn")
+	took := time.Since(began)
+	t.Logf("the pod whose gateway never ends took %s: code %d, %s", took, end.ExitCode, end.Message)
+	if grace := b.grace("stubborn"); took > grace {
+		t.Errorf("it took %s, and its grace is %s", took, grace)
+	}
+	if end.ExitCode == 137 || !strings.HasPrefix(end.Message, "exit code") || !strings.Contains(end.Message, "gateway-default: killing") {
+		t.Errorf("hinit did not end it: code %d, %s", end.ExitCode, end.Message)
+	}
+	b.holds(8*time.Second-time.Since(began), func() string {
+		if now := b.gatewayIn("busy", "default"); now != gateway || gateway == 0 {
+			return fmt.Sprintf("the gateway that works on an answer was process %d and is %d", gateway, now)
+		}
+		return ""
+	})
+	b.answering("busy", 0)
+	began = time.Now()
+	end = b.ended("busy")
+	t.Logf("after the answer the pod took %s: code %d, %s", time.Since(began), end.ExitCode, end.Message)
+	if took := time.Since(began); took > b.grace("busy")/2 {
+		t.Errorf("it took %s after the answer", took)
+	}
+	alone := strings.Contains(end.Message, "gateway-default: exited with code") && !strings.Contains(strings.ToLower(end.Message), "kill")
+	if end.ExitCode != 0 || !strings.HasPrefix(end.Message, "exit code 0") || !alone {
+		t.Errorf("the gateway did not end by itself: code %d, %s", end.ExitCode, end.Message)
+	}
+}

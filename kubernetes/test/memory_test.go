@@ -1,0 +1,219 @@
+package test
+
+import (
+	"bytes"
+	"debug/dwarf"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	hinit "hinit/client"
+)
+
+// symbols builds hinit with its symbols. It fails if the running program pid has other addresses.
+func (b *bench) symbols(pid int) *elf.File {
+	b.Helper()
+	path := filepath.Join(b.TempDir(), "hinit")
+	words := []string{"build", "-trimpath", "-o", path}
+	if runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64" {
+		words = append(words, "-ldflags=-E hinit_entry") // as the Makefile
+	}
+	cmd := exec.Command("go", append(words, "./cmd/hinit")...)
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	var files [2]*elf.File
+	for i, name := range []string{path, fmt.Sprintf("/proc/%d/exe", pid)} {
+		f, err := elf.Open(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = f.Close() })
+		files[i] = f
+	}
+	for _, section := range []string{".text", ".noptrdata", ".noptrbss"} {
+		built, runs := files[0].Section(section), files[1].Section(section)
+		if built.Addr != runs.Addr || built.Size != runs.Size {
+			b.Fatalf("the pod runs another hinit than this repository's; make build")
+		}
+	}
+	return files[0]
+}
+
+// runtimeOf returns the limits of the Go runtime in a running hinit: its processors, and the memory of its heap.
+func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
+	b.Helper()
+	f := b.symbols(pid)
+	debug, err := f.DWARF()
+	if err != nil {
+		b.Fatal(err)
+	}
+	offset := int64(-1)
+	for r := debug.Reader(); offset < 0; {
+		entry, err := r.Next()
+		if err != nil || entry == nil {
+			b.Fatal("no type of the garbage collector's settings", err)
+		}
+		if entry.Tag != dwarf.TagStructType || entry.Val(dwarf.AttrName) != "runtime.gcControllerState" {
+			continue
+		}
+		typ, err := debug.Type(entry.Offset)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, field := range typ.(*dwarf.StructType).Field {
+			if field.Name == "memoryLimit" {
+				offset = field.ByteOffset
+			}
+		}
+	}
+	all, err := f.Symbols()
+	if err != nil {
+		b.Fatal(err)
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer mem.Close()
+	read := func(name string, offset int64, into any) {
+		for _, s := range all {
+			if s.Name != name {
+				continue
+			}
+			text := make([]byte, binary.Size(into))
+			if _, err := mem.ReadAt(text, int64(s.Value)+offset); err != nil { //nolint:gosec // an address of a program
+				b.Fatal(err)
+			}
+			if err := binary.Read(bytes.NewReader(text), binary.NativeEndian, into); err != nil {
+				b.Fatal(err)
+			}
+			return
+		}
+		b.Fatal("no variable " + name)
+	}
+	read("runtime.gomaxprocs", 0, &processors)
+	read("runtime.gcController", offset, &memory)
+	return processors, memory
+}
+
+// exitOf returns the last exit of a profile's gateway, as status tells it.
+func (b *bench) exitOf(pod, profile string) *hinit.Exit {
+	b.Helper()
+	r := b.inPod(pod, "hinit", "status", "--json")
+	var status hinit.Status
+	if err := json.Unmarshal([]byte(r.out), &status); err != nil {
+		b.Log(err, r)
+		return nil
+	}
+	if s := status.Find("gateway-" + profile); s != nil {
+		return s.LastExit
+	}
+	return nil
+}
+
+// comesBack waits until the container of a pod was restarted n times and is Ready, and returns how the last one ended.
+func (b *bench) comesBack(pod string, n int32) *corev1.ContainerStateTerminated {
+	b.Helper()
+	b.until(pod+" is restarted and Ready", func() string {
+		if p := b.pod(pod); restarts(p) != n || !ready(p) || lastEnd(p) == nil {
+			return p.Status.String()
+		}
+		return ""
+	})
+	return lastEnd(b.pod(pod))
+}
+
+// TestAPodWithLimits has a pod with limits of memory and processors. hinit knows them, a gateway that is killed for memory is told, and the
+// kubelet restarts a container whose PID 1 is killed or stopped.
+func TestAPodWithLimits(t *testing.T) {
+	b := withNode(t, "limits")
+	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
+	b.singleWith(map[string]any{"memory.limit": "256Mi", "cpu.limit": "1", "drainSeconds": 0, "stopSeconds": 5}, "one", func(s *corev1.PodSpec) {
+		s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
+		s.Containers[0].LivenessProbe.FailureThreshold = 2
+	})
+	b.awaitReady("one")
+	processors, memory := b.runtimeOf(b.initOf("one"))
+	t.Logf("GOMAXPROCS %d, GOMEMLIMIT %d MiB", processors, memory>>20)
+	if want := int32(min(2, runtime.NumCPU())); processors != want || memory != 256<<20/8 { //nolint:gosec // Go takes no limit below 2
+		t.Errorf("GOMAXPROCS is %d, GOMEMLIMIT %d: a pod of 1 processor and 256 MiB has %d, and an eighth", processors, memory, want)
+	}
+	b.gatewayIsKilledForMemory(volume)
+
+	if err := syscall.Kill(b.initOf("one"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	end := b.comesBack("one", 1)
+	t.Logf("killed: %s, code %d, %s", end.Reason, end.ExitCode, end.Message)
+	described := b.must("describe", "pod", "one")
+	for _, want := range []string{"killed from outside (out of memory, or", "gateway-eater: ", "oom"} {
+		if !strings.Contains(end.Message, want) || !strings.Contains(described, want) {
+			t.Errorf("no %q in the last words: %s\n%s", want, end.Message, described)
+		}
+	}
+
+	gateway, began := b.gatewayIn("one", "default"), time.Now()
+	if err := syscall.Kill(b.initOf("one"), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	end = b.comesBack("one", 2)
+	t.Logf("stopped: restarted after %s, code %d, %s", time.Since(began), end.ExitCode, b.unhealthy("one"))
+	if said := b.unhealthy("one"); !strings.Contains(said, "Liveness probe failed: ") || !strings.HasPrefix(end.Message, "killed from outside") {
+		t.Errorf("the kubelet says of the init that is stopped: %s, and its last words are %s", said, end.Message)
+	}
+	b.until("the gateway runs again", func() string {
+		if now := b.gatewayIn("one", "default"); now == 0 || now == gateway {
+			return strconv.Itoa(now)
+		}
+		return ""
+	})
+}
+
+// gatewayIsKilledForMemory makes a gateway that takes more memory than the pod may have. The pod and the other gateway go on.
+func (b *bench) gatewayIsKilledForMemory(volume string) {
+	b.Helper()
+	if r := b.inPod("one", "hermes", "profile", "create", "eater"); r.code != 0 {
+		b.Fatal(r)
+	}
+	conf := filepath.Join(volume, "profiles/eater/agent.conf")
+	if err := os.WriteFile(conf, []byte("oom=400\n"), 0o644); err != nil { //nolint:gosec // the agent reads it
+		b.Fatal(err)
+	}
+	gateway := b.gatewayIn("one", "default")
+	b.inPod("one", "hinit", "start", "--no-wait", "eater")
+	b.until("status tells the cause", func() string {
+		if exit := b.exitOf("one", "eater"); exit == nil || exit.Cause != "oom" {
+			return fmt.Sprintf("%+v", exit)
+		}
+		return ""
+	})
+	b.inPod("one", "hinit", "stop", "eater")
+	b.holds(3*time.Second, func() string {
+		if p, now := b.pod("one"), b.gatewayIn("one", "default"); !ready(p) || restarts(p) != 0 || now != gateway || gateway == 0 {
+			return fmt.Sprintf("one gateway was killed for memory: Ready %v, %d restarts, the other gateway was process %d and is %d", ready(p), restarts(p), gateway, now)
+		}
+		return ""
+	})
+	b.until("the last words tell it too", func() string {
+		if said := b.inPod("one", "cat", "/dev/termination-log").out; !strings.Contains(said, "oom") {
+			return said
+		}
+		return ""
+	})
+}
