@@ -28,9 +28,6 @@ func StartChild(spec Spec) (*Child, error) {
 	return &Child{pid}, nil
 }
 
-// PID returns the process ID. No other process can have this ID until Wait returns.
-func (c *Child) PID() int { return c.pid }
-
 // Signal signals the process. It must not be called after Wait.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := unix.Kill(c.pid, s); err != nil {
