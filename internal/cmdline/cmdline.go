@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/config"
@@ -281,4 +282,14 @@ func Hinit() (string, error) {
 // Interruptible returns a context that ends with Ctrl-C or SIGTERM.
 func Interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+}
+
+// ParseDuration reads a duration such as 10m. Unlike [time.ParseDuration], it accepts days (1d) and weeks (2w).
+func ParseDuration(text string) (time.Duration, error) {
+	for suffix, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
+		if n, err := strconv.ParseFloat(strings.TrimSuffix(text, suffix), 64); err == nil && strings.HasSuffix(text, suffix) {
+			text = strconv.FormatFloat(n*hours, 'f', -1, 64) + "h"
+		}
+	}
+	return time.ParseDuration(text)
 }

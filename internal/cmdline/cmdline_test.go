@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+	"time"
 
 	"hinit/internal/cmdline"
 )
@@ -39,5 +40,20 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 				t.Errorf("words %q, code %d, ok %t, printed %q and %q", words, code, ok, out.String(), errs.String())
 			}
 		})
+	}
+}
+
+func TestADurationMayBeInDaysAndWeeks(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"10m": 10 * time.Minute, "1d": 24 * time.Hour, "1.5d": 36 * time.Hour, "2w": 14 * 24 * time.Hour, "-1d": -24 * time.Hour, "1h30m": 90 * time.Minute,
+	} {
+		if got, err := cmdline.ParseDuration(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "d", "nand", "infd", "40000w", "1e300d", "1 d", "soon", "5"} {
+		if got, err := cmdline.ParseDuration(bad); err == nil {
+			t.Errorf("%q: %v", bad, got)
+		}
 	}
 }

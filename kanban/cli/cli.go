@@ -360,18 +360,12 @@ func number(text string) (int64, error) {
 	return n, err
 }
 
-// seconds parses a duration and returns it in seconds. The text is a number of seconds, or a number with the unit s, m, h or
-// d.
+// seconds parses a duration and returns it in seconds. The text is a number of seconds, or a duration such as 90s or 1d.
 func seconds(text string) (int64, error) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, nil
 	}
-	if days, is := strings.CutSuffix(text, "d"); is {
-		if n, err := strconv.ParseFloat(days, 64); err == nil {
-			return int64(n * 24 * 3600), nil
-		}
-	}
-	d, err := time.ParseDuration(text)
+	d, err := cmdline.ParseDuration(text)
 	if err != nil {
 		err = fmt.Errorf("%q is no time; write 90s, 30m, 2h, 1d, or a number of seconds", text)
 	}

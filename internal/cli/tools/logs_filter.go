@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -92,7 +91,7 @@ func (m *timeFlag) String() string { return "" }
 
 // Set implements flag.Value.
 func (m *timeFlag) Set(text string) error {
-	if ago, err := parseAgo(text); err == nil {
+	if ago, err := cmdline.ParseDuration(text); err == nil {
 		if ago <= 0 {
 			return errors.New("it must be positive, such as 10m")
 		}
@@ -113,14 +112,4 @@ func (m *timeFlag) Set(text string) error {
 		}
 	}
 	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
-}
-
-// parseAgo reads a duration such as 10m. Unlike time.ParseDuration, it accepts days (1d) and weeks (2w).
-func parseAgo(text string) (time.Duration, error) {
-	for suffix, unit := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
-		if n, err := strconv.ParseUint(strings.TrimSuffix(text, suffix), 10, 16); err == nil && strings.HasSuffix(text, suffix) {
-			return time.Duration(n) * unit, nil
-		}
-	}
-	return time.ParseDuration(text)
 }
