@@ -1,8 +1,15 @@
 package forward
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/samber/lo"
 
 	"hinit/client"
 	"hinit/internal/loglevel"
@@ -49,4 +56,82 @@ func eventRecord(e client.Event) Record {
 		r.Level = loglevel.Warning
 	}
 	return r
+}
+
+type object = map[string]any
+
+func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
+
+// severities maps a log level to the severities of OTLP and of syslog. An OTLP severity is a SeverityNumber: the first number of
+// the level's range. Syslog severities are defined in RFC 5424, 6.2.1.
+var severities = [...]struct{ otlp, syslog int }{
+	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
+}
+
+// attribute returns an attribute of OTLP (opentelemetry-proto, common.proto, in the JSON mapping).
+func attribute(key, value string) object {
+	return object{"key": key, "value": object{"stringValue": value}}
+}
+
+// containerService is the service name in the records of events that concern the whole container.
+const containerService = "hinit"
+
+// encodeOTLP encodes records as an OTLP request to export logs (ExportLogsServiceRequest).
+func encodeOTLP(host string, records []Record) ([]byte, error) {
+	now := nanoseconds(time.Now())
+	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
+	return json.Marshal(object{"resourceLogs": lo.Map(groups, func(group []Record, _ int) object {
+		resource := []object{
+			attribute("service.name", cmp.Or(group[0].Service, containerService)), attribute("service.namespace", "hinit"), attribute("host.name", host),
+		}
+		if profile := group[0].Profile; profile != "" {
+			resource = append(resource, attribute("hinit.profile", profile))
+		}
+		return object{"resource": object{"attributes": resource}, "scopeLogs": []object{{
+			"scope": object{"name": "hinit"}, "logRecords": lo.Map(group, func(r Record, _ int) object {
+				return object{
+					"timeUnixNano": nanoseconds(r.Time), "observedTimeUnixNano": now, "body": object{"stringValue": r.Text},
+					"severityNumber": severities[r.Level].otlp, "severityText": r.Level.String(), "attributes": []object{attribute("hinit.kind", r.Kind)},
+				}
+			}),
+		}}}
+	})})
+}
+
+// encodeLoki encodes records as a push request of Loki.
+func encodeLoki(host string, records []Record) ([]byte, error) {
+	groups := lo.PartitionBy(records, func(r Record) Record {
+		return Record{Kind: r.Kind, Level: r.Level, Service: r.Service, Profile: r.Profile}
+	})
+	return json.Marshal(object{"streams": lo.Map(groups, func(group []Record, _ int) object {
+		r := &group[0]
+		labels := map[string]string{"job": "hinit", "host": host, "kind": r.Kind, "level": r.Level.String(), "service": r.Service, "profile": r.Profile}
+		return object{
+			"stream": lo.OmitByValues(labels, []string{""}),
+			"values": lo.Map(group, func(r Record, _ int) [2]string { return [2]string{nanoseconds(r.Time), r.Text} }),
+		}
+	})})
+}
+
+// encodeSyslog encodes a record in the format of RFC 5424. The facility is daemon. An ordinary event has the severity notice.
+func encodeSyslog(host string, r *Record) []byte {
+	severity := severities[r.Level].syslog
+	if r.Kind == KindEvent && r.Level == loglevel.Info {
+		severity = 5
+	}
+	return fmt.Appendf(nil, "<%d>1 %s %s %s - %s [hinit@32473 profile=\"%s\"] %s", 3*8+severity, r.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),
+		printable(host, 255), printable(cmp.Or(r.Service, containerService), 48), printable(r.Kind, 32),
+		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
+}
+
+// printable replaces spaces and all characters except printable ASCII, and cuts the text to the number of bytes in most. An empty
+// text becomes "-".
+func printable(text string, most int) string {
+	out := strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '_'
+		}
+		return r
+	}, text)
+	return cmp.Or(out[:min(len(out), most)], "-")
 }
