@@ -63,45 +63,57 @@ func (c *container) ended(t *testing.T) string {
 	return s.LastExit.Cause
 }
 
-// starve has the attacker take a resource, and says in a word whether the victim lacks it then, and how.
-func (c *container) starve(t *testing.T, r resource) (word, how string) {
+// awaitTaker waits until a gateway takes or misses what it is asked for. It starts an attacker that hinit has stopped too late for its row.
+func (c *container) awaitTaker(t *testing.T, i int, who string) {
 	t.Helper()
-	testkit.Until(t, "the attacker is up", func() bool { return c.of(t, name(0)).State == client.StateUp })
+	testkit.Until(t, "gateway "+name(i)+" is ready", func() bool {
+		s := c.of(t, name(i))
+		if s.State == client.StateDown {
+			c.start(t, name(i))
+		}
+		pid, err := os.ReadFile(filepath.Join(c.dir, answers, who+".ready"))
+		return err == nil && s.State == client.StateUp && string(pid) == strconv.Itoa(s.PID)
+	})
+}
+
+// starve has the attacker take a resource, and says in a word whether the victim lacks it then, and how. The word that is wanted decides
+// only what starve waits for. So it does not matter how long hinit, the attacker and the victim take.
+func (c *container) starve(t *testing.T, r resource, want string) (word, how string) {
+	t.Helper()
+	c.awaitTaker(t, 0, "a")
+	c.awaitTaker(t, 1, "b")
 	c.begun = time.Now()
 	defer c.recover(t)
-	if how = c.ask(t, "a", r.name); how != "done" {
-		return "closed", how
-	}
-	open := r.miss == nil && r.look == nil
-	if r.miss != nil {
+	how = c.ask(t, "a", r.name)
+	taken := how == "done"
+	open := taken && r.miss == nil && r.look == nil
+	if taken && r.miss != nil {
 		how = c.ask(t, "b", r.name)
 		open = how != "done"
 	}
-	if r.look != nil {
+	if taken && r.look != nil {
 		if err := r.look(c); err != nil {
 			open, how = true, err.Error()
 		}
 	}
-	if !open {
-		return "closed", "it lacks nothing"
+	after := func() string {
+		return fmt.Sprintf("%s, for %s, until hinit", how, time.Since(c.begun).Round(100*time.Millisecond))
 	}
-	for deadline := time.Now().Add(patience); slices.Contains(r.relieved, c.mode) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); open && want == "held" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
-			return "held", fmt.Sprintf("%s, for %s, until hinit has acted: %s; then %s", how, time.Since(c.begun).Round(100*time.Millisecond), note, c.ask(t, "b", r.name))
+			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.ask(t, "b", r.name))
 		}
 	}
-	if r.stopped == "" {
+	// hinit may have ended the attacker before it had taken all, or before the victim asked for something.
+	for deadline := time.Now().Add(patience); want == "stopped" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if c.ended(t) == r.stopped {
+			return "stopped", fmt.Sprintf("%s has ended it: %s", after(), c.of(t, name(0)).Reason)
+		}
+	}
+	if open {
 		return "OPEN", how
 	}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if cause := c.ended(t); cause == r.stopped {
-			return "stopped", fmt.Sprintf("%s, for %s, until hinit has ended it: %s", how, time.Since(c.begun).Round(100*time.Millisecond), c.of(t, name(0)).Reason)
-		}
-		if slices.Contains(r.never, c.mode) {
-			return "OPEN", how
-		}
-	}
-	return "OPEN", how
+	return "closed", how
 }
 
 // confined reports whether no process of the attacker can use all processors.
@@ -122,7 +134,9 @@ func (c *container) confined() bool {
 // recover gives back what the attacker has taken. Where hinit has stopped it, the operator removes its files and starts it again.
 func (c *container) recover(t *testing.T) {
 	t.Helper()
-	c.write(t, "a", "")
+	if c.ended(t) == "" {
+		c.ask(t, "a", "")
+	}
 	if c.ended(t) != "" {
 		for _, dir := range []string{filepath.Join(c.dir, "home", "profiles", name(0)), fmt.Sprintf("/proc/%d/root/tmp/hinit-%s-*", c.pid, name(0))} {
 			for _, file := range []string{"fill", "many"} {
@@ -133,9 +147,7 @@ func (c *container) recover(t *testing.T) {
 			}
 		}
 		c.start(t, name(0))
-		return
 	}
-	c.ask(t, "a", "")
 }
 
 // TestNoTenantStarvesAnother has one profile take all of each resource, in each mode, and prints the table of what another one lacks then.
@@ -163,9 +175,6 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 				enforced[limit.Key] = limit.By == client.LimitedByGroup
 			}
 			for _, r := range resources {
-				word, how := c.starve(t, r)
-				words[mode][r.name] = word
-				t.Logf("%s: %s: %s", r.name, word, how)
 				want := "closed"
 				if slices.Contains(r.open, mode) && !enforced[r.limit] {
 					want = "OPEN"
@@ -176,6 +185,9 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 						want = "held"
 					}
 				}
+				word, how := c.starve(t, r, want)
+				words[mode][r.name] = word
+				t.Logf("%s: %s: %s", r.name, word, how)
 				if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim had a delay
 					t.Errorf("%s is %s, not %s: %s", r.name, word, want, how)
 				}
