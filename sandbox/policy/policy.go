@@ -176,13 +176,10 @@ func (p Policy) AllowsImage(ref string) bool {
 		tagged := strings.LastIndexByte(pattern, ':') > strings.LastIndexByte(pattern, '/')
 		against := ref
 		if !tagged && !strings.Contains(pattern, "@") {
-			if strings.Contains(ref, "@") {
-				return false
-			}
 			against = name
 		}
 		ok, err := path.Match(pattern, against)
-		return err == nil && ok
+		return err == nil && ok && strings.Contains(ref, "@") == strings.Contains(pattern, "@")
 	})
 }
 

@@ -337,6 +337,11 @@ func TestAllowsImage(t *testing.T) {
 		{"debian", "debian@sha256:0", false},
 		{"debian:12", "debian", false},
 		{"debian:1?", "debian:12", true},
+		{"debian:*", "debian@sha256:0", false}, // the engine takes the digest, and no tag then
+		{"debian:*", "debian:12@sha256:0", false},
+		{"my/*", "my/image:12@sha256:0", false},
+		{"debian:*@sha256:0", "debian:12@sha256:0", true},
+		{"a@*", "a@sha256:0", true},
 		{"registry:5000/a", "registry:5000/a:1", true},
 		{"registry:5000/a", "registry:5000/b", false},
 		{"r/*", "r/x/y", false},
