@@ -112,6 +112,24 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	}
 }
 
+// TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns: an agent created a million of them, and logs of other services waited until all
+// were gone.
+func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
+	l := List{Dir: t.TempDir()}
+	begin := time.Unix(1e9, 0)
+	for n := range 2*maxAtOnce + 1 {
+		if err := os.WriteFile(filepath.Join(l.Dir, Name(begin.Add(time.Duration(n)*time.Second))+Packed+Partial), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []int{maxAtOnce + 1, 1, 0} {
+		err := l.Read()
+		if left, readErr := os.ReadDir(l.Dir); err != nil || readErr != nil || len(left) != want || !l.Empty() {
+			t.Fatalf("%d are left in place of %d, %v", len(left), want, errors.Join(err, readErr))
+		}
+	}
+}
+
 // An agent created files with the next names of archives. A rotation tried each of them, and held up the logs of all other services.
 func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
 	l := List{Dir: t.TempDir()}

@@ -30,18 +30,20 @@ type Limits struct {
 }
 
 // An agent can create any number of files with the names of archives in its log directory. Other logs have to wait while hinit
-// handles them, so the number must be limited. maxAtOnce is the maximum number of archives that a call of Prune removes, and of
+// handles them, so the number must be limited. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of
 // names that a call of Add tries. maxListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
 const maxAtOnce, maxListed = 1000, 11_000
 
-// Read reads the list from the directory. It also removes the incomplete files of interrupted compressions. If the directory
-// can't be read, the list is empty.
+// Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most maxAtOnce in
+// one call. If the directory can't be read, the list is empty.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
-	for _, name := range names {
-		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) {
-			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
-		}
+	isOther := func(name string) bool {
+		return !strings.HasSuffix(name, Packed+Partial) || !isArchive(strings.TrimSuffix(name, Packed+Partial))
+	}
+	partial := slices.DeleteFunc(slices.Clone(names), isOther)
+	for _, name := range partial[:min(len(partial), maxAtOnce)] {
+		_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
 	}
 	names = TrimPacked(archivesIn(names))
 	l.names, l.newest = slices.Clone(names[:min(len(names), maxListed)]), time.Time{}
