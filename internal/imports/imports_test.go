@@ -2,11 +2,13 @@ package imports
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/config"
 )
@@ -246,6 +248,40 @@ func FuzzConvert(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestMergesOfMergesEndAtOnce: a file of two kilobytes kept hinit import busy for hours, and took all of the memory.
+func TestMergesOfMergesEndAtOnce(t *testing.T) {
+	text := "x0: &x0 {command: sleep 1}\n"
+	for i := range 8 {
+		text += fmt.Sprintf("x%d: &x%[1]d {k%[1]d: x, <<: [%s]}\n", i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*x%d, ", i), 40), ", "))
+	}
+	file := filepath.Join(t.TempDir(), "process-compose.yaml")
+	if err := os.WriteFile(file, []byte(text+"processes: {a: {<<: *x7}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		result, err := Convert(file, ProcessCompose)
+		if err == nil && !strings.Contains(string(result.YAML), "sleep") {
+			err = fmt.Errorf("the merged command is not there: %s", result.YAML)
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the merges do not end")
+	}
+	if err := os.WriteFile(file, []byte("processes:\n"+strings.Repeat("  a: {<<: *a}\n", 1001)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Convert(file, ProcessCompose); err == nil || !strings.Contains(err.Error(), "more than 1000 merges (<<)") {
+		t.Errorf("a file with too many merges: %v", err)
+	}
 }
 
 // A schedule that can't be taken over made a task that runs only by hand, and a service that waited for its end never started.

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -113,16 +114,16 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 
 // keys returns the settings in a mapping in order, including the keys that << merges into it. In notes, their names are preceded
 // by the name of the mapping.
-func (e setting) keys() []setting { return e.keysAt(0) }
+func (e setting) keys() []setting { return e.keysOnce(make(map[*yaml.Node]bool)) }
 
-// maxMergeDepth is the maximum depth of merges (<<). Without a limit, a mapping that merges itself would never end.
-const maxMergeDepth = 8
-
-func (e setting) keysAt(depth int) (list []setting) {
+// keysOnce returns the settings of a mapping that is not in seen, and adds the mapping to seen. A second merge of a mapping adds no
+// key. Without seen, ten lines of merges could make a billion keys, and a mapping that merges itself would never end.
+func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	n := aliased(e.node)
-	if n == nil || n.Kind != yaml.MappingNode || depth > maxMergeDepth {
+	if n == nil || n.Kind != yaml.MappingNode || seen[n] {
 		return nil
 	}
+	seen[n] = true
 	var merged []setting
 	have := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -138,7 +139,7 @@ func (e setting) keysAt(depth int) (list []setting) {
 			sources = value.Content
 		}
 		for _, e.node = range sources {
-			merged = append(merged, e.keysAt(depth+1)...)
+			merged = append(merged, e.keysOnce(seen)...)
 		}
 	}
 	for _, k := range merged {
@@ -188,11 +189,17 @@ func (e setting) variables() []pair {
 	})
 }
 
+// maxMerges is the maximum number of merges in a file. Each of them may need the keys of all others.
+const maxMerges = 1000
+
 // readYAML reads a YAML file and returns the keys of its document, which must be a mapping.
 func readYAML(path string) ([]setting, error) {
 	text, err := readFile(path)
 	if err != nil {
 		return nil, err
+	}
+	if bytes.Count(text, []byte("<<")) > maxMerges {
+		return nil, fmt.Errorf("%s has more than %d merges (<<); write the keys out", path, maxMerges)
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
