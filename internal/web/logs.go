@@ -24,6 +24,7 @@ import (
 const (
 	usualLines  = 200
 	maxLines    = 2000
+	maxBytes    = 4 << 20 // maximum size of the text of the lines on one page
 	searchTime  = 4 * time.Second
 	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
 )
@@ -128,10 +129,12 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 	if n, err := strconv.Atoi(r.FormValue("n")); err == nil {
 		view.N = max(1, min(n, maxLines))
 	}
-	at, after := lineOf(r), 0
+	at, after, size, long := lineOf(r), 0, 0, false
 	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N), searchTime, func(line logLine) error {
-		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
-			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
+		view.Lines, size = append(view.Lines, line), size+len(line.Text)
+		for ; len(view.Lines) > view.N || size > maxBytes; view.Lines = view.Lines[1:] {
+			long, size = long || size > maxBytes, size-len(view.Lines[0].Text)
+			view.Lines[0] = logLine{} // release the text
 		}
 		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length and compare as texts
 			if after++; after > view.N/2 {
@@ -140,7 +143,6 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		}
 		return nil
 	})
-	view.Lines = view.Lines[max(0, len(view.Lines)-view.N):]
 	switch {
 	case errors.Is(err, errEnough):
 	case errors.Is(err, fs.ErrNotExist):
@@ -149,6 +151,8 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		view.Note = "The search took too long; these are the matches of the older part. To search all: hinit logs --grep"
 	case err != nil:
 		view.Note = oneLine(err.Error())
+	case long:
+		view.Note = "The lines are too long for one page; these are the last ones. Download the log to see all."
 	case len(view.Lines) == 0 && (view.Query != "" || view.Level != "" || view.Since != ""):
 		view.Note = "No line matches."
 	}
