@@ -110,8 +110,8 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	return assignUIDs(o.Tenants, homes, last, func(uid uint32) bool { return outside[uid] || reserved(uid) }), homes, nil
 }
 
-// OwnersOutside returns the users of tenants that own a file directly in the data directory, and a warning about such a file, or
-// "". It does not look into directories: that could take minutes.
+// OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning about
+// such a file, or "". A tenant's user and group have the same id. OwnersOutside does not look into directories: that could take minutes.
 func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	d, err := fsutil.OpenNoLink(o.Home, nil)
 	if err != nil {
@@ -121,10 +121,18 @@ func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	owners = make(map[uint32]bool)
 	entries, _, _ := d.ReadSome("", fsutil.MaxNames)
 	for _, e := range entries {
-		if info, err := d.Lstat(e.Name()); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
-			owners[fsutil.UID(info)] = true
-			warning = fmt.Sprintf("%q belongs to uid %d of isolation.uids (one of %d such uids here): no other profile gets this uid, but a profile that has it can use the file, "+
-				"and more files of the uid may lie elsewhere; give them to another user, or choose another range", o.Home+"/"+e.Name(), fsutil.UID(info), len(owners))
+		info, err := d.Lstat(e.Name())
+		if err != nil {
+			continue
+		}
+		st := fsutil.Stat(info)
+		for _, id := range []uint32{st.Uid, st.Gid} {
+			if !o.Tenants.HasUID(id) {
+				continue
+			}
+			owners[id] = true
+			warning = fmt.Sprintf("%q belongs to user or group %d of isolation.uids (one of %d such ids here): no other profile gets this id, but a profile that has it can use the file, "+
+				"and more files of the id may lie elsewhere; give them to another user or group, or choose another range", o.Home+"/"+e.Name(), id, len(owners))
 		}
 	}
 	return owners, warning

@@ -176,6 +176,25 @@ func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	}
 }
 
+// TestAProfileGotTheGroupOfAnOldFile: the group of a file in the data directory was the one that a new profile got.
+func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, _ := tenantVolume(t, true)
+	own := int(FirstUID(o.Tenants.UIDs, "writer"))
+	write(t, o.Home+"/old.db", "x")
+	must(t, os.Chown(o.Home+"/old.db", agentUID, own))
+	write(t, o.Home+"/profiles/writer/.env", "SECRET=2")
+	give(t, o.Home+"/profiles/writer", agentUID)
+	moveHomes(t.Context(), o.Options, "")
+	if got := uidOf(t, o.Home+"/profiles/writer"); got == own || !o.Tenants.HasUID(uint32(got)) {
+		t.Errorf("writer is uid and gid %d, and the old file is group %d's", got, own)
+	}
+	must(t, os.Chown(o.Home+"/old.db", agentUID, int(o.Tenants.UIDs.First)))
+	if owners, warning := OwnersOutside(o.Options); len(owners) != 0 || warning != "" {
+		t.Errorf("a file of the group of shared directories is %v: %s", owners, warning)
+	}
+}
+
 // TestAProfileGotTheUserOfAnOldFile: an old file in the data directory had the uid that a new profile got, which could read the file.
 func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
