@@ -286,7 +286,7 @@ func foundToken() (string, error) {
 }
 
 // minExecs is how many processes of `docker exec` an attacker looks at, before they give up root and after that.
-const minExecs = 10
+const minExecs = 5
 
 // tooFew begins the failure of an attack that has not been tried.
 const tooFew = "not tried: "
@@ -295,7 +295,7 @@ const tooFew = "not tried: "
 // starts one after the other.
 func ofExecs(file string) error {
 	ofRoot, others := make(map[string]error), make(map[string]error)
-	for deadline := time.Now().Add(time.Minute); len(ofRoot) < minExecs || len(others) < minExecs; {
+	for deadline := time.Now().Add(patience); len(ofRoot) < minExecs || len(others) < minExecs; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s%d processes of root and %d of others are too few", tooFew, len(ofRoot), len(others))
 		}
