@@ -3,6 +3,7 @@ package volume
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
@@ -169,7 +170,56 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if tenant { // the agent could have linked files of other profiles into this home
 		w.Copied, w.TopMode = was, privateMode
 	}
-	return w.Give(d, profile, false)
+	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
+		return err
+	}
+	return recordNameIn(d, profile, to.UID)
+}
+
+func recordNameIn(d *fsutil.Dir, profile string, uid uint32) error {
+	home, err := d.Sub(profile)
+	if err != nil {
+		return err
+	}
+	return errors.Join(RecordName(home, profile, uid), home.Close())
+}
+
+// nameFile is the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The agent's
+// user can rename the home, but it can't write this file.
+const nameFile = ".hinit-profile"
+
+// as returns the actor of a tenant's user.
+func as(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
+
+// RecordName records that hinit has given an open home to the user uid for the profile with this name. It acts as this user, so it
+// can't write into the home of another one.
+func RecordName(home *fsutil.Dir, profile string, uid uint32) error {
+	return as(uid).Do(func() error { return home.Replace(nameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) })
+}
+
+// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If
+// expected is 0, OpenHome also refuses the home of a tenant's user who did not get the home under this name. It may be the home of
+// another profile, which the agent's user has renamed. The error advises the command, with --uid.
+func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
+	if home, err = d.Sub(profile); err != nil {
+		return nil, 0, err
+	}
+	info, err := home.Lstat("")
+	if err != nil {
+		return nil, 0, errors.Join(err, home.Close())
+	}
+	var name []byte
+	switch uid = fsutil.UID(info); {
+	case expected != 0 && uint32(expected) != uid:
+		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
+	case expected == 0 && t.HasUID(uid):
+		_ = as(uid).Do(func() error { name, err = home.ReadFile(nameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
+		if err = nil; string(name) != profile+"\n" {
+			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
+				"profile, which the agent's user has renamed; if it is the right one, use: hinit %s %s --uid %d", uid, command, profile, uid)
+		}
+	}
+	return home, uid, err
 }
 
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.

@@ -113,6 +113,9 @@ func bootTenants(t *testing.T, o Options) {
 	Repair(t.Context(), o, nil)
 	homes, _ := os.ReadDir(o.Home + "/profiles")
 	for _, home := range homes {
+		if !home.IsDir() {
+			continue
+		}
 		if right, _ := o.HasRightOwner(home.Name()); !right {
 			moveHomes(t.Context(), o.Options, home.Name())
 		}

@@ -24,7 +24,7 @@ const reasonIdentity = "identity that two profiles must not share"
 // disk space.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
-	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
+	".clean_shutdown", ".restart_pending.json", ".hinit-reserve", ".hinit-profile",
 }
 
 // Names of files and directories that hold secrets. A file also counts as secret by its last word and its extension: the

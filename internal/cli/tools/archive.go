@@ -382,7 +382,7 @@ func (a *archiver) readArchive(in io.Reader) error {
 	}
 	// PID 1 gives a new profile its own user, but not a profile that was replaced
 	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
-		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
+		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false, 0)
 	}
 	if err == nil && a.cl != nil {
 		err = a.cl.Rescan(context.Background())

@@ -30,20 +30,26 @@ type homeMove struct {
 }
 
 var isolateVerb = cli.Verb{
-	Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--json]",
+	Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--uid N] [--json]",
 	Summary: "give the homes of profiles to users of their own, or back: a plan, or at once",
 	Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
 the homes; for large ones, apply does it before, one profile after the other. Without isolation, it gives them back.
-plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.`,
-	Run: withWords(0, -1, isolate),
+plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.
+With --uid N, only a home that user N owns moves, also if another profile had it before.`,
+	Run: isolate,
 }
 
-func isolate(t *cli.Terminal, c *cli.Call, words []string) int {
+func isolate(t *cli.Terminal, c *cli.Call) int {
+	expected := c.Flags.Int("uid", 0, "move the homes only if they belong to this `UID`")
+	words, code, ok := c.Parse(t, 0, -1)
+	if !ok {
+		return code
+	}
 	dry := len(words) == 0 || words[0] != "apply"
 	if len(words) > 0 && (words[0] == "plan" || words[0] == "apply") {
 		words = words[1:]
 	}
-	moves, err := moveHomes(t, words, dry)
+	moves, err := moveHomes(t, words, dry, *expected)
 	failed := cmdline.Done
 	shown := t.Show(c, moves, err, func() {
 		for _, m := range moves {
@@ -62,8 +68,8 @@ func isolate(t *cli.Terminal, c *cli.Call, words []string) int {
 }
 
 // moveHomes changes the owner of the homes of the named profiles, or of all profiles, to the user that the configuration demands.
-// If dry is true, it only reports what it would do.
-func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
+// If dry is true, it only reports what it would do. See [volume.OpenHome] for expected.
+func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
 		return nil, err
@@ -114,6 +120,15 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
+			if expected != 0 || to.Keeps(uid) { // the agent's user can have renamed the home to get its files
+				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
+				if err != nil {
+					m.Error = err.Error()
+					break
+				}
+				uid = was // the home that moves must have this owner
+				_ = home.Close()
+			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
@@ -124,25 +139,14 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// openHome opens the home of a profile as the user of the process, and returns the uid of the home's owner. If expected is not 0,
-// another owner is an error. If expected is 0, openHome also refuses an owner from isolation.uids whom hinit would not choose for
-// this name. The agent's user can rename homes, so such a home may be another profile's.
+// openHome opens the home of a profile as the user of the process, see [volume.OpenHome].
 func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
-	if home, err = fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir, name), nil); err != nil {
-		return nil, 0, err
-	}
-	info, err := home.Lstat("")
+	homes, err := fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir), nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	switch owner = fsutil.UID(info); {
-	case expected != 0 && uint32(expected) != owner:
-		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", owner, expected)
-	case expected == 0 && m.isTenant(owner) && owner != volume.FirstUID(m.cfg.UIDRange(), name):
-		err = fmt.Errorf("its home belongs to uid %d, and this name would get another one: it may be the home of another profile, which the agent's "+
-			"user has renamed; if it is the right one, use: hinit profile delete %s --uid %d", owner, name, owner)
-	}
-	return home, owner, err
+	defer homes.Close()
+	return volume.OpenHome(m.agent.WithTenants(m.cfg).Tenants, homes, name, expected, "profile delete")
 }
 
 // isTenant reports whether a uid is in the range for users of profiles.
