@@ -326,9 +326,5 @@ func article(what string) string {
 	}
 }
 
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
+// join returns the path of a key in the mapping at path, which is "" for the document.
+func join(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }

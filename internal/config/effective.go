@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"hinit/client"
 	"hinit/internal/redact"
@@ -150,7 +149,7 @@ func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	}
 	if s, ok := c.Services[service]; ok {
 		was := NewService(builtin, service)
-		return differing(c, "services."+service+".", serviceInForce(), &s, &was)
+		return differing(c, "services."+service+".", &s, &was)
 	}
 	profile, ok := strings.CutPrefix(service, gatewayPrefix)
 	if !ok {
@@ -160,29 +159,19 @@ func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	if c.Agent.User != builtin.Agent.User {
 		entries = []client.ConfigEntry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
 	}
-	return append(entries, differing(c, "profiles."+profile+".", profileInForce(), &own, &was)...)
+	return append(entries, differing(c, "profiles."+profile+".", &own, &was)...)
 }
 
-// The keys that [Config.InForce] lists. They are computed once, because every status request for a single service needs them.
-var (
-	serviceInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Service]()) })
-	profileInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Profile]()) })
-)
-
-func keysInForce(fields []Key) []Key {
-	return slices.DeleteFunc(slices.Clone(fields), func(k Key) bool {
-		first, _, _ := strings.Cut(k.Path, ".")
-		return !slices.Contains(inForce, first)
-	})
-}
-
-// differing lists the values of own that differ from builtin, sorted by key. prefix is the path of the keys in the configuration.
-func differing(c *Config, prefix string, fields []Key, own, builtin any) (entries []client.ConfigEntry) {
-	defaults := appendLeaves(nil, prefix, fields, builtin)
-	for _, l := range appendLeaves(nil, prefix, fields, own) {
+// differing lists the values of own that differ from builtin and have a key in inForce, sorted by key. prefix is the path of the
+// keys in the configuration.
+func differing[T any](c *Config, prefix string, own, builtin *T) (entries []client.ConfigEntry) {
+	defaults := appendLeaves(nil, prefix, Keys[T](), builtin)
+	for _, l := range appendLeaves(nil, prefix, Keys[T](), own) {
+		key := strings.TrimPrefix(l.key, prefix)
+		first, _, _ := strings.Cut(key, ".")
 		same := func(o settingValue) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
-		if !slices.ContainsFunc(defaults, same) {
-			entries = append(entries, client.ConfigEntry{Key: strings.TrimPrefix(l.key, prefix), Value: l.masked(), Origin: c.originOf(l).String()})
+		if slices.Contains(inForce, first) && !slices.ContainsFunc(defaults, same) {
+			entries = append(entries, client.ConfigEntry{Key: key, Value: l.masked(), Origin: c.originOf(l).String()})
 		}
 	}
 	slices.SortFunc(entries, func(a, b client.ConfigEntry) int { return strings.Compare(a.Key, b.Key) })

@@ -14,12 +14,8 @@ import (
 // ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. A check of the profile
 // replaces a check of all gateways that has the same name.
 func (c *Config) ChecksOf(profile string) []Check {
-	own := c.Profiles.Own[profile].Checks
-	if len(own) == 0 {
-		return c.Agent.Checks
-	}
 	all := slices.Clone(c.Agent.Checks)
-	for _, check := range own {
+	for _, check := range c.Profiles.Own[profile].Checks {
 		if at := slices.IndexFunc(all, func(o Check) bool { return o.Name == check.Name }); at >= 0 {
 			all[at] = check
 		} else {

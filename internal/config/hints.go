@@ -81,18 +81,14 @@ func invisibleCharacter(key string) string {
 }
 
 // durationUnits replaces the words that people write for units of a duration.
-var durationUnits = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
+var durationUnits = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h", "days", "d", "day", "d")
 
 // durationHint returns the duration that was probably meant, in valid form, or "".
 func durationHint(text string) string {
 	text = durationUnits.Replace(strings.ToLower(text))
 	days := 0
-	for _, unit := range []string{"days", "day", "d"} {
-		if rest, cut := strings.CutSuffix(text, unit); cut {
-			if _, err := fmt.Sscanf(rest+"\n", "%d\n", &days); err == nil && days > 0 && days < 10000 {
-				return fmt.Sprintf("; write %q", formatDuration(time.Duration(days)*24*time.Hour))
-			}
-		}
+	if _, err := fmt.Sscanf(text+"\n", "%dd\n", &days); err == nil && days > 0 && days < 10000 {
+		return fmt.Sprintf("; write %q", formatDuration(time.Duration(days)*24*time.Hour))
 	}
 	if d, err := time.ParseDuration(text); err == nil {
 		return fmt.Sprintf("; write %q", formatDuration(d))

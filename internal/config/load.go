@@ -255,10 +255,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
-		h.Command, h.IfExists = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil)
-		if h.Inputs != nil {
-			h.Inputs = c.Expand(h.Inputs, nil)
-		}
+		h.Command, h.IfExists, h.Inputs = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil), c.Expand(h.Inputs, nil)
 		if key := fmt.Sprintf("boot.hooks.%d.inputs", i); len(h.Inputs) > 0 && h.User != c.Agent.User {
 			l.problems.reportAtOrigin(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
 				"leave out the inputs, or user %q", key, h.User)

@@ -153,12 +153,10 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+"schedule.timezone"], "cannot use %sschedule: %v", prefix, err)
 	}
-	if t.Cron == "" {
-		for _, key := range []string{"timezone", "jitter"} {
-			if o, set := l.cfg.origins[prefix+"schedule."+key]; set && (t.Timezone != "" || t.Jitter != 0) {
-				l.problems.reportAtOrigin(o, "cannot use %sschedule: it has no times; add cron, as in {cron: \"0 3 * * *\", %s: …}", prefix, key)
-				break
-			}
+	for _, key := range []string{"timezone", "jitter"} {
+		if o, set := l.cfg.origins[prefix+"schedule."+key]; set && t.Cron == "" && (t.Timezone != "" || t.Jitter != 0) {
+			l.problems.reportAtOrigin(o, "cannot use %sschedule: it has no times; add cron, as in {cron: \"0 3 * * *\", %s: …}", prefix, key)
+			break
 		}
 	}
 	if !s.IsTask() {

@@ -202,10 +202,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		l.refuseAgentPlaceholder(s, prefix)
 	}
 	l.finishChecks(s, prefix)
-	s.Command, s.Operation.StopCommand = c.Expand(s.Command, nil), c.Expand(s.Operation.StopCommand, nil)
-	if s.EnvFile != nil {
-		s.EnvFile = c.Expand(s.EnvFile, nil)
-	}
+	s.Command, s.Operation.StopCommand, s.EnvFile = c.Expand(s.Command, nil), c.Expand(s.Operation.StopCommand, nil), c.Expand(s.EnvFile, nil)
 	s.Cwd = filepath.Clean(c.ExpandString(s.Cwd, nil))
 	for name, value := range s.Env {
 		s.Env[name] = c.ExpandString(value, nil)

@@ -50,7 +50,7 @@ func (c *Check) Variables() (names []string) {
 // for the literal text "{word}" and "{{{word}}}" for "{{word}}". "${word}" stays, for a shell, and any other brace is plain text.
 // The result shares no memory with cmd.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
-	out := make([]string, len(cmd))
+	out := slices.Clone(cmd)
 	for i, word := range cmd {
 		out[i] = c.ExpandString(word, vars)
 	}

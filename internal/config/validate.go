@@ -47,10 +47,8 @@ func checkAbs(s string) string {
 
 // checkDirTemplate is like checkAbs, but the text may begin with a placeholder for a path.
 func checkDirTemplate(s string) string {
-	for _, hole := range []string{homePlaceholder, profileHomePlaceholder} {
-		if strings.HasPrefix(s, "{"+hole+"}") {
-			return ""
-		}
+	if strings.HasPrefix(s, "{"+homePlaceholder+"}") || strings.HasPrefix(s, "{"+profileHomePlaceholder+"}") {
+		return ""
 	}
 	return checkAbs(s)
 }
