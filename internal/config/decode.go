@@ -254,20 +254,17 @@ func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""
 	}
+	template := func(s string) string { return checkTemplate(s, valid) }
 	switch at := at.(type) {
 	case *string:
-		return checkTemplate(*at, valid)
+		return template(*at)
 	case *Paths:
-		return checkPlaceholders((*[]string)(at), valid)
+		return checkEach[Paths](template)(at)
 	case *[]string:
-		for _, s := range *at {
-			if reason := checkTemplate(s, valid); reason != "" {
-				return reason
-			}
-		}
+		return checkEach[[]string](template)(at)
 	case *map[string]string:
 		for _, name := range sortedKeys(*at) {
-			if reason := checkTemplate((*at)[name], valid); reason != "" {
+			if reason := template((*at)[name]); reason != "" {
 				return name + ": " + reason
 			}
 		}

@@ -99,13 +99,10 @@ func durationHint(text string) string {
 // mappingHint returns an example of the mapping at path, if the keys of that mapping are names.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
-	example, known := map[string]string{
-		"services": "web: {command: [httpd]}", "runs": "index: {command: [indexer]}", "profiles": "coder: {restart: never}", "env": "NAME: value", "headers": "Name: value",
+	return map[string]string{
+		"services": " such as {web: {command: [httpd]}}", "runs": " such as {index: {command: [indexer]}}", "profiles": " such as {coder: {restart: never}}",
+		"env": " such as {NAME: value}", "headers": " such as {Name: value}",
 	}[last]
-	if !known {
-		return ""
-	}
-	return " such as {" + example + "}"
 }
 
 // Nearest returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A

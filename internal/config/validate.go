@@ -178,17 +178,12 @@ func durationKind(is string, ok func(time.Duration) bool) kind {
 // text form.
 func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
-		var n float64
-		switch at := at.(type) {
-		case *int:
-			n = float64(*at)
-		case *float64:
-			n = *at
-		}
+		value := reflect.ValueOf(at).Elem() // an int or a float64
+		n := value.Convert(reflect.TypeFor[float64]()).Float()
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
 		if !(n >= lo && n <= hi) { // false for NaN
-			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
+			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, value)
 		}
 		return ""
 	}}
