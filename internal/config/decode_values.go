@@ -93,7 +93,6 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 // decodeText returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are
 // valid only in quotes.
 func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) {
-	n = resolve(n)
 	tag := n.ShortTag()
 	switch {
 	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":

@@ -38,14 +38,6 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// finishProfileChecks reports a profile with more checks than one gateway can have.
-func (l *loader) finishProfileChecks(prefix, name string) {
-	if n := len(l.cfg.ChecksOf(name)); n > maxChecks {
-		l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, and this one has %d, including agent.checks; remove some, or give one the name of "+
-			"another, which it replaces", prefix, maxChecks, n)
-	}
-}
-
 // finishChecks reports checks that a service other than a gateway can't have. Some checks need the state file of a gateway. Other
 // checks would let the agent decide which program another user runs.
 func (l *loader) finishChecks(s *Service, prefix string) {

@@ -56,13 +56,12 @@ func Load(opt Options) (*Config, error) {
 		l.cfg.Image = readImage(cmp.Or(opt.ImageDir, ImageDir))
 	}
 	data := opt.Text
+	l.cfg.Path, l.problems.file = opt.Path, opt.Path
 	if data == nil {
 		var err error
 		if data, err = l.read(opt.Path); err != nil {
 			return nil, err
 		}
-	} else {
-		l.cfg.Path, l.problems.file = opt.Path, opt.Path
 	}
 	l.cfg.Text = data
 	return l.build(data)

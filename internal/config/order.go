@@ -209,7 +209,10 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 			l.finishSetup(&p.Setup, prefix)
 		}
 		l.cfg.Profiles.Own[e.key] = p
-		l.finishProfileChecks(prefix, e.key)
+		if n := len(l.cfg.ChecksOf(e.key)); n > maxChecks {
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, and this one has %d, including agent.checks; remove some, or give one the name of "+
+				"another, which it replaces", prefix, maxChecks, n)
+		}
 	}
 }
 
@@ -217,7 +220,7 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 // set at prefix, the policy is inherited, and finishRestart reports the contradiction for the inherited keys.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	var at origin
-	for _, name := range restartPairs {
+	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that can contradict each other
 		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {
 			at = o
 		}
@@ -226,9 +229,6 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 		l.problems.reportAtOrigin(at, "cannot use %srestart: %s", prefix, reason)
 	}
 }
-
-// restartPairs lists the keys of a restart policy whose values can contradict each other.
-var restartPairs = []string{"initial", "max", "park_on", "immediate_on"}
 
 // owner is a service or a gateway whose references to other services are checked.
 type owner struct {
