@@ -148,6 +148,8 @@ var floors = map[string]int{
 	"hinit/internal/config":     0,
 	"hinit/internal/varfiles":   1,  // of clients of PID 1
 	"hinit/internal/cpulist":    -1, // config and proc read lists of processors with it
+	"hinit/internal/nearest":    -1, // config explains unknown keys with it, and commands unknown words
+	"hinit/internal/yamltext":   -1, // config parses its file with it
 	"hinit/internal/cronspec":   -1, // config checks schedules with it
 	"hinit/internal/entry":      0,  // it runs before the runtime does
 	"hinit/internal/fsutil":     0,

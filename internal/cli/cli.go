@@ -19,6 +19,7 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
+	"hinit/internal/nearest"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -156,7 +157,7 @@ func (t *Terminal) Run(args []string, verbs []Verb) int {
 		}
 		names = append(names, v.Name)
 	}
-	if near := config.Nearest(args[0], names); near != "" {
+	if near := nearest.Word(args[0], names); near != "" {
 		return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; did you mean: hinit %s", args[0], near)
 	}
 	return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])

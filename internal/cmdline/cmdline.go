@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/nearest"
 )
 
 // The exit codes that all commands share.
@@ -221,7 +221,7 @@ func Bounds(args string) (atLeast, atMost int) {
 // DidYouMean suggests the known word that is most similar to an unknown word. The result is the end of a message about the
 // unknown word. It is "" if no known word is similar.
 func DidYouMean(word string, known []string) string {
-	if near := config.Nearest(word, known); near != "" && near != word {
+	if near := nearest.Word(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
 	return ""

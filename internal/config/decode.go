@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"hinit/internal/nearest"
 	"hinit/internal/trust"
 )
 
@@ -164,7 +165,7 @@ func keyPaths(fields []Key) []string {
 // are the valid keys of this mapping, and paths the valid keys below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
 	hint := listKeys("; known here: ", names)
-	if invisible := invisibleCharacter(key); invisible != "" && Nearest(key, names) == "" {
+	if invisible := invisibleCharacter(key); invisible != "" && nearest.Word(key, names) == "" {
 		hint = invisible
 	} else if meant := meantKey(prefix, key, names, paths); meant != "" {
 		hint = fmt.Sprintf("; did you mean %q?", meant)
@@ -180,7 +181,7 @@ func meantKey(prefix, key string, names, paths []string) string {
 	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
 		return prefix + other
 	}
-	if near := cmp.Or(Nearest(key, names), Nearest(word, names)); near != "" {
+	if near := cmp.Or(nearest.Word(key, names), nearest.Word(word, names)); near != "" {
 		return prefix + near
 	}
 	root := ""

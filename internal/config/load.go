@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/trust"
+	"hinit/internal/yamltext"
 )
 
 // maxFileSize limits the memory that the configuration file takes in PID 1. A configuration has a few kilobytes.
@@ -111,9 +111,9 @@ func (l *loader) read(path string) ([]byte, error) {
 
 // build makes the configuration from data, the text of the configuration file.
 func (l *loader) build(data []byte) (*Config, error) {
-	var doc *yaml.Node
-	if len(data) > 0 {
-		doc = l.parse(data)
+	doc, faults := yamltext.Parse(data)
+	for _, f := range faults {
+		l.problems.reportAtLine(f.Line, "%s", f.Message)
 	}
 	l.finish(doc)
 	if err := l.problems.err(); err != nil {
@@ -177,51 +177,6 @@ func reason(err error) error {
 		return pe.Err
 	}
 	return err
-}
-
-// parse returns the root of the only YAML document in data. It reports invalid data. It returns nil if data is invalid or has no
-// document.
-func (l *loader) parse(data []byte) *yaml.Node {
-	if line, what := invalidByte(data); what != "" {
-		l.problems.reportAtLine(line, "cannot parse YAML: %s", what)
-		return nil
-	}
-	if line := lineOfTooManyValues(data); line > 0 {
-		l.problems.reportAtLine(line, "cannot read more than %d values; remove what is not needed here", maxValues)
-		return nil
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc, second yaml.Node
-	if err := dec.Decode(&doc); err != nil {
-		if !errors.Is(err, io.EOF) {
-			l.syntax(data, err)
-		}
-		return nil
-	}
-	if err := dec.Decode(&second); err == nil {
-		l.problems.reportAtLine(second.Line, "cannot read a second document; one file is one configuration")
-	} else if !errors.Is(err, io.EOF) {
-		l.syntax(data, err)
-	}
-	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
-		return nil
-	}
-	if line := lineOfTooManyAliases(&doc); line > 0 {
-		l.problems.reportAtLine(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
-		return nil
-	}
-	return doc.Content[0]
-}
-
-// syntax reports err, an error from the YAML library. The text of err is "yaml: line N: reason", or has no line.
-func (l *loader) syntax(data []byte, err error) {
-	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
-	line := 0
-	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
-		_, msg, _ = strings.Cut(msg, ": ")
-	}
-	line = cmp.Or(brokenLine(data), line)
-	l.problems.reportAtLine(line, "cannot parse YAML: %s%s", msg, yamlErrorHint(data, line, msg))
 }
 
 func (l *loader) warn(format string, args ...any) {
@@ -362,7 +317,7 @@ func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 func Text(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), env: env}
 	text, err := l.read("")
-	if err != nil || l.doubt != nil || lineOfTooManyValues(text) > 0 {
+	if err != nil || l.doubt != nil || yamltext.LineOfTooManyValues(text) > 0 {
 		return nil
 	}
 	return text

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/cronspec"
+	"hinit/internal/nearest"
 )
 
 // Need is a dependency of a service or a gateway on another service. Its start waits until the other service is in a given state.
@@ -184,7 +185,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 		}
 		switch {
 		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
-			if near := Nearest(e.key, names); near != "" {
+			if near := nearest.Word(e.key, names); near != "" {
 				d.reportUnknownKey(e.line, within, e.key, names, nil)
 				continue
 			}
@@ -319,8 +320,8 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
-	case Nearest(name, sortedKeys(l.cfg.Services)) != "":
-		l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, Nearest(name, sortedKeys(l.cfg.Services)))
+	case nearest.Word(name, sortedKeys(l.cfg.Services)) != "":
+		l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, nearest.Word(name, sortedKeys(l.cfg.Services)))
 	default:
 		way := "; a gateway is called gateway-NAME"
 		if l.plain {

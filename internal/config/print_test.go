@@ -141,23 +141,3 @@ func TestFormatDuration(t *testing.T) {
 		}
 	}
 }
-
-func TestNearest(t *testing.T) {
-	for _, tt := range []struct {
-		word string
-		from []string
-		want string
-	}{
-		{"inital", []string{"max", "initial"}, "initial"},
-		{"grcae", []string{"grace"}, "grace"}, // neighbours swapped
-		{"x", []string{"home"}, ""},
-		{"completely", []string{"different"}, ""},
-		{"", []string{"ab"}, "ab"},
-		{"max", []string{"mix", "max"}, "max"},
-		{"mox", []string{"mix", "max"}, "mix"},
-	} {
-		if got := Nearest(tt.word, tt.from); got != tt.want {
-			t.Errorf("Nearest(%q, %q) = %q, want %q", tt.word, tt.from, got, tt.want)
-		}
-	}
-}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"hinit/internal/nearest"
 )
 
 // The placeholders of templates. The struct tag "fill" says which of them a key may use.
@@ -103,7 +105,7 @@ func checkTemplate(s string, known []string) string {
 			return "", false
 		}
 		braced := strings.Fields("{" + strings.Join(known, "} {") + "}")
-		if near := Nearest("{"+name+"}", braced); near != "" {
+		if near := nearest.Word("{"+name+"}", braced); near != "" {
 			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean %s?", name, near)
 		} else {
 			problem = fmt.Sprintf("unknown placeholder {%s}; known here: %s; write {{%s}} for the text itself",

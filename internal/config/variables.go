@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"hinit/internal/nearest"
 )
 
 // nonKeyVariables are hinit's variables that set no key of the configuration, without the prefix HINIT_
@@ -33,7 +35,7 @@ func UnknownVariables(environ []string) (warnings []string) {
 			continue
 		}
 		warning := fmt.Sprintf("%s has no effect: hinit knows no such variable", name)
-		if near := Nearest(own, known); near != "" {
+		if near := nearest.Word(own, known); near != "" {
 			warning += "; did you mean " + prefix + near + "?"
 		}
 		warnings = append(warnings, warning)

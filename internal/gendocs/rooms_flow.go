@@ -36,7 +36,7 @@ var parts = []struct {
 	rooms []string
 }{
 	{"The container starts", []string{
-		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/cpulist", "internal/lease", "internal/boot",
+		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/yamltext", "internal/cpulist", "internal/lease", "internal/boot",
 		"internal/volume",
 	}},
 	{"Profiles become services", []string{
@@ -58,7 +58,7 @@ var parts = []struct {
 	{"The task board", []string{"cmd/hinit-kanban", "kanban"}},
 	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
 	{"Below all", []string{
-		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty",
+		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty", "internal/nearest",
 		"internal/faultinject", "internal/version", "internal/testkit", "internal/testproc",
 	}},
 }

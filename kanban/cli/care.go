@@ -15,7 +15,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
+	"hinit/internal/nearest"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/kanban"
@@ -150,7 +150,7 @@ func (x *examination) assignees(context.Context) error {
 	}
 	for who, ids := range strangers {
 		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + who
-		if near := config.Nearest(who, profiles.List()); near != "" {
+		if near := nearest.Word(who, profiles.List()); near != "" {
 			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
 		}
 		x.findings.Warning("assignee", "%s: %q is no profile; %s", firstOf(ids), who, hint)

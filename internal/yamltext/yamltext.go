@@ -1,0 +1,216 @@
+// Package yamltext parses the YAML text of a configuration, whose size is limited. It finds the line of a mistake more precisely
+// than the YAML library does, and adds the usual cause. It owns no goroutine.
+package yamltext
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Fault is a mistake in a text. Message is a single line.
+type Fault struct {
+	Line    int // 0 if the line is unknown
+	Message string
+}
+
+func faultAt(line int, format string, args ...any) []Fault {
+	return []Fault{{line, fmt.Sprintf(format, args...)}}
+}
+
+// Parse returns the root of the only YAML document in data. The root is nil if data is invalid or has no document.
+func Parse(data []byte) (root *yaml.Node, faults []Fault) {
+	if line, what := invalidByte(data); what != "" {
+		return nil, faultAt(line, "cannot parse YAML: %s", what)
+	}
+	if line := LineOfTooManyValues(data); line > 0 {
+		return nil, faultAt(line, "cannot read more than %d values; remove what is not needed here", maxValues)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, syntaxFault(data, err)
+	}
+	if err := dec.Decode(&second); err == nil {
+		faults = faultAt(second.Line, "cannot read a second document; one file is one configuration")
+	} else if !errors.Is(err, io.EOF) {
+		faults = syntaxFault(data, err)
+	}
+	if line := lineOfTooManyAliases(&doc); line > 0 {
+		tooMany := faultAt(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
+		return nil, append(faults, tooMany...)
+	}
+	return doc.Content[0], faults
+}
+
+// syntaxFault describes err, an error from the YAML library. The text of err is "yaml: line N: reason", or has no line.
+func syntaxFault(data []byte, err error) []Fault {
+	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
+	line := 0
+	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
+		_, msg, _ = strings.Cut(msg, ": ")
+	}
+	line = cmp.Or(brokenLine(data), line)
+	return faultAt(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
+}
+
+// hint returns a hint to append to an error message. msg is the message from the YAML library about a line of data. The
+// hint is the usual cause of msg, or "" if the cause is unknown.
+func hint(data []byte, line int, msg string) string {
+	switch {
+	case strings.Contains(msg, "mapping values are not allowed"):
+		return "; " + missingColon(data, line)
+	case strings.Contains(msg, "did not find expected key"):
+		return "; is the line indented as those of the same level?"
+	case strings.Contains(msg, "cannot start any token"):
+		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
+	case strings.Contains(msg, "could not find expected ':'"):
+		return "; a key is followed by a colon and a space"
+	case strings.Contains(msg, "unknown anchor"):
+		return "; quote a text that begins with *"
+	case strings.Contains(msg, "unexpected end of stream"), strings.Contains(msg, "did not find expected ','"):
+		return "; is a quote, a bracket or a brace left open?"
+	case strings.Contains(msg, "<document start>"):
+		return "; the mapping has ended before this line; remove it, or write it as a key below the others"
+	case strings.Contains(msg, "incompatible YAML document"):
+		return "; remove the line with %YAML"
+	}
+	return ""
+}
+
+// missingColon returns the usual cause of the message "mapping values are not allowed" about a line. Often the line before it
+// lacks a colon, or the space after a colon.
+func missingColon(data []byte, line int) string {
+	glued := regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`)
+	lines := bytes.Split(data, []byte("\n"))
+	n, before := min(line-1, len(lines)), ""
+	for ; n > 0 && (before == "" || before[0] == '#'); n-- {
+		before = strings.TrimSpace(string(lines[n-1]))
+	}
+	switch {
+	case glued.MatchString(before):
+		return fmt.Sprintf("line %d needs a space after its colon", n+1)
+	case before != "" && before[0] != '#' && !strings.Contains(before, ":"):
+		return fmt.Sprintf("line %d needs a colon at its end", n+1)
+	case line >= 1 && line <= len(lines) && bytes.Count(lines[line-1], []byte(": ")) > 1 && !bytes.Contains(lines[line-1], []byte("{")):
+		return "quote a value that has a colon and a space in it"
+	}
+	return "is the line indented as those of the same level?"
+}
+
+// invalidByte describes the first byte of data that is invalid in a YAML file, or returns "". The YAML library reports such a
+// byte without its line and column. A file in UTF-16 is left to the library, which reports it well.
+func invalidByte(data []byte) (line int, what string) {
+	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
+		return 0, ""
+	}
+	line, column := 1, 1
+	for rest := data; len(rest) > 0; column++ {
+		r, n := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return line, fmt.Sprintf("the byte 0x%02x in column %d is no UTF-8; save the file as UTF-8", rest[0], column)
+		case r == '\n':
+			line, column = line+1, 0
+		case r < ' ' && r != '\t' && r != '\r', r >= 0x7f && r < 0xa0 && r != 0x85:
+			return line, fmt.Sprintf("the character %U in column %d is a control character, which YAML doesn't allow", r, column)
+		}
+		rest = rest[n:]
+	}
+	return 0, ""
+}
+
+// maxSearchLines and maxSearchBytes limit the files in which hinit searches for a mistake line by line. The search parses the
+// file once for each line.
+const (
+	maxSearchLines = 500
+	maxSearchBytes = 64 << 10
+)
+
+// brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
+// the YAML library itself reports the line where the mapping begins, which is less helpful. brokenLine returns 0 if data is too
+// long for the search.
+func brokenLine(data []byte) int {
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	if len(lines) > maxSearchLines || len(data) > maxSearchBytes {
+		return 0
+	}
+	end := len(data)
+	for n := len(lines); n > 0; n-- {
+		end -= len(lines[n-1])
+		if parses(data[:end]) {
+			return n
+		}
+	}
+	return 1
+}
+
+func parses(data []byte) bool {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var doc yaml.Node
+		if err := dec.Decode(&doc); err != nil {
+			return errors.Is(err, io.EOF)
+		}
+	}
+}
+
+// maxValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
+// refers to, because each of them is decoded. Without this limit, a file of a megabyte with aliases could decode to more values
+// than fit into memory.
+const maxValues = 100_000
+
+// textBytesPerValue is the number of bytes of a text that count as one additional value.
+const textBytesPerValue = 16
+
+// LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the text is parsed,
+// because the parser needs about 200 bytes for each value.
+func LineOfTooManyValues(data []byte) (line int) {
+	separators := 0
+	for i, c := range data {
+		if strings.IndexByte(",:\n[{", c) >= 0 {
+			separators++
+		}
+		if separators > 4*maxValues { // each value has at most four separators
+			return 1 + bytes.Count(data[:i], []byte("\n"))
+		}
+	}
+	return 0
+}
+
+// lineOfTooManyAliases returns the line of the alias with the most values, if a document with its aliases expanded exceeds
+// maxValues. Otherwise it returns 0.
+func lineOfTooManyAliases(doc *yaml.Node) (line int) {
+	counts, most := make(map[*yaml.Node]int), 0
+	var count func(n *yaml.Node) int // a count above maxValues is not exact
+	count = func(n *yaml.Node) int {
+		if total, known := counts[n]; known {
+			return total
+		}
+		counts[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
+		total := 1 + len(n.Value)/textBytesPerValue
+		if n.Kind == yaml.AliasNode && n.Alias != nil {
+			if total = count(n.Alias); total > most {
+				most, line = total, n.Line
+			}
+		}
+		for _, child := range n.Content {
+			total = min(total+count(child), maxValues+1)
+		}
+		counts[n] = total
+		return total
+	}
+	if count(doc) <= maxValues {
+		return 0
+	}
+	return max(line, 1)
+}

@@ -1,0 +1,33 @@
+package yamltext
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"a: b\n":                          "",
+		"a: b\n---\nc: d\n":               "[{2 cannot read a second document; one file is one configuration}]",
+		"a: b\nc: \xff\n":                 "[{2 cannot parse YAML: the byte 0xff in column 4 is no UTF-8; save the file as UTF-8}]",
+		"a:b\nc: d\n":                     "[{2 cannot parse YAML: mapping values are not allowed in this context; line 1 needs a space after its colon}]",
+		"a: *b\n":                         "[{1 cannot parse YAML: unknown anchor 'b' referenced; quote a text that begins with *}]",
+		strings.Repeat("a,", 500_000):     "[{1 cannot read more than 100000 values; remove what is not needed here}]",
+		"a: &a [*a]\nb: [*a, *a, *a]\n":   "[{1 cannot read more than 100000 values, and with its aliases (*name) the file has more; write out what is needed}]",
+		"a:\n" + strings.Repeat(" ", 100): "",
+	} {
+		root, faults := Parse([]byte(text))
+		got := ""
+		if len(faults) > 0 {
+			got = fmt.Sprint(faults)
+		}
+		if got != want {
+			t.Errorf("%.40q: got %s, want %s", text, got, want)
+		}
+		if strings.HasPrefix(text, "a: b") && root == nil && !strings.Contains(text, "\xff") {
+			t.Errorf("%.40q has no root", text)
+		}
+	}
+}
