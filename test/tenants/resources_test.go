@@ -239,7 +239,7 @@ func takeMemory(f field) (func(), error) {
 		return nil, err
 	}
 	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
-	for ; ; time.Sleep(50 * time.Millisecond) { //nolint:forbidigo // the kernel announces no such size
+	for ; ; time.Sleep(50 * time.Millisecond) { // the kernel announces no such size
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
 		if err != nil || strings.Contains(string(text), "zombie") {
 			release()
