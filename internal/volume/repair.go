@@ -274,7 +274,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		if r.walk.RefuseLinked {
 			_, _ = all.Chmod(name, privateMode) // ignore errors: the walk has already reported that it could not change the home
 			if homes[name] != r.walk.To.UID {
-				_ = recordNameIn(all, name, r.walk.To.UID) // without a record, commands ask for --uid
+				_ = RecordName(all, name, r.walk.To.UID) // without a record, commands ask for --uid
 			}
 		}
 	}

@@ -79,9 +79,9 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 }
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
-// directory of the homes; it may act with the agent's identity. The argument last is the profile that gives way if several homes
-// have the same owner. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed meanwhile: it
-// could seem to be two homes with the same owner.
+// directory of the homes; it may act with the agent's identity. The argument last is the profile that gives way if several
+// homes have the same owner. It gets a uid even if it has no home. A directory with more than [fsutil.MaxNames] names is an
+// error. So is a home that is renamed meanwhile: it could seem to be two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	type inode struct{ dev, ino uint64 }
@@ -107,8 +107,12 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	if err = cmp.Or(err, wrong); err != nil {
 		return nil, nil, err
 	}
+	wanted := maps.Clone(homes)
+	if last != "" {
+		wanted[last] += 0 // the profile may have no home yet
+	}
 	outside, _ := OwnersOutside(o)
-	return assignUIDs(o.Tenants, homes, last, func(uid uint32) bool { return outside[uid] || reserved(uid) }), homes, nil
+	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || reserved(uid) }), homes, nil
 }
 
 // OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning about
@@ -173,33 +177,30 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
 		return err
 	}
-	return recordNameIn(d, profile, to.UID)
+	return RecordName(d, profile, to.UID)
 }
 
-func recordNameIn(d *fsutil.Dir, profile string, uid uint32) error {
-	home, err := d.Sub(profile)
-	if err != nil {
-		return err
-	}
-	return errors.Join(RecordName(home, profile, uid), home.Close())
-}
-
-// nameFile is the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The agent's
-// user can rename the home, but it can't write this file.
+// nameFile is the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The
+// agent's user can rename the home, but it can't write this file.
 const nameFile = ".hinit-profile"
 
 // as returns the actor of a tenant's user.
 func as(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
 
-// RecordName records that hinit has given an open home to the user uid for the profile with this name. It acts as this user, so it
-// can't write into the home of another one.
-func RecordName(home *fsutil.Dir, profile string, uid uint32) error {
-	return as(uid).Do(func() error { return home.Replace(nameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) })
+// RecordName records that hinit has given the home called profile in d to the user uid, for the profile with this name. It acts
+// as this user, so it can't write into the home of another one.
+func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
+	home, err := d.Sub(profile)
+	if err != nil {
+		return err
+	}
+	write := func() error { return home.Replace(nameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) }
+	return errors.Join(as(uid).Do(write), home.Close())
 }
 
-// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If
-// expected is 0, OpenHome also refuses the home of a tenant's user who did not get the home under this name. It may be the home of
-// another profile, which the agent's user has renamed. The error advises the command, with --uid.
+// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an
+// error. If expected is 0, OpenHome also refuses the home of a tenant's user who did not get the home under this name. It may
+// be the home of another profile, which the agent's user has renamed. The error advises the command, with --uid.
 func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
 	if home, err = d.Sub(profile); err != nil {
 		return nil, 0, err

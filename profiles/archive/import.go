@@ -24,12 +24,16 @@ const ImportPrefix = ".import-"
 // that a later import can continue.
 var ErrInterrupted = errors.New("the stream ended early")
 
+// ErrSwap means that a file system has no RENAME_EXCHANGE.
+var ErrSwap = errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
+
 // Import describes a profile to create from an archive. Set its fields and call Run.
 type Import struct {
 	Dir                 string       // directory that contains the homes of profiles; created if missing
 	Name                string       // name of the new profile
 	Marker              string       // name of the file that every profile must have; "" for no such file
 	Replace             bool         // an existing profile may be replaced; Ready must stop its gateway
+	Exists              bool         // there is a profile of this name elsewhere, which the caller replaces after Run
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
 	Links               bool         // allow symbolic links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
@@ -182,10 +186,10 @@ func (u *unpacking) readHead(start io.Reader) error {
 func (u *unpacking) checkTarget() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
-	case !u.Replace || !info.IsDir():
+	case err != nil && !u.Exists:
+	case !u.Replace || err == nil && !info.IsDir():
 		return errors.New("there is a profile or a file of that name; delete it, or replace the profile with --replace")
 	case !u.head.Secrets && !u.AllowWithoutSecrets:
 		return errors.New("the archive has no secrets, and those of the profile would be lost: export with --secrets, or add --without-secrets")
@@ -317,7 +321,7 @@ func (u *unpacking) commit(home string) error {
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, home, unix.AT_FDCWD, at, flags)
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
-		return errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
+		return ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
 		err = os.Rename(home, at) // a plain rename can replace only an empty directory
 	}

@@ -61,7 +61,6 @@ type archiver struct {
 	startsGateway, printsOffset bool
 	head                        archive.Head // description of the archive, at the archive's beginning
 	sum                         string
-	finish                      func(failed error) error // ends the replacement of a home, see setAside; may be nil
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.
@@ -301,7 +300,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	a.prepareImport(name)
 	if a.printsOffset {
 		snapshot, at := "", int64(0)
-		err := a.agent.Actor.Do(func() (err error) {
+		err := a.runImport(func() (err error) {
 			snapshot, at, err = a.im.InterruptedAt()
 			return err
 		})
@@ -359,11 +358,13 @@ func (a *archiver) prepareImport(name string) {
 	a.im.Ready = func() error {
 		return asProcessUser(func() error {
 			_, there, err := a.exists(name)
-			if there {
-				_, err = a.stopGateway(name)
+			if !there {
+				return err
 			}
-			if err == nil && there {
-				a.finish, err = a.setAside(name)
+			home, _, err := a.openHome(name, 0)
+			if err == nil {
+				_, err = a.stopGateway(name)
+				err = errors.Join(err, home.Close())
 			}
 			return err
 		})
@@ -373,17 +374,10 @@ func (a *archiver) prepareImport(name string) {
 // readArchive creates a profile from the archive that it reads from in. Then it makes the init read the profiles again, and
 // starts the gateway if --start was given.
 func (a *archiver) readArchive(in io.Reader) error {
-	err := a.agent.Actor.Do(func() (err error) {
+	err := a.runImport(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
-	if a.finish != nil {
-		err = a.finish(err)
-	}
-	// PID 1 gives a new profile its own user, but not a profile that was replaced
-	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
-		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false, 0)
-	}
 	if err == nil && a.cl != nil {
 		err = a.cl.Rescan(context.Background())
 	}

@@ -4,10 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/boot"
@@ -17,6 +21,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
 	"hinit/internal/volume"
+	"hinit/profiles/archive"
 )
 
 // homeMove describes how the owner of a profile's home changes, or would change.
@@ -146,54 +151,154 @@ func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner u
 		return nil, 0, err
 	}
 	defer homes.Close()
-	return volume.OpenHome(m.agent.WithTenants(m.cfg).Tenants, homes, name, expected, "profile delete")
+	return volume.OpenHome(m.options().Tenants, homes, name, expected, "profile delete")
+}
+
+// options returns the options for changes of homes.
+func (m *manager) options() boot.Options {
+	return boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 }
 
 // isTenant reports whether a uid is in the range for users of profiles.
-func (m *manager) isTenant(uid uint32) bool { return m.agent.WithTenants(m.cfg).Tenants.HasUID(uid) }
+func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
-// emptyHome removes everything except the marker from an open home that belongs to a user of isolation.uids, as this user. Then
-// it gives the home to the agent's user, who can remove the home then, but has read no file in it. A home of another user stays
-// as it is. An interrupted command can be repeated, because the marker is left.
-func (m *manager) emptyHome(home *fsutil.Dir, owner uint32) error {
-	if !m.isTenant(owner) {
-		return nil
+// emptyHome removes everything except the file called keep from an open home, as the owner of the home.
+func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep string) (err error) {
+	actor := m.agent.Actor
+	if m.isTenant(owner) {
+		actor = fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
+		to := fsutil.Owner{UID: owner, GID: owner, Keep: m.isTenant}
+		err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	}
-	to := fsutil.Owner{UID: owner, GID: owner, Keep: m.isTenant}
-	err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {
-		if e.Name() != m.store.Marker() {
-			err = cmp.Or(err, fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner}).Do(func() error { return home.RemoveAll(e.Name()) }))
+		if e.Name() != keep {
+			err = cmp.Or(err, actor.Do(func() error { return home.RemoveAll(e.Name()) }))
 		}
 	}
 	if more && err == nil {
-		return m.emptyHome(home, owner)
-	}
-	if err == nil {
-		_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
+		return m.emptyHome(home, owner, keep)
 	}
 	return err
 }
 
-// setAside renames a home that an import replaces, if the home belongs to a user of isolation.uids. The import runs as the
-// agent's user, and this user can rename such a home, but not replace it. If the import fails, finish renames the home back.
-// Otherwise finish removes the home.
-func (a *archiver) setAside(name string) (finish func(failed error) error, err error) {
-	home, owner, err := a.openHome(name, 0)
-	if err != nil || !a.isTenant(owner) {
-		return nil, err
+// privateImport is the directory of an import beside the homes, which only the owner of the new home can enter.
+type privateImport struct {
+	*archiver
+
+	options    boot.Options
+	homesFD    int // the directory homes
+	homes, dir *fsutil.Dir
+	file       *os.File // the directory dir, locked
+	uid        uint32   // owner of the new home
+	hasRest    bool     // an interrupted import has left files
+}
+
+// runImport calls run, which imports a profile, or reads where an interrupted import continues. Where profiles have users of
+// their own, run acts as the owner of the new home, in a directory that no other user can enter. Then root renames the home. So
+// no other user can read or change the files.
+func (a *archiver) runImport(run func() error) (err error) {
+	p := privateImport{archiver: a, options: a.options(), uid: a.agent.User.UID}
+	if !p.options.Tenants.On {
+		return a.agent.Actor.Do(run)
 	}
-	old, at := boot.ProfilesDir+"/.replaced-"+name, boot.ProfilesDir+"/"+name
-	inVolume := func(change func(d *fsutil.Dir) error) error {
-		return a.store.WithHome(name, func(d *fsutil.Dir, _ string) error { return change(d) })
+	owner, rel := a.agent.Actor, archive.ImportPrefix+a.im.Name
+	if err = owner.Do(func() error { return os.MkdirAll(a.im.Dir, 0o755) }); err == nil {
+		p.homesFD, err = fsutil.OpenForRoot(a.im.Dir) // open until the command ends
 	}
-	finish = func(failed error) error {
-		if failed != nil {
-			return errors.Join(failed, inVolume(func(d *fsutil.Dir) error { return d.Rename(old, at) }))
+	if err == nil {
+		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
+	}
+	if err == nil && p.options.Tenants.Includes(a.im.Name) {
+		var tenants map[string]uint32
+		tenants, _, err = volume.OwnersOf(p.options, p.homes, a.im.Name)
+		if p.uid = tenants[a.im.Name]; p.uid == 0 && err == nil {
+			err = errors.New("isolation.uids has no more uids; make the range larger")
 		}
-		return cmp.Or(a.emptyHome(home, owner), inVolume(func(d *fsutil.Dir) error { return d.RemoveAll(old) }))
+		owner = fsutil.NewActor(fsutil.Identity{UID: p.uid, GID: p.uid})
 	}
-	return finish, inVolume(func(d *fsutil.Dir) error { return d.Rename(at, old) })
+	if err == nil {
+		err = p.open(rel, owner.Identity())
+	}
+	if err != nil {
+		return err
+	}
+	a.im.Dir, a.im.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.Has(a.im.Name) == nil
+	if p.hasRest && a.im.From == 0 && !a.printsOffset {
+		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.im.Name))
+		err = p.empty()
+	}
+	if err == nil {
+		err = owner.Do(run)
+	}
+	if !a.printsOffset && !errors.Is(err, archive.ErrInterrupted) {
+		if err == nil {
+			err = p.install()
+		}
+		err = cmp.Or(err, p.empty())
+	}
+	_ = p.homes.Remove(rel) // fails if the directory has files, for a later import
+	return err
+}
+
+// open makes or opens the directory rel, and locks it. It refuses a directory of another user, who could read the archive.
+func (p *privateImport) open(rel string, to fsutil.Identity) (err error) {
+	if err = p.homes.Mkdir(rel, 0o700); err == nil {
+		p.dir, err = p.homes.Sub(rel)
+	}
+	if err != nil {
+		return err
+	}
+	files, _, listErr := p.dir.ReadSome("", 1)
+	p.hasRest = len(files) > 0
+	isNew := func(uid uint32) bool { return uid == 0 && !p.hasRest && listErr == nil }
+	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return !isNew(uid) }})
+	if err == nil {
+		p.file, err = p.dir.Lock(func(*os.File) error { return errors.New("another command is using it; wait until that ends") })
+	} else if errors.Is(err, fsutil.ErrKept) {
+		err = fmt.Errorf("%s belongs to uid %d, and not to the user of this profile, uid %d; remove it", rel, was, to.UID)
+	}
+	return err
+}
+
+// empty removes the contents of the directory. A home that was replaced may belong to another user.
+func (p *privateImport) empty() error {
+	old, owner, err := volume.OpenHome(p.options.Tenants, p.dir, p.im.Name, 0, "profile delete")
+	if owner == p.uid || errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	} else if err == nil {
+		err = p.emptyHome(old, owner, "")
+	}
+	if err != nil {
+		return err
+	}
+	return p.emptyHome(p.dir, p.uid, "")
+}
+
+// install renames the new home to its place. A home that is replaced gets into the directory by the same rename.
+func (p *privateImport) install() error {
+	name, mode, flags := p.im.Name, fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
+	if info, err := p.homes.Lstat(name); err == nil && p.im.Replace && info.IsDir() {
+		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
+		if _, _, err := volume.OpenHome(p.options.Tenants, p.homes, name, 0, "profile delete"); err != nil {
+			return err
+		}
+	}
+	home, err := p.dir.Sub(name)
+	if err == nil && p.isTenant(p.uid) {
+		mode, err = 0o700, volume.RecordName(p.dir, name, p.uid)
+	}
+	if err == nil {
+		_, err = home.Chmod("", mode)
+	}
+	if err == nil {
+		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
+	}
+	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
+		err = archive.ErrSwap
+	} else if errors.Is(err, unix.EINVAL) {
+		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // it can replace only an empty directory
+	}
+	return cmp.Or(err, unix.Syncfs(int(p.file.Fd())))
 }

@@ -20,6 +20,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/profiles/manage"
@@ -175,8 +176,15 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	if err := m.emptyHome(home, owner); err != nil {
-		return m.Failed(m.doing, err)
+	if m.isTenant(owner) {
+		// The agent's user can remove the home then, but has read no file in it. The marker is left, so that the command can be repeated.
+		err := m.emptyHome(home, owner, m.store.Marker())
+		if err == nil {
+			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
+		}
+		if err != nil {
+			return m.Failed(m.doing, err)
+		}
 	}
 	itself := func() error { return manage.Delete(m.store, name) }
 	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != cmdline.Done {
