@@ -24,6 +24,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/gateways"
 	"hinit/internal/registry"
+	"hinit/internal/testkit"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -67,8 +68,13 @@ func (h *host) look() seen {
 // newHost makes a host of a volume with the named profiles, and the Manager that knows them.
 func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
+	home, err := os.MkdirTemp("", "hinit-gateways-") //nolint:usetesting // its removal would fail while goroutines of the Manager still write
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { testkit.Until(t, "the volume is removed", func() bool { return os.RemoveAll(home) == nil }) })
 	h := &host{
-		t: t, home: t.TempDir(), cfg: new(config.Config), news: make(chan struct{}),
+		t: t, home: home, cfg: new(config.Config), news: make(chan struct{}),
 		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
 	}
 	h.cfg.Agent.Ready, h.cfg.Logs.Console = config.ReadyState, "raw"
