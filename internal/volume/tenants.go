@@ -85,16 +85,18 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	type inode struct{ dev, ino uint64 }
-	seen, inodes := 0, make(map[inode]bool)
+	seen, inodes, hidden := 0, make(map[inode]bool), make(map[uint32]bool)
 	var wrong error
 	err = d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.EachName("", func(name string, kind fs.FileMode) bool {
 			if seen++; seen > fsutil.MaxNames {
 				wrong = fsutil.ErrTooManyNames
-			} else if kind.IsDir() && !strings.HasPrefix(name, ".") {
+			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
-					if id := (inode{st.Dev, st.Ino}); inodes[id] {
+					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but a home that was renamed keeps its user
+						hidden[st.Uid] = true
+					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
 						inodes[id], homes[name] = true, st.Uid
@@ -112,7 +114,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 		wanted[last] += 0 // the profile may have no home yet
 	}
 	outside, _ := OwnersOutside(o)
-	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || reserved(uid) }), homes, nil
+	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
 }
 
 // OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning about
@@ -172,7 +174,7 @@ const privateMode = 0o700
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
-		w.Copied, w.TopMode = was, privateMode
+		w.Copied, w.TopMode, w.Mark = was, privateMode, nameFile
 	}
 	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
 		return err

@@ -226,3 +226,33 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 		t.Errorf("hinit doctor says %v", found)
 	}
 }
+
+// TestAProfileGotTheUserOfAHiddenHome: the agent's user hid the home of an isolated profile, in a directory with a dot, or with all
+// homes in the home of a new profile. Then the new profile got the uid of the hidden one, and could read its files.
+func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	homes := o.Home + "/profiles"
+	must(t, os.Rename(homes+"/coder", homes+"/.coder"))
+	write(t, homes+"/coder/SOUL.md", "a new profile of the same name")
+	give(t, homes+"/coder", agentUID)
+	bootTenants(t, o)
+	if got := uidOf(t, homes+"/coder"); got == uid || !o.Tenants.HasUID(uint32(got)) {
+		t.Errorf("beside a home with a dot: the new home is uid %d's, the hidden one uid %d's", got, uid)
+	}
+
+	o, said, uid := tenantVolume(t, true)
+	homes = o.Home + "/profiles"
+	write(t, o.Home+"/new/coder/SOUL.md", "a new profile of the same name")
+	give(t, o.Home+"/new", agentUID)
+	must(t, os.Rename(homes, o.Home+"/new/coder/hidden"))
+	must(t, os.Rename(o.Home+"/new", homes))
+	bootTenants(t, o)
+	if got := uidOf(t, homes+"/coder"); got != agentUID {
+		t.Errorf("around a hidden home: the new home is uid %d's, the hidden one uid %d's", got, uid)
+	}
+	wantOwner(t, homes+"/coder/hidden/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+	if !strings.Contains(said.text(), "this user already has a home") {
+		t.Errorf("the log has: %s", said.text())
+	}
+}

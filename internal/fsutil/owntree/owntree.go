@@ -30,6 +30,9 @@ const (
 	tempPrefix = ".hinit-copy-"
 )
 
+// ErrHome means that a tree contains a home of the user that it would be given to.
+var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
+
 // Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to Found; the other
 // fields count results.
 type Walk struct {
@@ -46,6 +49,9 @@ type Walk struct {
 	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
 	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
 	TopMode fs.FileMode
+	// Mark is the name of a file that each home of a user has, or "". If the top directory is another user's, and a file with
+	// this name and the owner w.To lies in the tree, Give changes nothing and returns [ErrHome].
+	Mark string
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool
 	From   uint32 // change only files of this uid; 0: files of any user
@@ -86,7 +92,8 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 // could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
-		switch st, err := fsutil.Fstat(fd); {
+		st, err := fsutil.Fstat(fd)
+		switch {
 		case err != nil:
 			return err
 		case w.Top != nil && st.Uid != *w.Top:
@@ -96,6 +103,9 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		}
 		if w.names = nil; w.RefuseLinked {
 			counting := Walk{To: w.To, Between: w.Between, counts: true, names: make(map[inode]uint64)}
+			if st.Uid != w.To.UID {
+				counting.Mark = w.Mark
+			}
 			counting.tree(in, fd, path, 1)
 			if counting.stop != nil {
 				return counting.stop
@@ -114,7 +124,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 				w.give(fd, st, path)
 			}
 		}
-		err := w.stop
+		err = w.stop
 		w.stop = nil
 		return err
 	})
@@ -176,6 +186,9 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.counts {
+		if err == nil && name == w.Mark && st.Uid == w.To.UID {
+			w.stop = ErrHome
+		}
 		if err == nil && st.Nlink > 1 {
 			w.names[inode{st.Dev, st.Ino}]++
 		}
