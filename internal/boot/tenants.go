@@ -13,21 +13,23 @@ import (
 type Tenants struct {
 	On   bool
 	UIDs config.UIDs     // the first id is the group of shared directories, the others are the tenants' users; set even if On is false
+	Not  uint32          // the agent's user, who is no tenant even if the range has its id
 	All  bool            // all profiles are tenants
 	Own  map[string]bool // profile → whether it is a tenant, for profiles that are configured individually
 }
 
 // TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners, or if the agent's uid or gid is in
-// the range for tenants. With the gid in the range, On is false but UIDs is set: homes that belong to tenants since an earlier
-// boot keep their owners.
+// the range for tenants. In the second case On is false but UIDs is set: homes that belong to tenants since an earlier boot keep
+// their owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
-	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Contains(agent.Identity().UID) {
+	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() {
 		return Tenants{}
 	}
-	if cfg.UIDRange().Contains(agent.Identity().GID) {
-		return Tenants{UIDs: cfg.UIDRange()}
+	uids, own := cfg.UIDRange(), agent.Identity()
+	if uids.Contains(own.UID) || uids.Contains(own.GID) {
+		return Tenants{UIDs: uids, Not: own.UID}
 	}
-	t := Tenants{On: true, UIDs: cfg.UIDRange(), All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}
+	t := Tenants{On: true, UIDs: uids, Not: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}
 	for name := range cfg.Profiles.Own {
 		t.Own[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
 	}
@@ -44,7 +46,9 @@ func (t Tenants) Includes(profile string) bool {
 }
 
 // HasUID reports whether a uid is in the range for tenants' users.
-func (t Tenants) HasUID(uid uint32) bool { return t.UIDs.Contains(uid) && uid != t.UIDs.First }
+func (t Tenants) HasUID(uid uint32) bool {
+	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.Not
+}
 
 // RenamedHome returns the warning about a home that belongs to a tenant's user although its profile is no tenant. hinit does
 // not change the owner by itself, because the agent could have renamed the home to get a tenant's files. The warning tells

@@ -69,13 +69,17 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for gid, on := range map[uint32]bool{10000: true, 20000: false, 20005: false} {
-		got := TenantsOf(cfg, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: gid}))
-		if got.On != on {
-			t.Errorf("agent.user 10000:%d: profiles have users of their own: %t", gid, got.On)
+	for _, c := range []struct {
+		agent fsutil.Identity
+		on    bool
+	}{{fsutil.Identity{UID: 10000, GID: 10000}, true}, {fsutil.Identity{UID: 10000, GID: 20000}, false}, {fsutil.Identity{UID: 10000, GID: 20005}, false}, {fsutil.Identity{UID: 20005, GID: 10000}, false}} {
+		agent := c.agent
+		got := TenantsOf(cfg, fsutil.NewActor(agent))
+		if got.On != c.on {
+			t.Errorf("agent.user %d:%d: profiles have users of their own: %t", agent.UID, agent.GID, got.On)
 		}
-		if !got.HasUID(20007) { // otherwise the boot gives the homes of tenants to the agent
-			t.Errorf("agent.user 10000:%d: the uid 20007 is no tenant's", gid)
+		if !got.HasUID(20007) || got.HasUID(agent.UID) { // otherwise the boot gives the homes of tenants to the agent
+			t.Errorf("agent.user %d:%d: the uid 20007 is a tenant's: %t, the agent's: %t", agent.UID, agent.GID, got.HasUID(20007), got.HasUID(agent.UID))
 		}
 	}
 }

@@ -261,7 +261,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	agents := r.walk.To
-	r.walk.Mark = nameFile
+	r.walk.Mark = NameFile
 	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
 	for _, name := range names {
 		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants, homes)

@@ -95,7 +95,8 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but a home that was renamed keeps its user
-						hidden[st.Uid] = true
+						_, err := d.Lstat(name + "/" + NameFile)
+						hidden[st.Uid] = hidden[st.Uid] || !errors.Is(err, fs.ErrNotExist) // without a record, it is no home but an import's directory
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
@@ -174,7 +175,7 @@ const privateMode = 0o700
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
-		w.Copied, w.TopMode, w.Mark = was, privateMode, nameFile
+		w.Copied, w.TopMode, w.Mark = was, privateMode, NameFile
 	}
 	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
 		return err
@@ -182,12 +183,18 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	return RecordName(d, profile, to.UID)
 }
 
-// nameFile is the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The
+// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The
 // agent's user can rename the home, but it can't write this file.
-const nameFile = ".hinit-profile"
+const NameFile = ".hinit-profile"
 
 // as returns the actor of a tenant's user.
 func as(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
+
+// IsHome reports whether an open directory is the home of a tenant, which has a record of its name.
+func IsHome(d *fsutil.Dir) bool {
+	_, err := d.Lstat(NameFile)
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 // RecordName records that hinit has given the home called profile in d to the user uid, for the profile with this name. It acts
 // as this user, so it can't write into the home of another one.
@@ -196,7 +203,7 @@ func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
 	if err != nil {
 		return err
 	}
-	write := func() error { return home.Replace(nameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) }
+	write := func() error { return home.Replace(NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) }
 	return errors.Join(as(uid).Do(write), home.Close())
 }
 
@@ -216,7 +223,7 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	case expected != 0 && uint32(expected) != uid:
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
-		_ = as(uid).Do(func() error { name, err = home.ReadFile(nameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
+		_ = as(uid).Do(func() error { name, err = home.ReadFile(NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
 		if err = nil; string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
 				"profile, which the agent's user has renamed; if it is the right one, use: hinit %s %s --uid %d", uid, command, profile, uid)

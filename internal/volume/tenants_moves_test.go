@@ -80,7 +80,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		must(t, os.RemoveAll(home+"/profiles/coder/"+nameFile)) // it was not there on the way out
+		must(t, os.RemoveAll(home+"/profiles/coder/"+NameFile)) // it was not there on the way out
 		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}
@@ -254,5 +254,21 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	wantOwner(t, homes+"/coder/hidden/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 	if !strings.Contains(said.text(), "this user already has a home") {
 		t.Errorf("the log has: %s", said.text())
+	}
+}
+
+// TestAHomeThatWasATenantsBeforeBecomesItAgain: the record of the first time counted as that of another home, and the move, which was
+// cut once, was refused for ever.
+func TestAHomeThatWasATenantsBeforeBecomesItAgain(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	home := o.Home + "/profiles/coder"
+	must(t, os.Chown(home, agentUID, agentUID)) // as a cut move leaves it
+	must(t, os.Chown(home+"/work", agentUID, agentUID))
+	bootTenants(t, o)
+	for _, path := range []string{home, home + "/work", home + "/.env"} {
+		if got := uidOf(t, path); got != uid {
+			t.Errorf("%s is uid %d's, not %d's", path, got, uid)
+		}
 	}
 }

@@ -61,6 +61,7 @@ type archiver struct {
 	startsGateway, printsOffset bool
 	head                        archive.Head // description of the archive, at the archive's beginning
 	sum                         string
+	wake                        func() error // starts the gateway that the import has stopped; nil if it has stopped none
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.
@@ -363,7 +364,7 @@ func (a *archiver) prepareImport(name string) {
 			}
 			home, _, err := a.openHome(name, 0)
 			if err == nil {
-				_, err = a.stopGateway(name)
+				a.wake, err = a.stopGateway(name)
 				err = errors.Join(err, home.Close())
 			}
 			return err
@@ -378,6 +379,9 @@ func (a *archiver) readArchive(in io.Reader) error {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
+	if err != nil && a.wake != nil {
+		err = errors.Join(err, a.wake())
+	}
 	if err == nil && a.cl != nil {
 		err = a.cl.Rescan(context.Background())
 	}

@@ -162,23 +162,23 @@ func (m *manager) options() boot.Options {
 // isTenant reports whether a uid is in the range for users of profiles.
 func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
-// emptyHome removes everything except the file called keep from an open home, as the owner of the home.
-func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep string) (err error) {
+// emptyHome removes everything except the files in keep from an open home, as the owner of the home.
+func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor := m.agent.Actor
 	if m.isTenant(owner) {
 		actor = fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
-		to := fsutil.Owner{UID: owner, GID: owner, Keep: m.isTenant}
-		err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	}
+	to := fsutil.Owner{UID: actor.Identity().UID, GID: actor.Identity().GID, Keep: m.isTenant}
+	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {
-		if e.Name() != keep {
+		if !slices.Contains(keep, e.Name()) {
 			err = cmp.Or(err, actor.Do(func() error { return home.RemoveAll(e.Name()) }))
 		}
 	}
 	if more && err == nil {
-		return m.emptyHome(home, owner, keep)
+		return m.emptyHome(home, owner, keep...)
 	}
 	return err
 }
@@ -190,21 +190,22 @@ type privateImport struct {
 	options    boot.Options
 	homesFD    int // the directory homes
 	homes, dir *fsutil.Dir
-	file       *os.File // the directory dir, locked
-	uid        uint32   // owner of the new home
-	hasRest    bool     // an interrupted import has left files
+	file       *os.File      // the directory dir, locked
+	owner      *fsutil.Actor // owner of the new home
+	uid        uint32        // the same, as a number
+	hasRest    bool          // an interrupted import has left files
 }
 
 // runImport calls run, which imports a profile, or reads where an interrupted import continues. Where profiles have users of
 // their own, run acts as the owner of the new home, in a directory that no other user can enter. Then root renames the home. So
 // no other user can read or change the files.
 func (a *archiver) runImport(run func() error) (err error) {
-	p := privateImport{archiver: a, options: a.options(), uid: a.agent.User.UID}
+	p := privateImport{archiver: a, options: a.options(), owner: a.agent.Actor, uid: a.agent.User.UID}
 	if !p.options.Tenants.On {
 		return a.agent.Actor.Do(run)
 	}
-	owner, rel := a.agent.Actor, archive.ImportPrefix+a.im.Name
-	if err = owner.Do(func() error { return os.MkdirAll(a.im.Dir, 0o755) }); err == nil {
+	rel := archive.ImportPrefix + a.im.Name
+	if err = p.owner.Do(func() error { return os.MkdirAll(a.im.Dir, 0o755) }); err == nil {
 		p.homesFD, err = fsutil.OpenForRoot(a.im.Dir) // open until the command ends
 	}
 	if err == nil {
@@ -216,10 +217,10 @@ func (a *archiver) runImport(run func() error) (err error) {
 		if p.uid = tenants[a.im.Name]; p.uid == 0 && err == nil {
 			err = errors.New("isolation.uids has no more uids; make the range larger")
 		}
-		owner = fsutil.NewActor(fsutil.Identity{UID: p.uid, GID: p.uid})
+		p.owner = fsutil.NewActor(fsutil.Identity{UID: p.uid, GID: p.uid})
 	}
 	if err == nil {
-		err = p.open(rel, owner.Identity())
+		err = p.open(rel, p.owner.Identity())
 	}
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 		err = p.empty()
 	}
 	if err == nil {
-		err = owner.Do(run)
+		err = p.owner.Do(run)
 	}
 	if !a.printsOffset && !errors.Is(err, archive.ErrInterrupted) {
 		if err == nil {
@@ -250,6 +251,9 @@ func (p *privateImport) open(rel string, to fsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
+	if volume.IsHome(p.dir) {
+		return fmt.Errorf("%s is the home of a profile, which the agent's user has renamed; give it its name back", rel)
+	}
 	files, _, listErr := p.dir.ReadSome("", 1)
 	p.hasRest = len(files) > 0
 	isNew := func(uid uint32) bool { return uid == 0 && !p.hasRest && listErr == nil }
@@ -268,32 +272,41 @@ func (p *privateImport) empty() error {
 	if owner == p.uid || errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	} else if err == nil {
-		err = p.emptyHome(old, owner, "")
+		err = p.emptyHome(old, owner)
 	}
 	if err != nil {
 		return err
 	}
-	return p.emptyHome(p.dir, p.uid, "")
+	return p.emptyHome(p.dir, p.uid)
 }
 
 // install renames the new home to its place. A home that is replaced gets into the directory by the same rename.
 func (p *privateImport) install() error {
-	name, mode, flags := p.im.Name, fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
+	name, mode, flags, replaced := p.im.Name, fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE), fs.FileInfo(nil)
 	if info, err := p.homes.Lstat(name); err == nil && p.im.Replace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
-		if _, _, err := volume.OpenHome(p.options.Tenants, p.homes, name, 0, "profile delete"); err != nil {
+		old, _, err := volume.OpenHome(p.options.Tenants, p.homes, name, 0, "profile delete")
+		if err != nil {
+			return err
+		}
+		defer old.Close()
+		if replaced, err = old.Lstat(""); err != nil {
 			return err
 		}
 	}
-	home, err := p.dir.Sub(name)
-	if err == nil && p.isTenant(p.uid) {
-		mode, err = 0o700, volume.RecordName(p.dir, name, p.uid)
+	if p.isTenant(p.uid) {
+		mode = 0o700
+		if err := volume.RecordName(p.dir, name, p.uid); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		_, err = home.Chmod("", mode)
-	}
+	// The owner of the directory can rename what is in it, so the mode is changed as this user.
+	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
+	}
+	if now, lookErr := p.dir.Lstat(name); err == nil && replaced != nil && (lookErr != nil || fsutil.Stat(now).Ino != fsutil.Stat(replaced).Ino) {
+		err = errors.Join(errors.New("another home got its name meanwhile"), unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags))
 	}
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		err = archive.ErrSwap

@@ -22,6 +22,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/volume"
 	"hinit/profiles"
 	"hinit/profiles/manage"
 )
@@ -177,8 +178,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		was = rows[0]
 	}
 	if m.isTenant(owner) {
-		// The agent's user can remove the home then, but has read no file in it. The marker is left, so that the command can be repeated.
-		err := m.emptyHome(home, owner, m.store.Marker())
+		// The agent's user can remove the home then, but has read no file in it. The marker and the record are left, so that the command can be repeated.
+		err := m.emptyHome(home, owner, m.store.Marker(), volume.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
 		}

@@ -50,7 +50,8 @@ type Walk struct {
 	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
 	TopMode fs.FileMode
 	// Mark is the name of a file that each home of a user has, or "". If the top directory is another user's, and a file with
-	// this name and the owner w.To lies in the tree, Give changes nothing and returns [ErrHome].
+	// this name and the owner w.To lies in a directory below it, the error is [ErrHome], and the top directory does not get
+	// its new owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
 	Mark string
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool
@@ -102,21 +103,18 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 			return fsutil.ErrKept
 		}
 		if w.names = nil; w.RefuseLinked {
-			counting := Walk{To: w.To, Between: w.Between, counts: true, names: make(map[inode]uint64)}
-			if st.Uid != w.To.UID {
-				counting.Mark = w.Mark
+			if w.names, err = w.count(in, fd, path, st); err != nil {
+				return err
 			}
-			counting.tree(in, fd, path, 1)
-			if counting.stop != nil {
-				return counting.stop
-			}
-			w.names = counting.names
 		}
 		failed := w.Failed
 		w.tree(in, fd, path, 1)
 		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
 			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
+				if _, w.stop = w.count(in, fd, path, st); w.stop != nil { // a home that the old owner has moved into the tree meanwhile
+					err = w.stop
+				}
 			}
 			if err != nil {
 				w.fail(path, st.Uid, err)
@@ -128,6 +126,16 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		w.stop = nil
 		return err
 	})
+}
+
+// count reads the tree, and returns the number of names of each file that has several. top is the status of the top directory.
+func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
+	counting := Walk{To: w.To, Between: w.Between, counts: true, names: make(map[inode]uint64)}
+	if top.Uid != w.To.UID {
+		counting.Mark = w.Mark
+	}
+	counting.tree(in, fd, path, 1)
+	return counting.names, counting.stop
 }
 
 func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
@@ -160,7 +168,7 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 		if mode.IsDir() {
 			w.directory(in, fd, name, path, depth)
 		} else {
-			w.file(in, fd, name, path)
+			w.file(in, fd, name, path, depth)
 		}
 		return w.stop == nil
 	})
@@ -183,10 +191,10 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 	}
 }
 
-func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
+func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.counts {
-		if err == nil && name == w.Mark && st.Uid == w.To.UID {
+		if err == nil && depth > 1 && name == w.Mark && st.Uid == w.To.UID {
 			w.stop = ErrHome
 		}
 		if err == nil && st.Nlink > 1 {

@@ -148,3 +148,30 @@ func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 		t.Errorf("%d names during the copy, then %v, %v", during, entries, err)
 	}
 }
+
+// TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen: the old owner moved the home of another profile into the tree after the walk had
+// looked for one, and the new owner, who has the uid of that home, could read it.
+func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
+	const mark = ".record"
+	for _, during := range []bool{false, true} {
+		d, home := linked(t, "file", func(*os.File) error { return nil })
+		hidden := filepath.Join(filepath.Dir(home), "hidden")
+		if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(hidden+"/"+mark, nil, 0o600), os.Chown(hidden, after, after), os.Chown(hidden+"/"+mark, after, after)); err != nil {
+			t.Fatal(err)
+		}
+		move := func() { _ = os.Rename(hidden, home+"/x") } // once
+		if !during {
+			move()
+		}
+		w := owntree.Walk{
+			To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, Copied: before, TopLast: true, TopMode: 0o700, Mark: mark,
+			Found: func(string, uint32, error) { move() },
+		}
+		err := w.Give(d, "home", false)
+		var st unix.Stat_t
+		if errors.Is(err, owntree.ErrHome) && unix.Stat(home, &st) == nil && st.Uid != after {
+			continue
+		}
+		t.Errorf("moved during the walk: %t: %v, and the home is uid %d's", during, err, st.Uid)
+	}
+}
