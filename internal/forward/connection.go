@@ -79,7 +79,12 @@ func (s *syslogSink) write(ctx context.Context, records []Record, repeat bool) e
 		m := encodeSyslog(s.host, &records[i])
 		if s.raw != nil {
 			data = append(fmt.Appendf(data, "%d ", len(m)), m...)
-		} else if _, err := conn.Write(bytes.ToValidUTF8(m[:min(len(m), maxDatagram)], nil)); err != nil {
+			continue
+		}
+		if len(m) > maxDatagram {
+			m = bytes.ToValidUTF8(m[:maxDatagram], nil)
+		}
+		if _, err := conn.Write(m); err != nil {
 			return err
 		}
 	}

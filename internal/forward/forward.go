@@ -76,7 +76,7 @@ type eventPosition struct {
 }
 
 const (
-	maxBatchRecords = 2000    // maximum number of records in a batch
+	maxBatchRecords = 2000    // a batch with this number of records takes no more lines; the events of one request may exceed it
 	maxBatchBytes   = 4 << 20 // maximum size of the text in a batch, in bytes
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
@@ -181,8 +181,12 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
-		f.owners[dir], parents[filepath.Dir(dir)] = owner{s.Name, s.Profile}, true
-		if _, known := f.now.Logs[dir]; !known && !slices.Contains(f.Except, s.Name) {
+		f.owners[dir] = owner{s.Name, s.Profile}
+		if slices.Contains(f.Except, s.Name) {
+			continue
+		}
+		parents[filepath.Dir(dir)] = true
+		if _, known := f.now.Logs[dir]; !known {
 			f.now.Logs[dir] = position{}
 		}
 	}
@@ -199,7 +203,12 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			delete(f.reading, dir)
 			delete(f.now.Logs, dir)
 			f.dirty = true
-		case stop == nil && parents[filepath.Dir(dir)] && !slices.Contains(f.Except, f.owners[dir].service):
+		case slices.Contains(f.Except, f.owners[dir].service):
+			if stop != nil { // it was read under the name of its directory
+				stop()
+				delete(f.reading, dir)
+			}
+		case stop == nil && parents[filepath.Dir(dir)]:
 			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
 			f.reading[dir] = f.read(ctx, dir, at, as)
 		}
@@ -249,23 +258,23 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		cancel()
 		partial, accepted := errors.AsType[PartialError](err)
 		_, refused := errors.AsType[RefusedError](err)
+		left := min(partial.Refused, len(batch)) // records that the receiver leaves out
 		switch {
 		case refused && len(batch) > 1:
 			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
 		case refused:
 			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
-			partial.Refused = 1
-		case accepted && partial.Refused > 0:
-			f.Log.Error("the receiver has left records out", "records", partial.Refused, "of", len(batch), "error", err)
+			left = 1
+		case accepted && left > 0:
+			f.Log.Error("the receiver has left records out", "records", left, "of", len(batch), "error", err)
 		case accepted:
 			f.Log.Warn("the receiver warns", "warning", err)
 		case err == nil && failures > 0:
 			f.Log.Info("the receiver takes records again")
 		}
 		if refused || accepted || err == nil {
-			n := min(partial.Refused, len(batch))
-			counts.Sent += uint64(len(batch) - n)
-			counts.Refused += uint64(n)
+			counts.Sent += uint64(len(batch) - left)
+			counts.Refused += uint64(left)
 			return true
 		}
 		counts.Failures++

@@ -36,16 +36,23 @@ func TestMain(m *testing.M) {
 
 // fake is a hinit with one service, whose log a test writes.
 type fake struct {
-	dir    string
-	others []client.Service
-	mu     sync.Mutex
-	events []client.Event
+	asked   atomic.Int32
+	booting atomic.Bool // gateway-coder is not there yet
+	dir     string
+	others  []client.Service
+	mu      sync.Mutex
+	events  []client.Event
 }
 
 func (f *fake) Status(context.Context, ...string) (client.Status, error) {
-	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: append([]client.Service{
+	defer f.asked.Add(1)
+	services := append([]client.Service{
 		{Name: "gateway-coder", Profile: "coder", Log: f.dir + "/current"}, {Name: "hinit-forward", Log: f.dir + "/own/current"},
-	}, f.others...)}, nil
+	}, f.others...)
+	if f.booting.Load() {
+		services = services[1:]
+	}
+	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: services}, nil
 }
 
 func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.Event) error) error {
@@ -305,6 +312,32 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
 	stop()
 	if got := s.texts(KindLog); len(got) != 1 {
+		t.Errorf("sent %q", got)
+	}
+}
+
+// TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent: hinit did not know the service yet, so its log was read under the name of its
+// directory, and was sent for as long as the forwarder ran.
+func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
+	l, f := newLog(t)
+	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
+	s := &sink{}
+	l.write(1)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
+	stop()
+	f.booting.Store(true)
+	stop = running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
+	l.write(1)
+	testkit.Until(t, "a line under the name of the directory", func() bool { return len(s.texts(KindLog)) == 2 })
+	f.booting.Store(false)
+	asked := f.asked.Load()
+	testkit.Until(t, "hinit is asked again, and once more", func() bool { return f.asked.Load() >= asked+2 })
+	l.write(1)
+	asked = f.asked.Load()
+	testkit.Until(t, "the forwarder has had time to read", func() bool { return f.asked.Load() > asked })
+	stop()
+	if got := s.texts(KindLog); len(got) != 2 {
 		t.Errorf("sent %q", got)
 	}
 }

@@ -28,7 +28,7 @@ type owner struct{ service, profile string }
 // is the position at which it begins, and as is the user whose rights it uses. The result ends the goroutine.
 func (f *Forwarder) read(ctx context.Context, dir string, from position, as *fsutil.Actor) (stop context.CancelFunc) {
 	ctx, stop = context.WithCancel(ctx)
-	log := f.Log.With("service", f.owners[dir].service)
+	log := f.Log.With("dir", dir)
 	f.readers.Go(func() {
 		defer guard.Catch("reading a log")
 		logged := ""
