@@ -109,12 +109,16 @@ func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 
 func (d *decoder) decodeAction(n *yaml.Node, key string) (a Action, ok bool) {
 	a = NewAction()
-	switch ok = decodeItem(d, n, key, `an action such as {exec: [notify]} or {webhook: "https://example.org/hooks/1"}`, Keys[Action](), &a); {
-	case !ok:
+	if !decodeItem(d, n, key, `an action such as {exec: [notify]} or {webhook: "https://example.org/hooks/1"}`, Keys[Action](), &a) {
+		return a, false
+	}
+	switch {
 	case (a.Exec == nil) == (a.Webhook == ""):
 		d.problems.reportAtLine(n.Line, "cannot use %s: an action has either exec or webhook", key)
+		return a, false
 	case a.Exec != nil && a.SecretFile != "":
 		d.problems.reportAtLine(n.Line, "cannot use %s: secret_file is for a webhook; remove it", key)
+		return a, false
 	}
-	return a, ok
+	return a, true
 }

@@ -123,8 +123,8 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 			continue
 		}
 		i := slices.IndexFunc(schema, func(k Key) bool {
-			isShort := k.Short && isWord(e.value) && strings.HasPrefix(k.Path, path+".") // a text in place of the mapping
-			return k.Path == path || isShort
+			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a text in place of the mapping
+			return k.Path == path || isShort && slices.Contains(names, e.key)
 		})
 		switch {
 		case i >= 0:
@@ -325,4 +325,9 @@ func article(what string) string {
 }
 
 // join returns the path of a key in the mapping at path, which is "" for the document.
-func join(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

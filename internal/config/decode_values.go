@@ -141,10 +141,10 @@ func decodeItem[T any](d *decoder, n *yaml.Node, key, example string, keys []Key
 
 func (d *decoder) decodeHook(n *yaml.Node, key string) (h Hook, ok bool) {
 	h = NewHook()
-	if decodeItem(d, n, key, "a hook such as {command: [\"sync\"]}", Keys[Hook](), &h) && h.Command == nil {
+	if ok = decodeItem(d, n, key, "a hook such as {command: [\"sync\"]}", Keys[Hook](), &h); ok && h.Command == nil {
 		d.problems.reportAtLine(n.Line, "cannot use %s: its command is missing", key)
 	}
-	return h, true
+	return h, ok
 }
 
 func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {

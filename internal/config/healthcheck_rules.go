@@ -81,8 +81,8 @@ func isPort(s string) bool {
 
 // portKind accepts a number, or a template whose placeholder stands for a number.
 func portKind() kind {
-	isTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
-	return textKind("port", isTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
+	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
+	return textKind("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
 }
 
 func addressKind() kind {

@@ -209,7 +209,9 @@ func (l *loader) finish(doc *yaml.Node) {
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
-		h.Command, h.IfExists, h.Inputs = c.Expand(h.Command, nil), c.ExpandString(h.IfExists, nil), c.Expand(h.Inputs, nil)
+		h.Command = c.Expand(h.Command, nil)
+		h.IfExists = c.ExpandString(h.IfExists, nil)
+		h.Inputs = c.Expand(h.Inputs, nil)
 		if key := fmt.Sprintf("boot.hooks.%d.inputs", i); len(h.Inputs) > 0 && h.User != c.Agent.User {
 			l.problems.reportAtOrigin(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
 				"leave out the inputs, or user %q", key, h.User)
@@ -242,7 +244,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		value, set := l.lookup(k.Env)
-		if !set || k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
+		if k.Env == "" || !set || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
 		reason, at := "", k.At(l.cfg)

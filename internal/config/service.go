@@ -190,11 +190,11 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}
-	if _, set := l.lookup(s.EnabledBy); set && s.EnabledBy != "" {
-		if kind, _ := l.lookup(leaseVar); s.Name == LeaseName {
+	if _, set := l.lookup(s.EnabledBy); s.EnabledBy != "" && set {
+		s.Enabled = l.switchedOn(s.EnabledBy)
+		if s.Name == LeaseName {
+			kind, _ := l.lookup(leaseVar)
 			s.Enabled = !IsFalse(kind)
-		} else {
-			s.Enabled = l.switchedOn(s.EnabledBy)
 		}
 		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 	}
@@ -202,7 +202,9 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		l.refuseAgentPlaceholder(s, prefix)
 	}
 	l.finishChecks(s, prefix)
-	s.Command, s.Operation.StopCommand, s.EnvFile = c.Expand(s.Command, nil), c.Expand(s.Operation.StopCommand, nil), c.Expand(s.EnvFile, nil)
+	s.Command = c.Expand(s.Command, nil)
+	s.Operation.StopCommand = c.Expand(s.Operation.StopCommand, nil)
+	s.EnvFile = c.Expand(s.EnvFile, nil)
 	s.Cwd = filepath.Clean(c.ExpandString(s.Cwd, nil))
 	for name, value := range s.Env {
 		s.Env[name] = c.ExpandString(value, nil)

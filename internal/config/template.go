@@ -63,8 +63,12 @@ func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 func (c *Config) ExpandString(s string, vars map[string]string) string {
 	return scanTemplate(s, func(name string) (string, bool) {
 		value, known := vars[name]
-		if !known {
-			value, known = map[string]string{agentPlaceholder: c.Agent.Binary, homePlaceholder: c.Home}[name]
+		switch {
+		case known:
+		case name == agentPlaceholder:
+			return c.Agent.Binary, true
+		case name == homePlaceholder:
+			return c.Home, true
 		}
 		return value, known
 	})
@@ -104,12 +108,11 @@ func checkTemplate(s string, known []string) string {
 		if problem != "" || slices.Contains(known, name) {
 			return "", false
 		}
-		braced := strings.Fields("{" + strings.Join(known, "} {") + "}")
-		if near := nearest.Word("{"+name+"}", braced); near != "" {
-			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean %s?", name, near)
+		if near := nearest.Word(name, known); near != "" {
+			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean {%s}?", name, near)
 		} else {
 			problem = fmt.Sprintf("unknown placeholder {%s}; known here: %s; write {{%s}} for the text itself",
-				name, strings.Join(braced, ", "), name)
+				name, "{"+strings.Join(known, "}, {")+"}", name)
 		}
 		return "", false
 	})

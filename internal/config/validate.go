@@ -178,12 +178,17 @@ func durationKind(is string, ok func(time.Duration) bool) kind {
 // text form.
 func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
-		value := reflect.ValueOf(at).Elem() // an int or a float64
-		n := value.Convert(reflect.TypeFor[float64]()).Float()
+		var n float64
+		switch at := at.(type) {
+		case *int:
+			n = float64(*at)
+		case *float64:
+			n = *at
+		}
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
 		if !(n >= lo && n <= hi) { // false for NaN
-			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, value)
+			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
 		}
 		return ""
 	}}
@@ -200,8 +205,8 @@ func allowEmpty(k kind) kind {
 }
 
 func oneOf(words ...string) kind {
-	isWord := func(s string) bool { return slices.Contains(words, s) }
-	return textKind("`"+strings.Join(words, "`, `")+"`", isWord, "expected one of "+strings.Join(words, ", ")+", got %q")
+	isListed := func(s string) bool { return slices.Contains(words, s) }
+	return textKind("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
 // checkRestart looks for values of a restart policy that are valid alone but contradict each other. It returns a description of

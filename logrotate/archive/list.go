@@ -38,12 +38,12 @@ const maxAtOnce, maxListed = 1000, 11_000
 // one call. If the directory can't be read, the list is empty.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
-	isOther := func(name string) bool {
-		return !strings.HasSuffix(name, Packed+Partial) || !isArchive(strings.TrimSuffix(name, Packed+Partial))
-	}
-	partial := slices.DeleteFunc(slices.Clone(names), isOther)
-	for _, name := range partial[:min(len(partial), maxAtOnce)] {
-		_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
+	removed := 0
+	for _, name := range names {
+		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) && removed < maxAtOnce {
+			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
+			removed++
+		}
 	}
 	names = TrimPacked(archivesIn(names))
 	l.names, l.newest = slices.Clone(names[:min(len(names), maxListed)]), time.Time{}
