@@ -24,8 +24,7 @@ import (
 const (
 	usualLines  = 200
 	maxLines    = 2000
-	maxBytes    = 4 << 20 // maximum size of the text of the lines on one page
-	searchTime  = 4 * time.Second
+	maxBytes    = 4 << 20          // maximum size of the text of the lines on one page
 	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
 )
 
@@ -47,6 +46,9 @@ type logView struct {
 
 // logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
+
+// searchTime is how long a search may take; tests with the race detector raise it.
+var searchTime = 4 * time.Second
 
 // sinces are the periods that the form of the log search offers.
 var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
@@ -83,7 +85,8 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// parseMatch returns a log line in the form of the page, and whether the line matches the search.
+// parseMatch converts a log line to what the page shows. The result is reports whether the line matches the search. If it does
+// not match, out is empty.
 func (s *search) parseMatch(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
@@ -132,9 +135,11 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 	at, after, size, long := lineOf(r), 0, 0, false
 	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N), searchTime, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
-		for ; len(view.Lines) > view.N || size > maxBytes; view.Lines = view.Lines[1:] {
-			long, size = long || size > maxBytes, size-len(view.Lines[0].Text)
+		for len(view.Lines) > view.N || size > maxBytes {
+			long = long || size > maxBytes
+			size -= len(view.Lines[0].Text)
 			view.Lines[0] = logLine{} // release the text
+			view.Lines = view.Lines[1:]
 		}
 		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length and compare as texts
 			if after++; after > view.N/2 {

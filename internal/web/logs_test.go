@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/fsutil"
@@ -56,15 +57,17 @@ func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 // TestAnAgentWithHugeLinesMakesNoHugePage: lines of 16 KB made a page of a hundred megabytes in the memory of hinit-web.
 func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	dir := t.TempDir()
-	line := "2026-01-02 03:04:05.123456789  begin " + strings.Repeat("<", 15<<10) + "\n"
-	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 600)+"2026-01-02 03:04:06.123456789  the last one\n"), 0o600); err != nil {
+	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
+	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 290)+"2026-01-02 03:04:06.123456789  the last one\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	defer func(was time.Duration) { searchTime = was }(searchTime)
+	searchTime = time.Minute
 	v := coder()
 	v.Log = dir + "/current"
 	s := serve(t, Options{Hinit: newFake(v), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
 	code, page := s.do("GET", "/service/gateway-coder/log?n=2000", nil)
-	if lines := strings.Count(page, "  begin ") + strings.Count(page, ">begin "); code != http.StatusOK || len(page) > 6*maxBytes || lines < 100 {
+	if lines := strings.Count(page, "INFO begin "); code != http.StatusOK || len(page) > 6*maxBytes || lines < 100 {
 		t.Errorf("%d: %d bytes with %d lines", code, len(page), lines)
 	}
 	for _, want := range []string{"the last one", "The lines are too long for one page"} {
