@@ -2,7 +2,8 @@ package logrotate
 
 import "unicode/utf8"
 
-// format appends line, which comes from src and has no newline, to dst in the given mode. It adds a newline.
+// format appends line and a newline to dst. line has no newline at its end. In the mode JSON, format adds the time, the profile
+// of src and the stream. In the mode Prefixed, it adds only the profile.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:

@@ -27,7 +27,8 @@ type Topology struct {
 	limited bool // the multiplexing gateway serves only the profiles in allowed
 }
 
-// Vars returns the environment variables that tell a gateway which mode the operator has set.
+// Vars returns the environment variables that tell a gateway the operator's choice, see Set: one gateway for each profile, or one
+// for all. If the operator has chosen nothing, it returns nil.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:

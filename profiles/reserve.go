@@ -14,8 +14,8 @@ const (
 	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
 	// over these blocks.
 	reserveFile = ".hinit-reserve"
-	// reserveSize is the size of the reserve file in bytes. State files are usually smaller.
-	reserveSize = 8 << 10
+	// reserveFileSize is the size of the reserve file in bytes. State files are usually smaller.
+	reserveFileSize = 8 << 10
 )
 
 // isDiskFull reports whether an error means that the disk, or a quota on it, is full.
@@ -36,6 +36,6 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
-		_ = d.Replace(rel, make([]byte, reserveSize), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+		_ = d.Replace(rel, make([]byte, reserveFileSize), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
 	}
 }

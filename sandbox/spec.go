@@ -157,8 +157,8 @@ func (m *Manager) containerName(labels map[string]string) string {
 
 func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwardedVariables returns the values of the forwarded variables, from this process or, if it is empty there, from the
-// profile's .env. Variables that are empty in both are left out.
+// forwardedVariables returns the values of the variables that o.ForwardEnv names. If a variable is empty in this process, its
+// value comes from the profile's .env. A variable that is empty in both is left out.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
 		return nil // the service, which may run as root, must not read files of its callers

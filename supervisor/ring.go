@@ -77,8 +77,9 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the overwritten records that are still kept and have a Seq below the parameter end, oldest first. These are the
-// last records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
+// Kept returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the last
+// overwritten records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not
+// block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
 		records = append(records, *rec)

@@ -86,7 +86,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 		defer l.Close()
 		if l.Addr().Network() == "unix" {
-			l = isolationListener{l, func() bool { return h.needToken() != nil }}
+			l = nonIsolatedListener{l, func() bool { return h.needToken() != nil }}
 		}
 		listeners = append(listeners, l)
 	}
@@ -112,15 +112,15 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// isolationListener is a Unix socket listener that rejects connections from isolated profiles. File permissions can't keep them
+// nonIsolatedListener is a Unix socket listener that rejects connections from isolated profiles. File permissions can't keep them
 // out, because they may run as the user who owns the socket.
-type isolationListener struct {
+type nonIsolatedListener struct {
 	net.Listener
 	isolates func() bool
 }
 
 // Accept waits for a connection from a process that is not isolated.
-func (o isolationListener) Accept() (net.Conn, error) {
+func (o nonIsolatedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := o.Listener.Accept()
 		if err != nil {

@@ -63,7 +63,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	go func() {
 		for {
-			c, err := isolationListener{l, func() bool { return true }}.Accept()
+			c, err := nonIsolatedListener{l, func() bool { return true }}.Accept()
 			if err != nil {
 				return
 			}

@@ -43,16 +43,16 @@ type Runner struct {
 	Log   *slog.Logger
 	Retry backoff.Policy // pauses between the attempts of a request; the zero value means 1 s, doubled each time, at most 1 min
 
-	mu              sync.Mutex
-	state           state
-	senders         map[string]int // number of dropped jobs, for each target that a goroutine is delivering to
-	unsaved         string         // last error of saving the state; "" if the state was saved
-	rules           *config.Config
-	lastConfigError string        // last error of reading the configuration
-	lastStatus      client.Status // the whole status after the last change
-	held            []string      // services whose events wait for their last log lines
-	lastFileCheck   time.Time     // when environment files were last checked for changes
-	work            sync.WaitGroup
+	mu               sync.Mutex
+	state            state
+	senders          map[string]int // number of dropped jobs, for each target that a goroutine is delivering to
+	unsaved          string         // last error of saving the state; "" if the state was saved
+	rules            *config.Config
+	lastConfigError  string        // last error of reading the configuration
+	lastStatus       client.Status // the whole status after the last change
+	held             []string      // services whose events wait for their last log lines
+	lastEnvFileCheck time.Time     // when environment files were last checked for changes
+	work             sync.WaitGroup
 }
 
 // Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it
@@ -109,7 +109,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	var fresh []*Job
 	happened, held, changed := r.state.Marks.Apply(c, first)
 	r.held = held
-	for _, h := range append(happened, r.changedFiles()...) {
+	for _, h := range append(happened, r.changedEnvFiles()...) {
 		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
 			continue
@@ -131,16 +131,16 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// fileCheckInterval is the time between two checks for changed environment files.
-const fileCheckInterval = 5 * time.Second
+// envFileCheckInterval is the time between two checks for changed environment files.
+const envFileCheckInterval = 5 * time.Second
 
-// changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
+// changedEnvFiles returns an event for each service whose environment files have changed since its start, once for each change. It
 // checks only services that have an action for this event. The caller holds r.mu and saves the state.
-func (r *Runner) changedFiles() (out []ServiceEvent) {
-	if time.Since(r.lastFileCheck) < fileCheckInterval {
+func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
+	if time.Since(r.lastEnvFileCheck) < envFileCheckInterval {
 		return nil
 	}
-	r.lastFileCheck = time.Now()
+	r.lastEnvFileCheck = time.Now()
 	for i := range r.lastStatus.Services {
 		s := &r.lastStatus.Services[i]
 		if s.Name == config.ActionsName || len(actionsOf(r.rules, s.Name, s.Profile, config.EventStale)) == 0 {

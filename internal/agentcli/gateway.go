@@ -245,7 +245,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, reasonOf(err), profile, profile), nil
 }
 
-// everyGateway stops all gateways, or restarts all that are wanted up, in parallel.
+// everyGateway stops all gateways, or restarts the gateways that should be running, in parallel.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	var slots []string
 	registered := 0

@@ -24,7 +24,8 @@ type Agent struct {
 	Known bool         // /etc/passwd has the user
 	Lines []Line       // messages for the log about changed ids
 
-	// [ResolveAgent], [NewAgent] and [Caller] set these fields. Package identity leaves them empty.
+	// [ResolveAgent], [NewAgent] and [Caller] set Cred and Actor. Package identity leaves both empty, because it only changes
+	// /etc.
 	Cred  *proc.Cred // credentials for the agent's processes; nil: don't change the user
 	Actor *fsutil.Actor
 	// Tenants are the profiles that had their own users when this program started. [Agent.WithTenants] sets the field.

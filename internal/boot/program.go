@@ -24,7 +24,7 @@ const (
 	ProgramName = "hinit-boot"
 
 	// Seed is a file that the build of the image creates. It holds the contents of all files of the data directory after a first
-	// boot, one after the other. A second file, with the suffix kept.Index, lists their names.
+	// boot, one after the other. A second file, with the suffix kept.IndexSuffix, lists their names.
 	Seed = "/usr/share/hinit/home"
 	// Install is the directory of the agent's installation in its image.
 	Install = "/opt/hermes"

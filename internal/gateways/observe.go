@@ -157,8 +157,8 @@ const hintAfter = 29 * time.Second
 // hintReady is advice for an agent that does not report its state in the way that hinit expects.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness decides from a gateway's state file whether the gateway is ready. said is the reason if the gateway is not ready, or
-// a warning if it is.
+// readiness reports whether a gateway is ready, according to its state file. If the gateway is not ready, the result said is the
+// reason. If it is ready, said is a warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {

@@ -84,8 +84,8 @@ var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge replaces the name of each command in the overview with its usage. If flags is set, the names of the command's flags
-// follow.
+// merge replaces the name of each command in the overview with the command's usage. If flags is set, it adds the names of the
+// command's flags to the usage.
 func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// room is a package of hinit. Its floor is its dependency layer: a package imports only packages of lower layers.
+// room is a package of hinit. Its floor is the number of its dependency layer. A package imports only packages of lower layers.
 type room struct {
 	path  string // path of the package in the module
 	floor int

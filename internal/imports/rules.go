@@ -171,7 +171,8 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// unlessFalse converts a switch for starting a service to the value of the key enabled.
+// unlessFalse converts a setting that says whether a service starts by itself, such as supervisord's autostart. It returns the
+// value of the key enabled.
 func unlessFalse(value string) (string, error) { return enabledValue(isFalse(value)), nil }
 
 // whenFalse returns a scalar function for a switch. If the switch is off, why becomes a note, because hinit does not support

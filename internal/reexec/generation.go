@@ -94,8 +94,9 @@ func (g *Generation) Follows(past PastGenerations) {
 	g.MarkBootDone()
 }
 
-// DecodeState decodes the state in taken into the value that state points to. past must be the part of that value that describes
-// the old generation. DecodeState fails if the old generation used another format. It also restores the name of the process.
+// DecodeState decodes taken.State into the variable that state points to. past must point to the part of this variable that
+// describes the old generation. DecodeState fails if the old generation used another format. It also restores the name of the
+// process.
 func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err

@@ -203,7 +203,6 @@ func sparklinePath(values []float32, least float32) string {
 			flat++
 			continue
 		}
-		// A minus sign separates two numbers, so write a blank only before other numbers.
 		for _, step := range [][2]int{{flat, 0}, {1, last - h}} {
 			if step[0] == 0 {
 				continue
@@ -212,7 +211,7 @@ func sparklinePath(values []float32, least float32) string {
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[0]), 10)
-			if step[1] >= 0 {
+			if step[1] >= 0 { // in an SVG path, a number that begins with a minus sign needs no blank before it
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[1]), 10)

@@ -29,11 +29,12 @@ type Export struct {
 	Secrets bool     // include files with secrets
 	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include symbolic links that lead out of the profile
-	// HomeIdle is true if no process writes to the home, so that it can be sent without a snapshot. Run then honors From only if
-	// Snapshot equals Head.Snapshot of the new archive, which means that the home is unchanged.
+	// HomeIdle is true if no process writes to the home. Then Run makes no snapshot and sends the files of the home. Snapshot and
+	// From continue an interrupted transfer: Snapshot is Head.Snapshot of the archive that was interrupted. If the home has
+	// changed since, Run ignores From and sends the whole archive.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
-	Snapshot     string // send the kept snapshot with this name; "" makes a new snapshot
+	Snapshot     string // send the kept snapshot with this name; "" makes a new one; with HomeIdle, see there
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
 	// Backup copies the SQLite database called name from one open directory to another (parameters from and to). It must not

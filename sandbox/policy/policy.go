@@ -165,8 +165,8 @@ func (p Policy) checkImage(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage reports whether one of the patterns in Images allows an image reference. A reference with a digest, or an image id,
-// is allowed only by a pattern that spells it out.
+// AllowsImage reports whether one of the patterns in Images allows an image reference. Only a pattern with an @ allows a digest, and
+// only a pattern that spells an image id out allows the id.
 func (p Policy) AllowsImage(ref string) bool {
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {

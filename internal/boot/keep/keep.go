@@ -103,5 +103,5 @@ func write(home, seed string, r kept.Record) error {
 	}
 	defer dir.Close()
 	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // readable for all, because a container may start as any user
-	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.Index, append(index, '\n'), readable))
+	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.IndexSuffix, append(index, '\n'), readable))
 }

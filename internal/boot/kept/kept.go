@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// Index is the suffix of the second file of a seed, which lists the names and modes of the files in the seed.
-	Index = ".json"
+	// IndexSuffix is the suffix of the second file of a seed, which lists the names and modes of the files in the seed.
+	IndexSuffix = ".json"
 	// MaxRecord limits the size of the file with the record of the boot steps, in bytes.
 	MaxRecord = 1 << 20
 	// Format is the version of this format. A hinit with another format does not use the record of the boot steps, and runs all
@@ -39,7 +39,7 @@ type Record struct {
 	Steps  map[string]Step `json:"steps"`
 }
 
-// Home is the content of the second file of a seed, see Index.
+// Home is the content of the second file of a seed, see IndexSuffix.
 type Home struct {
 	Record
 	Files []File `json:"files"` // a directory comes before its files
@@ -47,7 +47,7 @@ type Home struct {
 
 // Read reads the second file of a seed, which lists the names and modes of the files in the seed.
 func Read(seed string) (h Home, err error) {
-	data, err := os.ReadFile(seed + Index)
+	data, err := os.ReadFile(seed + IndexSuffix)
 	if err == nil {
 		err = json.Unmarshal(data, &h)
 	}

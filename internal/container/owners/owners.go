@@ -71,8 +71,8 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 	}
 }
 
-// repair repairs the owners in the homes of the profiles that the argument only lists, or of all files if only is nil. The status
-// shows the progress.
+// repair repairs the owners of the files in the homes of some profiles, which the parameter only lists. If only is nil, it
+// repairs all files, and the status shows the progress.
 func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	job.Repair, job.Options.OnlyProfiles, job.Planted = true, only, job.Planted && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {

@@ -74,7 +74,7 @@ func (s *Stage) Move(ctx context.Context, profile string) {
 	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
-// moveTime limits how long Move may take. The boot program itself stops after 5 s, unless the disk hangs.
+// moveTime limits how long Move may take. The boot program ends its work after 5 s, so Move takes longer only if the disk hangs.
 const moveTime = 7 * time.Second
 
 func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {

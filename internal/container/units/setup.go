@@ -21,9 +21,9 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 // ioClasses maps the words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf returns the Setup of a process with the settings s. files are its environment files. These files can't override
-// the variables in own, which hinit.yaml or hinit sets. The files may belong to the agent only if agents is true, which
-// means that the process runs as the agent. If sealed is set, the process can't gain privileges from set-user-id programs.
+// setupOf returns the Setup of a process with the settings s. files are its environment files. They can't override the variables
+// in own, which come from hinit.yaml or hinit. If agents is set, users other than root and the process's own user may change
+// these files. If sealed is set, the process can't gain privileges from set-user-id programs.
 func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,

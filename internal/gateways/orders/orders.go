@@ -28,7 +28,7 @@ const (
 	maxWaiting = 16
 )
 
-// Backend carries out the parts of an order. Package gateways implements Backend.
+// Backend records orders and carries them out. Package gateways implements Backend.
 type Backend interface {
 	// Record writes an order to the volume. After an error, the order is not carried out. sync makes the record survive a crash
 	// of the machine. Both Record and sync block on the disk.

@@ -19,17 +19,17 @@ type rules struct {
 	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, system call filter
 }
 
-const headSize = int(unsafe.Sizeof(rules{}))
+const rulesHeaderSize = int(unsafe.Sizeof(rules{}))
 
 // The buffers are static, because there is no heap before the Go runtime starts.
 var (
-	ruleBuffer  [256 << 10]byte // the rules of this container, beginning with the header head
+	ruleBuffer  [256 << 10]byte // the rules of this container, beginning with ruleHeader
 	scratch     [64 << 10]byte  // content of the file that was read last
 	envp        [16 << 10]uintptr
 	line        bare.Text
 	tempVar     bare.Text // variable with the directory for temporary files
 	profileName string    // name of the profile
-	head        = (*rules)(unsafe.Pointer(&ruleBuffer))
+	ruleHeader  = (*rules)(unsafe.Pointer(&ruleBuffer))
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
@@ -66,12 +66,12 @@ func readRules(file string) bool {
 		return false
 	}
 	n := uint64(drain(fd, ruleBuffer[:]))
-	return n >= uint64(headSize) && n == uint64(headSize)+head.mounts+head.hidden+head.paths+head.filter
+	return n >= uint64(rulesHeaderSize) && n == uint64(rulesHeaderSize)+ruleHeader.mounts+ruleHeader.hidden+ruleHeader.paths+ruleHeader.filter
 }
 
 // part returns the part of the rules that has size bytes and follows earlier parts, whose sizes are in before.
 func part(size uint64, before ...uint64) string {
-	at := uint64(headSize)
+	at := uint64(rulesHeaderSize)
 	for _, n := range before {
 		at += n
 	}
@@ -81,10 +81,10 @@ func part(size uint64, before ...uint64) string {
 // rulesAreCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in argv.
 func rulesAreCurrent(argv bare.Words) bool {
 	var st unix.Statx_t
-	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || head.program != programOf(&st) {
+	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
 		return false
 	}
-	hidden, n := part(head.hidden, head.mounts), 0
+	hidden, n := part(ruleHeader.hidden, ruleHeader.mounts), 0
 	for i := 1; argv.At(i) != "--"; i++ {
 		if path, is := cut(argv.At(i), "hide="); is {
 			if end := n + len(path); end >= len(hidden) || hidden[n:end] != path || hidden[end] != 0 {
@@ -94,7 +94,7 @@ func rulesAreCurrent(argv bare.Words) bool {
 		}
 	}
 	mounts := read("/proc/self/mountinfo\x00", scratch[:])
-	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == part(head.mounts)
+	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == part(ruleHeader.mounts)
 }
 
 func programOf(st *unix.Statx_t) [2]uint64 {
@@ -125,10 +125,10 @@ func confine(path string, argv, env bare.Words) {
 	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 	check("drop the capabilities", bare.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0))
 	check("set no_new_privs", bare.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0))
-	if head.fs != 0 {
+	if ruleHeader.fs != 0 {
 		applyLandlock(argv, home)
 	}
-	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
+	filters := []string{part(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
 		filters = filters[:1] // drop the second filter, which tells PID 1 to refuse its control socket to the process
 	}
@@ -205,16 +205,16 @@ func makeTempDir() {
 
 // applyLandlock limits the files, ports and signals that the process can use, by Landlock.
 func applyLandlock(argv bare.Words, home string) {
-	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&head.fs)), 3*unsafe.Sizeof(head.fs), 0)
+	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
 	allow(set, home, true)
 	allow(set, tempVar.String()[len("TMPDIR="):], true)
-	for rest := part(head.paths, head.mounts, head.hidden); rest != ""; {
+	for rest := part(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
 		n := max(bare.Index(rest, "\x00"), 1)
 		allow(set, rest[1:n], rest[0] == 'w')
 		rest = rest[n+1:]
 	}
-	if head.net != 0 {
+	if ruleHeader.net != 0 {
 		allowPort(set, 0) // a program may let the kernel choose a free port
 	}
 	for i := 1; argv.At(i) != "--"; i++ {
@@ -224,7 +224,7 @@ func applyLandlock(argv bare.Words, home string) {
 		if path, is := cut(argv.At(i), "read="); is {
 			share(set, argv, path, false)
 		}
-		if port, is := cut(argv.At(i), "port="); is && head.net != 0 {
+		if port, is := cut(argv.At(i), "port="); is && ruleHeader.net != 0 {
 			n, _ := bare.Number(port)
 			allowPort(set, n)
 		}
@@ -235,7 +235,7 @@ func applyLandlock(argv bare.Words, home string) {
 
 func allowPort(set int, port uint32) {
 	const ports = 2 // LANDLOCK_RULE_NET_PORT
-	attr := [2]uint64{head.net, uint64(port)}
+	attr := [2]uint64{ruleHeader.net, uint64(port)}
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
@@ -254,14 +254,14 @@ func allowOpen(set, fd int, write bool) {
 	var st unix.Statx_t
 	check("look at what it may use", stat(fd, "\x00", unix.AT_EMPTY_PATH, &st))
 	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	attr := unix.LandlockPathBeneathAttr{Allowed_access: head.readFile, Parent_fd: int32(fd)}
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: ruleHeader.readFile, Parent_fd: int32(fd)}
 	switch {
 	case dir && write:
-		attr.Allowed_access = head.writeDir
+		attr.Allowed_access = ruleHeader.writeDir
 	case dir:
-		attr.Allowed_access = head.readDir
+		attr.Allowed_access = ruleHeader.readDir
 	case write:
-		attr.Allowed_access = head.writeFile
+		attr.Allowed_access = ruleHeader.writeFile
 	}
 	check("confine it by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0))
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)

@@ -79,7 +79,7 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		},
 		"half a file": func(p *testkit.Plan) {
 			p.Rules = dir + "/half"
-			if err := os.WriteFile(p.Rules, saved[:headSize-1], 0o644); err != nil {
+			if err := os.WriteFile(p.Rules, saved[:rulesHeaderSize-1], 0o644); err != nil {
 				t.Error(err)
 			}
 		},

@@ -98,7 +98,7 @@ func saveRules(file string) int {
 	}
 	if err == nil {
 		dir := fmt.Sprintf("/proc/self/fd/%d/", fd)
-		size := uint64(headSize) + head.mounts + head.hidden + head.paths + head.filter
+		size := uint64(rulesHeaderSize) + ruleHeader.mounts + ruleHeader.hidden + ruleHeader.paths + ruleHeader.filter
 		err = errors.Join(os.WriteFile(dir+"isolation.new", ruleBuffer[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles must be able to read the file
 	}
 	if err != nil {

@@ -26,18 +26,18 @@ func buildRules(more []string) error {
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 	const writeFile = readFile | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	all := uint64(1)<<rights[min(abi, len(rights)-1)] - 1
-	*head = rules{fs: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
+	*ruleHeader = rules{fs: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
 	if abi >= 4 {
-		head.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
+		ruleHeader.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
 	}
 	if abi >= 6 {
-		head.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+		ruleHeader.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
 		return fmt.Errorf("cannot look at its own program: %w", err)
 	}
-	head.program = programOf(&st)
+	ruleHeader.program = programOf(&st)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)
@@ -57,8 +57,8 @@ func buildRules(more []string) error {
 	for _, path := range slices.Concat(alwaysAllowed, dirs) {
 		paths = append(append(paths, path...), 0)
 	}
-	head.mounts, head.hidden, head.paths, head.filter = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
-	if text := slices.Concat(mounts, hidden, paths, filter); copy(ruleBuffer[headSize:], text) < len(text) {
+	ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths, ruleHeader.filter = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
+	if text := slices.Concat(mounts, hidden, paths, filter); copy(ruleBuffer[rulesHeaderSize:], text) < len(text) {
 		return fmt.Errorf("cannot keep the rules of the container: its mounts and its image have %d bytes of names", len(text))
 	}
 	return nil

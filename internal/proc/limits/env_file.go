@@ -38,7 +38,7 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 		if strings.Trim(e.Name(), variableLetters) != "" {
 			continue
 		}
-		one, err := oneVariable(e.Name(), filepath.Join(path, e.Name()), judge)
+		one, err := variableFromFile(e.Name(), filepath.Join(path, e.Name()), judge)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
@@ -47,8 +47,8 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 	return vars, nil
 }
 
-// oneVariable returns a variable whose value is the content of a file, without newlines at the end.
-func oneVariable(name, path string, judge envJudge) ([]dotenv.Var, error) {
+// variableFromFile returns a variable whose value is the content of a file, without newlines at the end.
+func variableFromFile(name, path string, judge envJudge) ([]dotenv.Var, error) {
 	text, err := readEnvFile(path, judge)
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }

@@ -180,7 +180,7 @@ func environ(env []string, p *deferredSettings) ([]string, error) {
 		var err error
 		if single {
 			path = "/" + value
-			vars, err = oneVariable(name, path, p.judge)
+			vars, err = variableFromFile(name, path, p.judge)
 		} else {
 			vars, err = variablesOf(path, p.judge)
 		}

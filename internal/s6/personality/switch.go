@@ -15,16 +15,16 @@ type Handover = scandir.Handover
 // Switch turns the s6 personality of a container on. The personality is on after a successful Open or TakeOver; until then the
 // other methods do nothing. The methods may be called from any goroutine.
 type Switch struct {
-	host     Host
-	follow   func(f registry.Follower, exports map[string]map[string]string)
-	settings func() Settings
-	s6       atomic.Pointer[S6]
+	host        Host
+	addFollower func(f registry.Follower, exports map[string]map[string]string)
+	settings    func() Settings
+	s6          atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls follow with the personality
-// and with the variables that each slot's script exports. follow must make the registry report all slots to the personality.
-func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
-	return &Switch{host: host, follow: follow, settings: with}
+// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls addFollower with the personality
+// and with the variables that each slot's script exports. addFollower must make the registry report all slots to the personality.
+func NewSwitch(host Host, addFollower func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
+	return &Switch{host: host, addFollower: addFollower, settings: with}
 }
 
 // On returns the personality, or nil while it is off.
@@ -55,7 +55,7 @@ func (w *Switch) TakeOver(old *Handover) {
 
 func (w *Switch) activate(s6 *S6) {
 	w.s6.Store(s6)
-	w.follow(s6, s6.Exports())
+	w.addFollower(s6, s6.Exports())
 }
 
 // HandOver returns the state that the program after a re-execution needs. It returns nil while the personality is off.

@@ -131,7 +131,7 @@ type Model struct {
 	over          bool
 }
 
-// message is a message on the last line.
+// message is the text on the last line of the screen. If bad is set, the text reports a failure.
 type message struct {
 	text string
 	bad  bool

@@ -163,10 +163,11 @@ func (m *Model) jumpToMatch(by int) {
 
 // paneLines returns all lines of the pane, wrapped to the width of the screen.
 func (m *Model) paneLines() []frame.Line {
-	return lo.FlatMap(m.wholeLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
+	return lo.FlatMap(m.unwrappedLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
 }
 
-func (m *Model) wholeLines() []frame.Line {
+// unwrappedLines returns all lines of the pane, before they are wrapped to the width of the screen.
+func (m *Model) unwrappedLines() []frame.Line {
 	switch m.pane.kind {
 	case logPane:
 		return m.logLines()

@@ -184,9 +184,9 @@ func workerReport(run client.Run) kanban.WorkerReport {
 // missingDir is the path of a directory that can never exist, so a run with this directory fails to start.
 const missingDir = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. It makes sure that the worker of an attempt is never started. A host starts only one run
-// for each tag. So Withdraw uses up the tag with a run that fails to start. If the host refuses this run, it would also refuse
-// the worker.
+// Withdraw implements [kanban.Runner]. A host starts only one run for each tag. So Withdraw starts a run with the worker's tag in
+// a directory that can't exist. This run fails, and the host never starts the worker. If the worker was already started, the host
+// returns the worker's run. A host that refuses this run also refuses the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: missingDir})
 	if err == nil {

@@ -47,7 +47,8 @@ type AgentPoolSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Volume HostVolume `json:"volume,omitzero"`
-	// isolation of the gateways of a host from each other: none, or files.
+	// isolation of the gateways of a host from each other. With "files", a gateway can't reach the homes of other profiles. With
+	// "none", it can.
 	// +optional
 	// +kubebuilder:default=none
 	// +kubebuilder:validation:Enum=none;files

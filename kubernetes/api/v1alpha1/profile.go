@@ -161,8 +161,8 @@ type Skill struct {
 	ConfigMap string `json:"configMap"`
 }
 
-// Recovery gives up the data of a lost host. Set it only when that host and its volume will not come back. It counts once: left in a
-// manifest, it does nothing when the host is lost another time.
+// Recovery gives up the data of a lost host. Set it only if that host and its volume will not come back. Each value takes effect
+// only once. If it stays in a manifest, it does nothing when the host is lost again.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.archive) != (has(self.empty) && self.empty)",message="recover needs an archive, or empty: true, and not both"
 type Recovery struct {

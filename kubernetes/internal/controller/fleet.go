@@ -47,7 +47,7 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
 	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
-	seen    map[client.ObjectKey]*sightings           // for each pool, since when each observed value has been unchanged
+	seen    map[client.ObjectKey]*observations        // for each pool, since when each observed value has been unchanged
 	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
@@ -56,7 +56,7 @@ func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecor
 	return &fleet{
 		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
 		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
-		seen: map[client.ObjectKey]*sightings{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
+		seen: map[client.ObjectKey]*observations{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
 	}
 }
 
@@ -80,7 +80,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	seen := f.sightings(r.NamespacedName)
+	seen := f.observations(r.NamespacedName)
 	seen.begin()
 	v, err := f.observe(ctx, p, template, seen, now)
 	if err != nil {
@@ -118,13 +118,13 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// sightings returns the record that tells for how long each observed value of a pool has been unchanged. It is empty before the
+// observations returns the record that tells for how long each observed value of a pool has been unchanged. It is empty before the
 // pool's first round.
-func (f *fleet) sightings(pool client.ObjectKey) *sightings {
+func (f *fleet) observations(pool client.ObjectKey) *observations {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.seen[pool] == nil {
-		f.seen[pool] = &sightings{}
+		f.seen[pool] = &observations{}
 	}
 	return f.seen[pool]
 }

@@ -27,7 +27,7 @@ import (
 // view is the state of one pool, as read at the start of a round.
 type view struct {
 	pool      *v1alpha1.AgentPool
-	seen      *sightings
+	seen      *observations
 	now       time.Time
 	template  string              // the checksum of the wanted pod template
 	set       *appsv1.StatefulSet // the StatefulSet of the hosts, or nil
@@ -40,7 +40,7 @@ type view struct {
 }
 
 // observe reads the state of a pool from the cache. The parameter template is the checksum of the wanted pod template.
-func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *sightings, now time.Time) (*view, error) {
+func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *observations, now time.Time) (*view, error) {
 	v := &view{pool: p, seen: seen, now: now, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -135,8 +135,8 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// endGrace is how long a pod may exist after the end of its termination grace period before it is regarded as lost.
-const endGrace = 30 * time.Second
+// lostPodDelay is how long a pod may exist after the end of its termination grace period before it is regarded as lost.
+const lostPodDelay = 30 * time.Second
 
 // beat is the state of the hinit-fleet program on a host, derived from the host's Lease.
 type beat struct {
@@ -160,7 +160,7 @@ func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 // if the trouble is temporary, because the host's pod is ending or starting.
 func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
-		limit := endGrace
+		limit := lostPodDelay
 		if s := pod.DeletionGracePeriodSeconds; s != nil {
 			limit += time.Duration(*s) * time.Second
 		}
@@ -227,7 +227,7 @@ func pending(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the sighting that tells since when one host less would be enough for the pool.
+	// spareKey is the key of the observation that tells since when one host less would be enough for the pool.
 	spareKey = "spare"
 	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may
 	// be given up.
@@ -262,7 +262,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
 	}
-	in.SpareSince = v.seen.last[spareKey].since
+	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
 	for _, one := range v.profiles {
 		s := &one.Status

@@ -14,7 +14,7 @@ import (
 
 // rounds looks at one pod and its Lease in the rounds of one controller.
 type rounds struct {
-	seen sightings
+	seen observations
 	now  time.Time
 	pod  corev1.Pod
 }
@@ -95,7 +95,7 @@ func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
 
 // TestAHostThatRestartsForTooLongIsLost has a pod that is made again and waits for its volume.
 func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
-	seen, now := &sightings{}, time.Now()
+	seen, now := &observations{}, time.Now()
 	overdue := func(after time.Duration, hosts ...placement.Host) bool {
 		now = now.Add(after)
 		v := &view{seen: seen, now: now, hosts: hosts}
@@ -120,7 +120,7 @@ func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 	at := metav1.NewTime(time.Now().Add(-time.Hour))
 	p := &v1alpha1.AgentPool{}
 	p.Status.SpareSince = &at
-	v := &view{pool: p, seen: &sightings{}, now: time.Now()}
+	v := &view{pool: p, seen: &observations{}, now: time.Now()}
 	if in, _ := f.input(v); !in.SpareSince.IsZero() {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}

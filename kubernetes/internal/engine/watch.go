@@ -17,8 +17,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// tendEvery is how often the engine looks for idle containers and for Sandboxes that would expire.
-const tendEvery = time.Minute
+// sandboxCheckInterval is how often the engine looks for idle containers and for Sandboxes that would expire.
+const sandboxCheckInterval = time.Minute
 
 // Watch implements sandbox.FullEngine. While it runs, it also suspends idle containers and postpones the expiry of Sandboxes.
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
@@ -39,7 +39,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	defer events.Stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	guard.Go("tending sandboxes", func() { e.tendLoop(ctx) })
+	guard.Go("tending sandboxes", func() { e.maintainSandboxes(ctx) })
 	began()
 	for {
 		select {
@@ -60,9 +60,9 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// tendLoop suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
-func (e *Engine) tendLoop(ctx context.Context) {
-	tick := time.NewTicker(min(tendEvery, max(e.s.Idle/4, time.Second)))
+// maintainSandboxes suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
+func (e *Engine) maintainSandboxes(ctx context.Context) {
+	tick := time.NewTicker(min(sandboxCheckInterval, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
 	since := time.Now()
 	for {

@@ -293,7 +293,7 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	return sum(files), changed, err
 }
 
-// halt stops a gateway and waits until it is down. p is nil if no status needs to be written.
+// halt stops a gateway and waits until it is down. Then it writes the status of the profile p. If p is nil, it writes no status.
 func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {

@@ -152,7 +152,8 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	return true
 }
 
-// isMoving reports whether this round begins a move of the profile. The room that it takes is already counted on its new host.
+// isMoving reports whether this round has decided to move the profile. The profile's memory is then already counted on the new
+// host.
 func (r *round) isMoving(profile string) bool {
 	return slices.ContainsFunc(r.Actions, func(a Action) bool {
 		move, ok := a.(StartMove)
