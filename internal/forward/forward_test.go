@@ -317,7 +317,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 }
 
 // TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent: hinit did not know the service yet, so its log was read under the name of its
-// directory, and was sent for as long as the forwarder ran.
+// directory. The lines were sent until the forwarder ended.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 	l, f := newLog(t)
 	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}

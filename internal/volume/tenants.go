@@ -96,7 +96,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but a home that was renamed keeps its user
 						_, err := d.Lstat(name + "/" + NameFile)
-						hidden[st.Uid] = hidden[st.Uid] || !errors.Is(err, fs.ErrNotExist) // without a record, it is no home but an import's directory
+						hidden[st.Uid] = hidden[st.Uid] || !errors.Is(err, fs.ErrNotExist) // without a record, it is the directory of an import
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {

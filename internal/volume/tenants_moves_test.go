@@ -257,8 +257,8 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	}
 }
 
-// TestAHomeThatWasATenantsBeforeBecomesItAgain: the record of the first time counted as that of another home, and the move, which was
-// cut once, was refused for ever.
+// TestAHomeThatWasATenantsBeforeBecomesItAgain: hinit took the record of the first time for another home's. A move that was cut
+// once was refused for ever.
 func TestAHomeThatWasATenantsBeforeBecomesItAgain(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)

@@ -49,9 +49,9 @@ type Walk struct {
 	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
 	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
 	TopMode fs.FileMode
-	// Mark is the name of a file that each home of a user has, or "". If the top directory is another user's, and a file with
-	// this name and the owner w.To lies in a directory below it, the error is [ErrHome], and the top directory does not get
-	// its new owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
+	// Mark is the name of a file that each home of a user has, or "". If another user owns the top directory, Give looks for
+	// a file with this name and the owner w.To in the directories below. If there is one, the error is [ErrHome], and the top
+	// directory does not get its new owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
 	Mark string
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool

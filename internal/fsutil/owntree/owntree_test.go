@@ -149,8 +149,8 @@ func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen: the old owner moved the home of another profile into the tree after the walk had
-// looked for one, and the new owner, who has the uid of that home, could read it.
+// TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen: the walk had looked for homes in the tree, and then the old owner moved one into
+// it. The new owner, who has the uid of this home, could read it.
 func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 	const mark = ".record"
 	for _, during := range []bool{false, true} {
