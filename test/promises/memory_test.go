@@ -143,7 +143,7 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 }
 
 // inherited complains unless the kernel kills everything of a service, and the CMD, before PID 1. The profile is critical, so its
-// value is 45 below that of a gateway of normal priority.
+// value is 45 lower than the value of a gateway of normal priority.
 func (b *box) inherited(profile string) error {
 	const most = 1000 // of oom_score_adj; some machines start the tests with a value of their own
 	own := oomScoreAdj(b.cmd.Process.Pid)
