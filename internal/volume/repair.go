@@ -109,7 +109,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if progress == nil {
 		progress = func(client.Repair) {}
 	}
-	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner()}, start: time.Now()}
+	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner(), Mark: NameFile}, start: time.Now()}
 	r.shown.Store(&Result{})
 	done := make(chan struct{})
 	go func() {
@@ -261,7 +261,6 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	agents := r.walk.To
-	r.walk.Mark = NameFile
 	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
 	for _, name := range names {
 		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants, homes)

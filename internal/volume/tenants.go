@@ -95,8 +95,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but a home that was renamed keeps its user
-						_, err := d.Lstat(name + "/" + NameFile)
-						hidden[st.Uid] = hidden[st.Uid] || !errors.Is(err, fs.ErrNotExist) // without a record, it is the directory of an import
+						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // the directory of an import is none
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
@@ -118,8 +117,9 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
 }
 
-// OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning about
-// such a file, or "". A tenant's user and group have the same id. OwnersOutside does not look into directories: that could take minutes.
+// OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning
+// about such a file, or "". A tenant's user and group have the same id. OwnersOutside does not look into directories, because
+// that could take minutes.
 func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	d, err := fsutil.OpenNoLink(o.Home, nil)
 	if err != nil {
@@ -135,12 +135,11 @@ func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 		}
 		st := fsutil.Stat(info)
 		for _, id := range []uint32{st.Uid, st.Gid} {
-			if !o.Tenants.HasUID(id) {
-				continue
+			if o.Tenants.HasUID(id) {
+				owners[id] = true
+				warning = fmt.Sprintf("%q belongs to user or group %d of isolation.uids (one of %d such ids here): no other profile gets this id, but a profile that has it can use the file, "+
+					"and more files of the id may lie elsewhere; give them to another user or group, or choose another range", o.Home+"/"+e.Name(), id, len(owners))
 			}
-			owners[id] = true
-			warning = fmt.Sprintf("%q belongs to user or group %d of isolation.uids (one of %d such ids here): no other profile gets this id, but a profile that has it can use the file, "+
-				"and more files of the id may lie elsewhere; give them to another user or group, or choose another range", o.Home+"/"+e.Name(), id, len(owners))
 		}
 	}
 	return owners, warning
@@ -183,16 +182,17 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	return RecordName(d, profile, to.UID)
 }
 
-// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's user. The
-// agent's user can rename the home, but it can't write this file.
+// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's
+// user. The agent's user can rename the home, but it can't write this file.
 const NameFile = ".hinit-profile"
 
 // as returns the actor of a tenant's user.
 func as(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
 
-// IsHome reports whether an open directory is the home of a tenant, which has a record of its name.
-func IsHome(d *fsutil.Dir) bool {
-	_, err := d.Lstat(NameFile)
+// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If that can't be told,
+// IsHome returns true.
+func IsHome(d *fsutil.Dir, rel string) bool {
+	_, err := d.Lstat(rel + "/" + NameFile)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

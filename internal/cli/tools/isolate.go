@@ -187,12 +187,10 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 type privateImport struct {
 	*archiver
 
-	options    boot.Options
 	homesFD    int // the directory homes
 	homes, dir *fsutil.Dir
 	file       *os.File      // the directory dir, locked
 	owner      *fsutil.Actor // owner of the new home
-	uid        uint32        // the same, as a number
 	hasRest    bool          // an interrupted import has left files
 }
 
@@ -200,8 +198,8 @@ type privateImport struct {
 // their own, run acts as the owner of the new home, in a directory that no other user can enter. Then root renames the home. So
 // no other user can read or change the files.
 func (a *archiver) runImport(run func() error) (err error) {
-	p := privateImport{archiver: a, options: a.options(), owner: a.agent.Actor, uid: a.agent.User.UID}
-	if !p.options.Tenants.On {
+	p := privateImport{archiver: a, owner: a.agent.Actor}
+	if !p.options().Tenants.On {
 		return a.agent.Actor.Do(run)
 	}
 	rel := archive.ImportPrefix + a.im.Name
@@ -211,16 +209,17 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
 	}
-	if err == nil && p.options.Tenants.Includes(a.im.Name) {
+	if err == nil && p.options().Tenants.Includes(a.im.Name) {
 		var tenants map[string]uint32
-		tenants, _, err = volume.OwnersOf(p.options, p.homes, a.im.Name)
-		if p.uid = tenants[a.im.Name]; p.uid == 0 && err == nil {
+		tenants, _, err = volume.OwnersOf(p.options(), p.homes, a.im.Name)
+		uid := tenants[a.im.Name]
+		if uid == 0 && err == nil {
 			err = errors.New("isolation.uids has no more uids; make the range larger")
 		}
-		p.owner = fsutil.NewActor(fsutil.Identity{UID: p.uid, GID: p.uid})
+		p.owner = fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid})
 	}
 	if err == nil {
-		err = p.open(rel, p.owner.Identity())
+		err = p.open(rel)
 	}
 	if err != nil {
 		return err
@@ -244,14 +243,15 @@ func (a *archiver) runImport(run func() error) (err error) {
 }
 
 // open makes or opens the directory rel, and locks it. It refuses a directory of another user, who could read the archive.
-func (p *privateImport) open(rel string, to fsutil.Identity) (err error) {
+func (p *privateImport) open(rel string) (err error) {
+	to := p.owner.Identity()
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {
 		p.dir, err = p.homes.Sub(rel)
 	}
 	if err != nil {
 		return err
 	}
-	if volume.IsHome(p.dir) {
+	if volume.IsHome(p.dir, ".") {
 		return fmt.Errorf("%s is the home of a profile, which the agent's user has renamed; give it its name back", rel)
 	}
 	files, _, listErr := p.dir.ReadSome("", 1)
@@ -268,8 +268,9 @@ func (p *privateImport) open(rel string, to fsutil.Identity) (err error) {
 
 // empty removes the contents of the directory. A home that was replaced may belong to another user.
 func (p *privateImport) empty() error {
-	old, owner, err := volume.OpenHome(p.options.Tenants, p.dir, p.im.Name, 0, "profile delete")
-	if owner == p.uid || errors.Is(err, fs.ErrNotExist) {
+	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.im.Name, 0, "profile delete")
+	uid := p.owner.Identity().UID
+	if owner == uid || errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	} else if err == nil {
 		err = p.emptyHome(old, owner)
@@ -277,15 +278,17 @@ func (p *privateImport) empty() error {
 	if err != nil {
 		return err
 	}
-	return p.emptyHome(p.dir, p.uid)
+	return p.emptyHome(p.dir, uid)
 }
 
 // install renames the new home to its place. A home that is replaced gets into the directory by the same rename.
 func (p *privateImport) install() error {
-	name, mode, flags, replaced := p.im.Name, fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE), fs.FileInfo(nil)
+	name, uid := p.im.Name, p.owner.Identity().UID
+	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
+	var replaced fs.FileInfo // the home that was there, if there was one
 	if info, err := p.homes.Lstat(name); err == nil && p.im.Replace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
-		old, _, err := volume.OpenHome(p.options.Tenants, p.homes, name, 0, "profile delete")
+		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
 		if err != nil {
 			return err
 		}
@@ -294,9 +297,9 @@ func (p *privateImport) install() error {
 			return err
 		}
 	}
-	if p.isTenant(p.uid) {
+	if p.isTenant(uid) {
 		mode = 0o700
-		if err := volume.RecordName(p.dir, name, p.uid); err != nil {
+		if err := volume.RecordName(p.dir, name, uid); err != nil {
 			return err
 		}
 	}

@@ -178,7 +178,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		was = rows[0]
 	}
 	if m.isTenant(owner) {
-		// The agent's user can remove the home then, but has read no file in it. The marker and the record are left, so that the command can be repeated.
+		// The agent's user can remove the home then, but has read no file in it. The marker and the record are left, so that
+		// the command can be repeated.
 		err := m.emptyHome(home, owner, m.store.Marker(), volume.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
