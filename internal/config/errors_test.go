@@ -125,7 +125,7 @@ func TestErrors(t *testing.T) {
 		{"duplicate below", "stop:\n  grace: 1s\n  grace: 2s\n", nil, `hinit.yaml:3: duplicate key "stop.grace"; it is already set on line 2`},
 		{"merge key", "stop: &s {grace: 1s}\nservices: {w: {command: [a], stop: {<<: *s}}}\n", nil, "hinit.yaml:2: merge keys (<<) are not supported; write the keys out"},
 		{"two documents", "home: /x\n---\nhome: /y\n", nil, "hinit.yaml:2: cannot read a second document; one file is one configuration"},
-		{"syntax", "home: /x\n  a: b\n", nil, "hinit.yaml:2: cannot parse YAML: mapping values are not allowed in this context; is the line indented as those of the same level?"},
+		{"syntax", "home: /x\n  a: b\n", nil, "hinit.yaml:2: cannot parse YAML: mapping values are not allowed in this context; is the line indented like the other lines of its level?"},
 		{"home variable", "", map[string]string{"HERMES_HOME": "data"}, `cannot use HERMES_HOME="data": expected an absolute path, got "data"`},
 		{"timeout variable", "", map[string]string{"HINIT_STOP_TIMEOUT": "soon"}, `cannot use HINIT_STOP_TIMEOUT="soon": expected a duration such as 8s, or a number of seconds`},
 		{"timeout too small", "", map[string]string{"HINIT_STOP_TIMEOUT": "-1"}, `cannot use HINIT_STOP_TIMEOUT="-1": expected a duration above zero, got -1s`},
@@ -163,9 +163,9 @@ func TestProblemIsATypeOfItsOwn(t *testing.T) {
 
 func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
 	for text, want := range map[string]string{
-		"services:\n  one:\n    command: [a]\n   log: false\n":                "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"home: /x\nagent:\n    user: a\n  binary: b\nstop: {}\n":              "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
-		"services:\n  one:\n    command: [a]\n     user: b\n    log: false\n": "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?",
+		"services:\n  one:\n    command: [a]\n   log: false\n":                "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented like the other lines of its level?",
+		"home: /x\nagent:\n    user: a\n  binary: b\nstop: {}\n":              "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented like the other lines of its level?",
+		"services:\n  one:\n    command: [a]\n     user: b\n    log: false\n": "hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented like the other lines of its level?",
 		"home: \"/x\nagent: {user: a}\n":                                      "hinit.yaml:1: cannot parse YAML: found unexpected end of stream; is a quote, a bracket or a brace left open?",
 		"home: /x\n# c\nagent:\n  user: x\xff\n":                              "hinit.yaml:4: cannot parse YAML: the byte 0xff in column 10 is no UTF-8; save the file as UTF-8",
 		"home: /x\nlogs: {dir: a\x01b}\n":                                     "hinit.yaml:2: cannot parse YAML: the character U+0001 in column 14 is a control character, which YAML doesn't allow",

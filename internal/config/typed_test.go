@@ -12,7 +12,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  web:\n    command: [a]\n   user: x\n",
-			`hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented as those of the same level?`,
+			`hinit.yaml:4: cannot parse YAML: did not find expected key; is the line indented like the other lines of its level?`,
 		},
 		{
 			"services:\n  web\n    command: [a]\n",

@@ -70,7 +70,7 @@ func hint(data []byte, line int, msg string) string {
 	case strings.Contains(msg, "mapping values are not allowed"):
 		return "; " + missingColon(data, line)
 	case strings.Contains(msg, "did not find expected key"):
-		return "; is the line indented as those of the same level?"
+		return "; is the line indented like the other lines of its level?"
 	case strings.Contains(msg, "cannot start any token"):
 		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
 	case strings.Contains(msg, "could not find expected ':'"):
@@ -104,7 +104,7 @@ func missingColon(data []byte, line int) string {
 	case line >= 1 && line <= len(lines) && bytes.Count(lines[line-1], []byte(": ")) > 1 && !bytes.Contains(lines[line-1], []byte("{")):
 		return "quote a value that has a colon and a space in it"
 	}
-	return "is the line indented as those of the same level?"
+	return "is the line indented like the other lines of its level?"
 }
 
 // invalidByte describes the first byte of data that is invalid in a YAML file, or returns "". The YAML library reports such a
