@@ -197,6 +197,19 @@ func newLog(t *testing.T) (*log, *fake) {
 	return &log{T: t, dir: dir}, &fake{dir: dir}
 }
 
+// newSentLine makes a log beside one of another service, and has a forwarder send its first line.
+func newSentLine(t *testing.T) (*log, *fake, *sink) {
+	t.Helper()
+	l, f := newLog(t)
+	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
+	s := &sink{}
+	l.write(1)
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
+	stop()
+	return l, f, s
+}
+
 func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l, f := newLog(t)
 	s := &sink{}
@@ -299,16 +312,10 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // The operator leaves a service out after its log was sent for a while.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
-	l, f := newLog(t)
-	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
-	s := &sink{}
-	l.write(1)
-	stop := running(t, f, s, nil)
-	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
-	stop()
+	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
-	stop = running(t, f, s, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
+	stop := running(t, f, s, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
 	stop()
 	if got := s.texts(KindLog); len(got) != 1 {
@@ -319,15 +326,9 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 // TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent: hinit did not know the service yet, so its log was read under the name of its
 // directory. The lines were sent until the forwarder ended.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
-	l, f := newLog(t)
-	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
-	s := &sink{}
-	l.write(1)
-	stop := running(t, f, s, nil)
-	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
-	stop()
+	l, f, s := newSentLine(t)
 	f.booting.Store(true)
-	stop = running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
+	stop := running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
 	l.write(1)
 	testkit.Until(t, "a line under the name of the directory", func() bool { return len(s.texts(KindLog)) == 2 })
 	f.booting.Store(false)
