@@ -18,7 +18,7 @@ func TestFullDisk(t *testing.T) {
 	var failed error
 	made := 1
 	for range 2000 {
-		if _, failed = b.Create(t.Context(), b.now, NewTask{Title: "x", Body: strings.Repeat("b", 20000)}); failed != nil {
+		if _, failed = b.Create(t.Context(), b.now, Task{Title: "x", Body: strings.Repeat("b", 20000)}); failed != nil {
 			break
 		}
 		made++
@@ -57,7 +57,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	if must(t, err); len(list) != 1 {
 		t.Errorf("%d tasks can be read", len(list))
 	}
-	if _, err := s.Create(t.Context(), b.now, NewTask{Title: "one more"}); !strings.Contains(Explain(err), "mounted read-only") {
+	if _, err := s.Create(t.Context(), b.now, Task{Title: "one more"}); !strings.Contains(Explain(err), "mounted read-only") {
 		t.Errorf("a write: %v", err)
 	}
 	d := &Dispatcher{Store: s, Profiles: b.d.Profiles}
@@ -104,7 +104,7 @@ func TestLargeBody(t *testing.T) {
 	}
 	b := newBoard(t)
 	body := strings.Repeat("0123456789abcdef", size/16)
-	id := b.create(NewTask{Assignee: "alpha", Body: body})
+	id := b.create(Task{Assignee: "alpha", Body: body})
 	if got := b.task(id).Body; got != body {
 		t.Errorf("%d bytes came back", len(got))
 	}
@@ -133,7 +133,7 @@ func TestLockedForLong(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := b.Create(ctx, b.now, NewTask{Title: "x"}); err == nil {
+	if _, err := b.Create(ctx, b.now, Task{Title: "x"}); err == nil {
 		t.Error("no error")
 	}
 	_, err = holder.Exec("ROLLBACK")

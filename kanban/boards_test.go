@@ -163,7 +163,7 @@ func TestBoards(t *testing.T) {
 	must(t, err)
 	s, err := Open(t.Context(), p, Options{Env: e.get})
 	must(t, err)
-	_, err = s.Create(t.Context(), now, NewTask{Title: "x"})
+	_, err = s.Create(t.Context(), now, Task{Title: "x"})
 	must(t, err)
 	must(t, s.Close())
 	moved, err = b.Remove(now, "zeta", false)

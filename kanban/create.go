@@ -13,29 +13,11 @@ import (
 	"unicode/utf8"
 )
 
-// NewTask describes a task to create.
-type NewTask struct {
-	Title, Body, Assignee, CreatedBy string
-	WorkspaceKind                    string // kind of the workspace; empty: scratch
-	WorkspacePath, Branch            string
-	Tenant                           string
-	Priority                         int64
-	Parents                          []string
-	Status                           Status // triage, blocked or scheduled; empty: ready, or todo while a parent is unfinished
-	IdempotencyKey                   string
-	MaxRuntimeSeconds                *int64
-	Skills                           []string
-	MaxRetries                       *int64
-	GoalMode                         bool
-	GoalMaxTurns                     *int64
-	ModelOverride                    string
-	SessionID                        string
-	DueAt                            int64
-}
-
-// Create makes a task and returns its id. If unarchived tasks already have the idempotency key of n, Create makes no task.
-// It then returns the id of the newest of these tasks.
-func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
+// Create makes a task with the properties in n, which waits for the parents, and returns its id. An empty WorkspaceKind means
+// scratch. The Status is triage, blocked or scheduled; empty means ready, or todo while a parent is unfinished. Create ignores the
+// fields of n that describe the task's life: the id, its times, its claim, its failures, its workflow and its result. If unarchived
+// tasks already have the idempotency key of n, Create makes no task. It then returns the id of the newest of these tasks.
+func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...string) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err
 	}
@@ -51,7 +33,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 		for id = newID(); firstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
 			id = newID()
 		}
-		return t.create(id, n)
+		return t.create(id, n, parents)
 	})
 	if err != nil {
 		return "", err
@@ -62,7 +44,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
 // validate checks the fields of n and brings them into canonical form.
-func (s *Store) validate(n *NewTask) error {
+func (s *Store) validate(n *Task) error {
 	if n.Title = strings.TrimSpace(n.Title); n.Title == "" {
 		return refuse("cannot create task: a title is required")
 	}
@@ -121,24 +103,14 @@ func (s *Store) skills(given []string) ([]string, error) {
 	return list, nil
 }
 
-func (t *tx) create(id string, n NewTask) error {
-	parents := append([]string{}, slices.Compact(slices.Sorted(slices.Values(n.Parents)))...)
-	status := Ready
-	var unknown []string
-	for _, parent := range parents {
-		switch is := firstInTx[Status](t, "SELECT status FROM tasks WHERE id = ?", parent); {
-		case is == "":
-			unknown = append(unknown, parent)
-		case !finished(is):
-			status = Todo
-		}
-	}
-	if len(unknown) > 0 {
+func (t *tx) create(id string, n Task, parents []string) error {
+	parents = append([]string{}, slices.Compact(slices.Sorted(slices.Values(parents)))...)
+	list := encode(parents)
+	if unknown := readInTx[string](t, "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM tasks)", list); len(unknown) > 0 {
 		return refuse("cannot create task: unknown parents %q", unknown)
 	}
-	if n.Status != "" {
-		status = n.Status
-	}
+	status := cmp.Or(n.Status, firstInTx[Status](t, `SELECT 'todo' FROM tasks
+		WHERE id IN (SELECT value FROM json_each(?)) AND status NOT IN ('done', 'archived')`, list), Ready)
 	var skills, named any
 	if len(n.Skills) > 0 {
 		skills, named = encode(n.Skills), n.Skills
@@ -149,9 +121,7 @@ func (t *tx) create(id string, n NewTask) error {
 		id, n.Title, orNull(n.Body), orNull(n.Assignee), status, n.Priority, orNull(n.CreatedBy), t.now, n.WorkspaceKind, orNull(n.WorkspacePath),
 		orNull(n.Branch), orNull(n.Tenant), orNull(n.IdempotencyKey), n.MaxRuntimeSeconds, skills, orNull(n.ModelOverride), n.MaxRetries,
 		n.GoalMode, n.GoalMaxTurns, orNull(n.SessionID), orNull(n.DueAt))
-	for _, parent := range parents {
-		t.exec("INSERT INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, id)
-	}
+	t.exec("INSERT INTO task_links (parent_id, child_id) SELECT value, ? FROM json_each(?)", id, list)
 	t.event(id, 0, "created", object{
 		{"assignee", orNull(n.Assignee)},
 		{"status", string(status)},
@@ -171,11 +141,8 @@ func (t *tx) create(id string, n NewTask) error {
 	return nil
 }
 
-// finished reports whether a parent with this status lets its children start. All operations treat an archived parent as
-// finished, so that all of them agree about a child.
-func finished(s Status) bool { return s == Done || s == Archived }
-
-// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished.
+// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. All operations treat an archived
+// parent as finished, so that all of them agree about a child.
 const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 

@@ -83,7 +83,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	r := &oneLife{t: t, working: make(map[string]int64)}
 	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knows: true}
 	parent := b.ready("alpha")
-	ids := []string{parent, b.ready("beta"), b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})}
+	ids := []string{parent, b.ready("beta"), b.create(Task{Assignee: "alpha"}, parent)}
 	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {
 		at := 0
 		if deaths == 0 {
@@ -136,7 +136,7 @@ func TestOperationsDie(t *testing.T) {
 	everything := []string{"tasks", "task_events", "task_runs", "task_links", "task_comments"}
 	for name, op := range map[string]func(s *Store, b *board, ids []string) error{
 		"create": func(s *Store, b *board, ids []string) error {
-			_, err := s.Create(b.t.Context(), b.now, NewTask{Title: "new", Parents: ids[:2], Status: Blocked})
+			_, err := s.Create(b.t.Context(), b.now, Task{Title: "new", Status: Blocked}, ids[:2]...)
 			return err
 		},
 		"complete": func(s *Store, b *board, ids []string) error {
@@ -177,7 +177,7 @@ func TestOperationsDie(t *testing.T) {
 			for n := 1; n < 20; n++ {
 				b := newBoard(t)
 				ids := []string{b.ready("alpha"), b.ready("alpha")}
-				b.create(NewTask{Parents: ids[:1]})
+				b.create(Task{}, ids[:1]...)
 				b.run(ids[0], 71, true)
 				before := dump(t, b.Store, everything...)
 				s, passed := mortal(t, b.paths, b.env, n)

@@ -32,7 +32,7 @@ func TestDispatcher(t *testing.T) {
 	t.Run("promotes and spawns", func(t *testing.T) {
 		b := newBoard(t)
 		parent := b.ready("alpha")
-		child := b.create(NewTask{Assignee: "beta", Parents: []string{parent}})
+		child := b.create(Task{Assignee: "beta"}, parent)
 		b.wantStatus(child, Todo)
 		b.exec("UPDATE tasks SET status = 'done' WHERE id = ?", parent)
 		r := b.tick()
@@ -57,7 +57,7 @@ func TestDispatcher(t *testing.T) {
 	t.Run("priority, then age", func(t *testing.T) {
 		b := newBoard(t)
 		old, young := b.ready("alpha"), b.ready("alpha")
-		urgent := b.create(NewTask{Assignee: "alpha", Priority: 5})
+		urgent := b.create(Task{Assignee: "alpha", Priority: 5})
 		same(t, "spawned", spawnedIDs(b.dry()), urgent, old, young)
 	})
 	t.Run("max_spawn counts running and fills the rest", func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestDispatcher(t *testing.T) {
 func TestReviewLane(t *testing.T) {
 	t.Parallel()
 	inReview := func(b *board, who string) string {
-		id := b.create(NewTask{Assignee: who, Skills: []string{"writing"}})
+		id := b.create(Task{Assignee: who, Skills: []string{"writing"}})
 		b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
 		return id
 	}
@@ -345,7 +345,7 @@ func TestNext(t *testing.T) {
 		t.Errorf("an empty board: in %d s", n)
 	}
 	b.runner.knows = true
-	id := b.create(NewTask{Assignee: "alpha", MaxRuntimeSeconds: new(int64(600))})
+	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(600))})
 	b.tick()
 	if n := next(); n != 600 {
 		t.Errorf("maximum runtime: in %d s", n)

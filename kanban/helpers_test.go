@@ -81,12 +81,12 @@ func must(t *testing.T, err error) {
 func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
 
 // create makes a task and lets a second pass, so that tasks are ordered by their creation.
-func (b *board) create(n NewTask) string {
+func (b *board) create(n Task, parents ...string) string {
 	b.t.Helper()
 	if n.Title == "" {
 		n.Title = "task"
 	}
-	id, err := b.Create(b.t.Context(), b.now, n)
+	id, err := b.Create(b.t.Context(), b.now, n, parents...)
 	must(b.t, err)
 	b.pass(time.Second)
 	return id
@@ -94,7 +94,7 @@ func (b *board) create(n NewTask) string {
 
 func (b *board) ready(assignee string) string {
 	b.t.Helper()
-	return b.create(NewTask{Assignee: assignee})
+	return b.create(Task{Assignee: assignee})
 }
 
 func (b *board) tick() Result {

@@ -82,7 +82,7 @@ func TestFailureLimit(t *testing.T) {
 			b := newBoard(t)
 			b.d.Config.FailureLimit = 4
 			b.runner.fail = errors.New("no")
-			id := b.create(NewTask{Assignee: "alpha", MaxRetries: c.retries})
+			id := b.create(Task{Assignee: "alpha", MaxRetries: c.retries})
 			n := 0
 			for b.task(id).Status == Ready && n < 10 {
 				b.tick()
@@ -106,7 +106,7 @@ func TestFailureLimit(t *testing.T) {
 	})
 	t.Run("workspace failure", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: "relative/path"})
+		id := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: "relative/path"})
 		b.tick()
 		if task := b.task(id); task.ConsecutiveFailures != 1 || !strings.Contains(task.LastFailureError, "workspace") {
 			t.Errorf("%+v", task)
@@ -127,7 +127,7 @@ func TestFailureLimit(t *testing.T) {
 
 func TestMaxRuntime(t *testing.T) {
 	t.Parallel()
-	timed := func(b *board) string { return b.create(NewTask{Assignee: "alpha", MaxRuntimeSeconds: new(int64(60))}) }
+	timed := func(b *board) string { return b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(60))}) }
 	t.Run("overrun", func(t *testing.T) {
 		b := newBoard(t)
 		id := timed(b)
@@ -264,7 +264,7 @@ func TestStale(t *testing.T) {
 func TestPromotion(t *testing.T) {
 	t.Parallel()
 	blocked := func(b *board, failures int, retries *int64) string {
-		id := b.create(NewTask{Assignee: "alpha", MaxRetries: retries})
+		id := b.create(Task{Assignee: "alpha", MaxRetries: retries})
 		b.exec("UPDATE tasks SET status = 'blocked', consecutive_failures = ? WHERE id = ?", failures, id)
 		return id
 	}
@@ -287,7 +287,7 @@ func TestPromotion(t *testing.T) {
 	t.Run("a worker's block stays", func(t *testing.T) {
 		b := newBoard(t)
 		parent := b.ready("alpha")
-		id := b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})
+		id := b.create(Task{Assignee: "alpha"}, parent)
 		b.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
 		_, err := b.Block(t.Context(), b.now, id, "needs a decision", 0)
 		must(t, err)
@@ -319,7 +319,7 @@ func TestPromotion(t *testing.T) {
 		parent := b.ready("alpha")
 		_, err := b.Archive(t.Context(), b.now, parent)
 		must(t, err)
-		id := b.create(NewTask{Parents: []string{parent}})
+		id := b.create(Task{}, parent)
 		b.wantStatus(id, Ready)
 		_, err = b.Block(t.Context(), b.now, id, "x", 0)
 		must(t, err)
@@ -333,7 +333,7 @@ func TestPromotion(t *testing.T) {
 	t.Run("scheduled and triage stay", func(t *testing.T) {
 		b := newBoard(t)
 		for _, s := range []Status{Scheduled, Triage, Blocked} {
-			id := b.create(NewTask{Assignee: "alpha", Status: s})
+			id := b.create(Task{Assignee: "alpha", Status: s})
 			b.tick()
 			b.wantStatus(id, s)
 		}

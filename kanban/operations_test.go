@@ -11,13 +11,12 @@ import (
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	for what, n := range map[string]NewTask{
+	for what, n := range map[string]Task{
 		"no title":           {Title: " \n"},
 		"blank assignee":     {Title: "x", Assignee: "  "},
 		"bad kind":           {Title: "x", WorkspaceKind: "cloud"},
 		"branch of scratch":  {Title: "x", Branch: "b"},
 		"skill with a comma": {Title: "x", Skills: []string{"a,b"}},
-		"unknown parents":    {Title: "x", Parents: []string{"t_00000000"}},
 		"status":             {Title: "x", Status: Running},
 		"max_retries":        {Title: "x", MaxRetries: new(int64(0))},
 	} {
@@ -26,8 +25,12 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	var refused *ValueError
+	if _, err := b.Create(t.Context(), b.now, Task{Title: "x"}, "t_00000000"); !errors.As(err, &refused) || err.Error() != `cannot create task: unknown parents ["t_00000000"]` {
+		t.Error(err)
+	}
 	b.opt.Toolsets = []string{"web", "file"}
-	if _, err := b.Create(t.Context(), b.now, NewTask{Title: "x", Skills: []string{"web", "ok", "file"}}); err == nil ||
+	if _, err := b.Create(t.Context(), b.now, Task{Title: "x", Skills: []string{"web", "ok", "file"}}); err == nil ||
 		!strings.Contains(err.Error(), "web") || !strings.Contains(err.Error(), "file") || strings.Contains(err.Error(), `"ok"`) {
 		t.Errorf("toolsets: %v", err)
 	}
@@ -36,36 +39,36 @@ func TestCreate(t *testing.T) {
 		t.Errorf("%d tasks were made", len(tasks))
 	}
 
-	parent := b.create(NewTask{Title: " A \n", Assignee: " Alpha ", CreatedBy: "user", Skills: []string{" s ", "s", ""}})
+	parent := b.create(Task{Title: " A \n", Assignee: " Alpha ", CreatedBy: "user", Skills: []string{" s ", "s", ""}})
 	if task := b.task(parent); task.Title != "A" || task.Assignee != "alpha" || task.WorkspaceKind != Scratch || task.Status != Ready ||
 		!regexp.MustCompile(`^t_[0-9a-f]{8}$`).MatchString(task.ID) {
 		t.Errorf("%+v", task)
 	}
 	same(t, "skills", b.task(parent).Skills, "s")
 	for status, want := range map[Status]Status{"": Todo, Triage: Triage, Scheduled: Scheduled, Blocked: Blocked} {
-		b.wantStatus(b.create(NewTask{Parents: []string{parent, parent}, Status: status}), want)
+		b.wantStatus(b.create(Task{Status: status}, parent, parent), want)
 	}
-	child := b.create(NewTask{Title: "b", Tenant: "ä\"\u2028\U0001F600\x01", Parents: []string{parent}, GoalMode: true})
+	child := b.create(Task{Title: "b", Tenant: "ä\"\u2028\U0001F600\x01", GoalMode: true}, parent)
 	want := `{"assignee": null, "status": "todo", "parents": ["` + parent + `"], "tenant": "\u00e4\"\u2028\ud83d\ude00\u0001", "branch_name": null, "skills": null, "goal_mode": true}`
 	if got := b.events(child)[0].Payload; got != want {
 		t.Errorf("payload %s\nnot     %s", got, want)
 	}
 
 	b.opt.Workdir = "/srv/repo"
-	if task := b.task(b.create(NewTask{WorkspaceKind: Dir})); task.WorkspacePath != "/srv/repo" {
+	if task := b.task(b.create(Task{WorkspaceKind: Dir})); task.WorkspacePath != "/srv/repo" {
 		t.Errorf("%+v", task)
 	}
-	if task := b.task(b.create(NewTask{})); task.WorkspacePath != "" {
+	if task := b.task(b.create(Task{})); task.WorkspacePath != "" {
 		t.Errorf("scratch has %s", task.WorkspacePath)
 	}
 
-	first := b.create(NewTask{IdempotencyKey: "k"})
-	if again := b.create(NewTask{IdempotencyKey: "k"}); again != first {
+	first := b.create(Task{IdempotencyKey: "k"})
+	if again := b.create(Task{IdempotencyKey: "k"}); again != first {
 		t.Error("a second task with the key")
 	}
 	_, err = b.Archive(t.Context(), b.now, first)
 	must(t, err)
-	if again := b.create(NewTask{IdempotencyKey: "k"}); again == first {
+	if again := b.create(Task{IdempotencyKey: "k"}); again == first {
 		t.Error("an archived task was returned")
 	}
 }
@@ -141,9 +144,9 @@ func TestComplete(t *testing.T) {
 	if must(t, err); len(runs) != 0 {
 		t.Error("a run before")
 	}
-	child := b.create(NewTask{Assignee: "beta", Parents: []string{id}})
-	made := b.create(NewTask{CreatedBy: "alpha"})
-	foreign := b.create(NewTask{CreatedBy: "user"})
+	child := b.create(Task{Assignee: "beta"}, id)
+	made := b.create(Task{CreatedBy: "alpha"})
+	foreign := b.create(Task{CreatedBy: "user"})
 	var phantom *PhantomError
 	_, err = b.Complete(t.Context(), b.now, id, Completion{Summary: "x", CreatedCards: []string{made, foreign, "t_00000000"}})
 	if !errors.As(err, &phantom) {
@@ -227,7 +230,7 @@ func TestArchiveAndDelete(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	id := b.ready("alpha")
-	child := b.create(NewTask{Assignee: "alpha", Parents: []string{id}})
+	child := b.create(Task{Assignee: "alpha"}, id)
 	b.claim(id)
 	_, err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
 	must(t, err)

@@ -111,7 +111,7 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	dir := filepath.Join(t.TempDir(), "work")
-	id := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: dir + "/"})
+	id := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: dir + "/"})
 	b.tick()
 	if got := b.runner.jobs[0].Dir; got != dir || b.task(id).WorkspacePath != dir {
 		t.Errorf("%s, and the task has %s", got, b.task(id).WorkspacePath)

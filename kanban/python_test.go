@@ -50,7 +50,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 	s, err := Open(t.Context(), Paths{DB: theirs}, Options{Env: env{}.get})
 	must(t, err)
 	defer s.Close()
-	_, err = s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "x"})
+	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x"})
 	must(t, err)
 	if got := pythonSays(t, "check", theirs); got != want || !strings.Contains(want, `"integrity": "ok"`) || !strings.Contains(want, `"journal": "wal"`) {
 		t.Errorf("structure after opening\n%s\nbefore\n%s", got, want)

@@ -13,7 +13,7 @@ import (
 // Contract 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
-	spawn := func(t *testing.T, prepare func(b *board) NewTask) (*board, string, Job) {
+	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, Job) {
 		t.Helper()
 		b := newBoard(t)
 		n := prepare(b)
@@ -26,7 +26,7 @@ func TestSpawn(t *testing.T) {
 		return b, id, b.runner.jobs[0]
 	}
 	t.Run("pins", func(t *testing.T) {
-		b, id, job := spawn(t, func(*board) NewTask { return NewTask{Tenant: "acme", GoalMode: true, GoalMaxTurns: new(int64(7))} })
+		b, id, job := spawn(t, func(*board) Task { return Task{Tenant: "acme", GoalMode: true, GoalMaxTurns: new(int64(7))} })
 		task := b.task(id)
 		for name, want := range map[string]string{
 			"HERMES_PROFILE": "alpha", "HERMES_TENANT": "acme", "HERMES_KANBAN_TASK": id, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
@@ -51,14 +51,14 @@ func TestSpawn(t *testing.T) {
 		}
 	})
 	t.Run("options", func(t *testing.T) {
-		_, _, job := spawn(t, func(b *board) NewTask {
+		_, _, job := spawn(t, func(b *board) Task {
 			b.d.Spawn.Toolsets = func(string) []string { return []string{"web", "file"} }
-			return NewTask{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
+			return Task{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
 		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
 	})
 	t.Run("no automatic skill", func(t *testing.T) {
-		_, _, job := spawn(t, func(*board) NewTask { return NewTask{} })
+		_, _, job := spawn(t, func(*board) Task { return Task{} })
 		same(t, "options", job.Options)
 	})
 	t.Run("the profile's own toolsets", func(t *testing.T) {
@@ -80,9 +80,9 @@ func TestSpawn(t *testing.T) {
 	})
 	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {
 		t.Run("timeout "+had, func(t *testing.T) {
-			_, _, job := spawn(t, func(b *board) NewTask {
+			_, _, job := spawn(t, func(b *board) Task {
 				b.d.Spawn.Environ = append(b.d.Spawn.Environ, "TERMINAL_TIMEOUT="+had)
-				return NewTask{MaxRuntimeSeconds: new(int64(3600))}
+				return Task{MaxRuntimeSeconds: new(int64(3600))}
 			})
 			if got := job.Vars["TERMINAL_TIMEOUT"]; got != want {
 				t.Errorf("TERMINAL_TIMEOUT=%s", got)
@@ -93,17 +93,17 @@ func TestSpawn(t *testing.T) {
 		})
 	}
 	t.Run("the dispatcher's environment is left alone", func(t *testing.T) {
-		b, _, _ := spawn(t, func(b *board) NewTask {
+		b, _, _ := spawn(t, func(b *board) Task {
 			b.d.Spawn.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
-			return NewTask{MaxRuntimeSeconds: new(int64(3600))}
+			return Task{MaxRuntimeSeconds: new(int64(3600))}
 		})
 		same(t, "environment", b.d.Spawn.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
 	})
 	t.Run("the profile's home", func(t *testing.T) {
 		for _, home := range []string{"/opt/data/profiles/alpha", ""} {
-			_, _, job := spawn(t, func(b *board) NewTask {
+			_, _, job := spawn(t, func(b *board) Task {
 				b.d.Spawn.ProfileDir = func(string) string { return home }
-				return NewTask{}
+				return Task{}
 			})
 			if got := job.Vars["HERMES_HOME"]; got != home {
 				t.Errorf("HERMES_HOME=%q", got)
@@ -118,7 +118,7 @@ func TestSpawn(t *testing.T) {
 		}
 	})
 	t.Run("a value with a NUL", func(t *testing.T) {
-		_, _, job := spawn(t, func(*board) NewTask { return NewTask{Tenant: "a\x00b"} })
+		_, _, job := spawn(t, func(*board) Task { return Task{Tenant: "a\x00b"} })
 		if got := job.Vars["HERMES_TENANT"]; got != "ab" {
 			t.Errorf("%q", got)
 		}
@@ -196,9 +196,9 @@ func TestWorkspaces(t *testing.T) {
 	}
 	other := filepath.Join(repo, "trees", "mine")
 	fixed := filepath.Join(t.TempDir(), "work")
-	byRepo := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: repo})
-	byPath := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: other, Branch: "feature"})
-	dir := b.create(NewTask{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: fixed})
+	byRepo := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: repo})
+	byPath := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: other, Branch: "feature"})
+	dir := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: fixed})
 	scratch := b.ready("alpha")
 	r := b.tick()
 	want := map[string]string{
@@ -242,7 +242,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	parent := b.ready("alpha")
-	child := b.create(NewTask{Assignee: "alpha", Parents: []string{parent}})
+	child := b.create(Task{Assignee: "alpha"}, parent)
 	b.tick()
 	path := b.task(parent).WorkspacePath
 	_, err := b.Complete(t.Context(), b.now, parent, Completion{})

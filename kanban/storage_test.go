@@ -183,7 +183,7 @@ func TestCorruptFile(t *testing.T) {
 	s, err := openAt(t, path)
 	must(t, err)
 	for range 50 {
-		_, err := s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "x", Body: strings.Repeat("b", 500)})
+		_, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x", Body: strings.Repeat("b", 500)})
 		must(t, err)
 	}
 	must(t, s.Close())
@@ -222,11 +222,11 @@ func TestTruncatedWAL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	s, err := openAt(t, path)
 	must(t, err)
-	first, err := s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "first"})
+	first, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "first"})
 	must(t, err)
 	_, err = s.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
 	must(t, err)
-	_, err = s.Create(t.Context(), time.Unix(1, 0), NewTask{Title: "second"})
+	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "second"})
 	must(t, err)
 	copied := filepath.Join(t.TempDir(), "kanban.db") // as a power cut leaves it: the file, and a part of its log
 	for _, part := range []string{"", "-wal"} {
@@ -304,7 +304,7 @@ func TestTornFile(t *testing.T) {
 	b.Store.raw, torn = torn, b.Store.raw
 	must(t, os.Truncate(copied, 4096))
 	must(t, os.WriteFile(copied+"-wal", []byte("no log"), 0o644))
-	if _, err := b.Create(t.Context(), b.now, NewTask{Title: "x"}); !errors.As(err, &bad) {
+	if _, err := b.Create(t.Context(), b.now, Task{Title: "x"}); !errors.As(err, &bad) {
 		t.Errorf("%v", err)
 	}
 	b.Store.raw, torn = torn, b.Store.raw
@@ -320,7 +320,7 @@ func TestDeathInACheckpoint(t *testing.T) {
 	st, err := os.Stat(b.paths.DB)
 	must(t, err)
 	for range 30 {
-		b.create(NewTask{Body: strings.Repeat("b", 3000)})
+		b.create(Task{Body: strings.Repeat("b", 3000)})
 	}
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "kanban.db")

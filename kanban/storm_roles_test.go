@@ -155,12 +155,13 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 		var err error
 		switch rand.IntN(10) {
 		case 0, 1, 2, 3:
-			n := NewTask{Title: "made in Go", Assignee: []string{"alpha", "beta", "orion"}[rand.IntN(3)], CreatedBy: "user"}
+			var parents []string
+			n := Task{Title: "made in Go", Assignee: []string{"alpha", "beta", "orion"}[rand.IntN(3)], CreatedBy: "user"}
 			if parent := any("WHERE status <> 'archived'"); rand.IntN(3) == 0 && parent != "" {
-				n.Parents = []string{parent}
+				parents = append(parents, parent)
 			}
 			var id string
-			if id, err = s.Create(ctx, now, n); err == nil {
+			if id, err = s.Create(ctx, now, n, parents...); err == nil {
 				_, err = made.WriteString(id + "\n")
 			}
 		case 4:

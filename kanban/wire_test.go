@@ -11,8 +11,8 @@ import (
 func TestWire(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	plain := b.create(NewTask{Title: "t"})
-	rich := b.create(NewTask{Title: "ä\"", Body: "b", Assignee: "alpha", Skills: []string{"s"}, MaxRetries: new(int64(3)), GoalMode: true})
+	plain := b.create(Task{Title: "t"})
+	rich := b.create(Task{Title: "ä\"", Body: "b", Assignee: "alpha", Skills: []string{"s"}, MaxRetries: new(int64(3)), GoalMode: true})
 	b.run(rich, 71, true)
 	for _, id := range []string{plain, rich} {
 		data, err := json.Marshal(b.task(id))

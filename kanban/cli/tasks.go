@@ -28,11 +28,10 @@ var taskVerbs = []verb{
 }
 
 func create(c *call) action {
-	n, f := kanban.NewTask{}, c.Flags
-	var due *int64
+	n, parents, f := kanban.Task{}, list{}, c.Flags
 	f.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
 	f.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
-	f.Var((*list)(&n.Parents), "parent", "`ID` of a task that must be done before; may be repeated")
+	f.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
 	f.StringVar(&n.WorkspaceKind, "workspace", "", "`KIND`: scratch, worktree or dir; KIND:PATH names the directory")
 	f.StringVar(&n.Branch, "branch", "", "branch of a worktree, `NAME`")
 	f.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
@@ -45,13 +44,14 @@ func create(c *call) action {
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
 	optional(c, &n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
-	optional(c, &due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", parseTime)
+	f.Func("due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", func(text string) (err error) {
+		n.DueAt, err = parseTime(text)
+		return err
+	})
 	triage := f.Bool("triage", false, "put it into triage")
 	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		if n.Title = words[0]; due != nil {
-			n.DueAt = *due
-		}
+		n.Title = words[0]
 		n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
 		if n.Status = kanban.Status(*initial); n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
 			n.Status = ""
@@ -71,7 +71,7 @@ func create(c *call) action {
 			return misused("--max-retries must be at least 1")
 		}
 		var t kanban.Task
-		id, err := s.Create(ctx, c.Now(), n)
+		id, err := s.Create(ctx, c.Now(), n, parents...)
 		if err == nil {
 			t, err = s.Task(ctx, id)
 		}

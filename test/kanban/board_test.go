@@ -31,15 +31,15 @@ func (b *box) board() *kanban.Store {
 	return s
 }
 
-func (b *box) create(s *kanban.Store, n kanban.NewTask) string {
+func (b *box) create(s *kanban.Store, n kanban.Task, parents ...string) string {
 	b.Helper()
-	id, err := s.Create(b.Context(), time.Now(), n)
+	id, err := s.Create(b.Context(), time.Now(), n, parents...)
 	b.must(err)
 	return id
 }
 
 // stories are what tasks do, in turn. Each is done at the second attempt at the latest, if its worker is not killed.
-var stories = []kanban.NewTask{
+var stories = []kanban.Task{
 	{Body: "sleep 20ms"},
 	{Body: "once fail"},
 	{Body: "sleep 50ms"},
@@ -66,12 +66,12 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	profiles := []string{"default", "coder", "ops"}
 	var ids []string
 	for i := range n {
-		task := stories[i%len(stories)]
+		task, parents := stories[i%len(stories)], []string(nil)
 		task.Title, task.Assignee = fmt.Sprint("task ", i), profiles[i%len(profiles)]
 		if i >= 7 && i%7 == 0 { // it waits for two others, which come off a chain now and then
-			task.Parents = []string{ids[i-7], ids[i-3]}
+			parents = []string{ids[i-7], ids[i-3]}
 		}
-		ids = append(ids, b.create(s, task))
+		ids = append(ids, b.create(s, task, parents...))
 	}
 	k := &killer{box: b, rng: rand.New(rand.NewPCG(1, uint64(n)))}
 	most, perProfile := 0, 0

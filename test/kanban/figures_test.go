@@ -24,7 +24,7 @@ func TestFigures(t *testing.T) {
 	var waits []time.Duration
 	for range 20 {
 		begin := time.Now()
-		id := b.create(s, kanban.NewTask{Title: "x", Assignee: "coder"})
+		id := b.create(s, kanban.Task{Title: "x", Assignee: "coder"})
 		var run client.Run
 		b.await("its worker", func() bool {
 			list, err := b.client.Runs(b.Context())
@@ -44,7 +44,7 @@ func TestFigures(t *testing.T) {
 		n = 900 // PID 1 remembers a thousand
 	}
 	for i := range n {
-		b.create(s, kanban.NewTask{Title: fmt.Sprint("slot ", i), Assignee: "ops"})
+		b.create(s, kanban.Task{Title: fmt.Sprint("slot ", i), Assignee: "ops"})
 	}
 	b.awaitLong("every task to be done", func() bool {
 		st, err := s.Stats(b.Context(), time.Now())

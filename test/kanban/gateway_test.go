@@ -67,7 +67,7 @@ func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 		return string(log)
 	}
 	b.await("a round of the gateway", func() bool { return strings.Contains(said(), "skipped_locked") })
-	id := b.create(s, kanban.NewTask{Title: "split me", Assignee: "coder", Status: kanban.Triage})
+	id := b.create(s, kanban.Task{Title: "split me", Assignee: "coder", Status: kanban.Triage})
 	b.subscribe(id)
 	b.await("the chat to be told", func() bool { return strings.Contains(said(), "told chat "+id+" completed") })
 	log := said()

@@ -34,7 +34,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	s := b.board()
 	defer s.Close()
 	release := filepath.Join(b.dir, "home", "release")
-	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "coder", Body: "await " + release + "\nfail"})
+	id := b.create(s, kanban.Task{Title: "long", Assignee: "coder", Body: "await " + release + "\nfail"})
 	worker := b.only("a worker", workers)
 	for range 2 {
 		old := b.only("the dispatcher", dispatcher)
@@ -72,7 +72,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	t.Parallel() // it waits
 	b := newBox(t, "")
 	s := b.board()
-	id := b.create(s, kanban.NewTask{Title: "long", Assignee: "ops", Body: "sleep 60s"})
+	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
 	b.only("a worker", workers)
 	b.await("its pid to be written down", func() bool {
 		t, err := s.Task(b.Context(), id)
@@ -102,7 +102,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	id := b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
+	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
 	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
 	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
 	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // so that it is not started again
@@ -132,7 +132,7 @@ func TestHinitTellsOfTheBoard(t *testing.T) {
 	s := b.board()
 	defer s.Close()
 	for range 3 {
-		b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "sleep 3s"})
+		b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	}
 	b.await("the note", func() bool {
 		v, err := b.client.Service(b.Context(), "kanban")

@@ -46,7 +46,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	var ids []string
 	more := func(n int) {
 		for range n {
-			ids = append(ids, b.create(s, kanban.NewTask{Title: "x", Assignee: []string{"coder", "ops"}[len(ids)%2], Body: "sleep 30ms"}))
+			ids = append(ids, b.create(s, kanban.Task{Title: "x", Assignee: []string{"coder", "ops"}[len(ids)%2], Body: "sleep 30ms"}))
 		}
 	}
 	more(90)

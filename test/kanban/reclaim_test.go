@@ -118,7 +118,7 @@ func TestReclaimStorm(t *testing.T) {
 		b.must(err)
 		storm := time.Since(begin) < *span
 		for n := len(ids) - st.ByStatus[kanban.Done]; storm && n < open; n++ {
-			ids = append(ids, b.create(s, kanban.NewTask{Title: "x", Assignee: []string{"coder", "ops"}[n%2], Body: []string{"sleep 700ms", "leave\nsleep 1s"}[n%2]}))
+			ids = append(ids, b.create(s, kanban.Task{Title: "x", Assignee: []string{"coder", "ops"}[n%2], Body: []string{"sleep 700ms", "leave\nsleep 1s"}[n%2]}))
 		}
 		b.operate(s)
 		if !storm {

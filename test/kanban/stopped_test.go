@@ -31,7 +31,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	first := b.create(s, kanban.NewTask{Title: "before", Assignee: "coder"}) // the dispatcher and PID 1 have spoken
+	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // the dispatcher and PID 1 have spoken
 	b.await("a first task to be done", func() bool {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
@@ -40,7 +40,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	before := sockets(pid)
 	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // it fails where PID 1 has ended
-	id := b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "sleep 3s"})
+	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	var asks []string
 	b.await("the dispatcher to ask for a worker", func() bool {
 		task, err := s.Task(b.Context(), id)

@@ -185,7 +185,7 @@ func (p *place) open(board string) *kanban.Store {
 
 func (p *place) create(s *kanban.Store) string {
 	p.Helper()
-	id, err := s.Create(p.Context(), time.Now(), kanban.NewTask{Title: "x", Assignee: "default"})
+	id, err := s.Create(p.Context(), time.Now(), kanban.Task{Title: "x", Assignee: "default"})
 	if err != nil {
 		p.Fatal(err)
 	}
