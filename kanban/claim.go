@@ -3,7 +3,6 @@ package kanban
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -311,19 +310,16 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if err != nil {
 		return false, err
 	}
-	w := &observedTask{from: Ready}
-	if i := slices.IndexFunc(p.watched, func(w *observedTask) bool { return w.ID == id }); i >= 0 {
-		w = p.watched[i]
-	}
-	if w.ID == "" {
+	w, running := lo.Find(p.watched, func(w *observedTask) bool { return w.ID == id })
+	if !running {
 		task, err := d.Store.Task(ctx, id)
-		if err != nil || task.ClaimLock == "" {
-			if errors.Is(err, ErrNoTask) {
-				err = nil
-			}
+		switch {
+		case errors.Is(err, ErrNoTask):
+			return false, nil
+		case err != nil || task.ClaimLock == "":
 			return false, err
 		}
-		w.Task, w.local = task, d.Store.hostLocal(task.ClaimLock)
+		w = &observedTask{Task: task, from: Ready, local: d.Store.hostLocal(task.ClaimLock)}
 	}
 	end := p.terminate([]*observedTask{w})[0]
 	why := "manual_reclaim"

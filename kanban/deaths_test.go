@@ -36,15 +36,20 @@ type oneLife struct {
 	fakeRunner
 	t       *testing.T
 	working map[string]int64 // task → run
+	die     func(point string) error
 }
 
 func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
+	if err := r.die("remembered"); err != nil { // no request was made
+		return Worker{}, err
+	}
 	w, err := r.fakeRunner.Start(ctx, job)
 	if err == nil {
 		r.working[job.Task] = job.Run
+		err = r.die("started") // the dispatcher gets no answer
 	}
 	return w, err
 }
@@ -90,6 +95,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 			at = n
 		}
 		s, passed := mortal(t, b.paths, b.env, at)
+		r.die = s.opt.crashHook
 		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Spawn: b.d.Spawn}
 		for range 4 {
 			b.pass(time.Second)

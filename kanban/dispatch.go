@@ -36,7 +36,6 @@ type Dispatcher struct {
 	Backoff time.Duration
 
 	memories map[int64]*runNotes // what this dispatcher remembers about each run, by the run's number
-	heldLock *Lock               // lock of the board, if this dispatcher holds it between passes
 }
 
 // runNotes holds the data that a dispatcher keeps about a run between passes.
@@ -89,14 +88,14 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		RespawnGuarded: []Guarded{}, RateLimited: []string{},
 	}
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
-	if d.heldLock != nil && !isFileAt(d.heldLock.file, d.Store.paths.TickLock()) {
-		d.heldLock.Release()
-		d.heldLock, d.Store.keptLock = nil, nil
+	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
+		kept.Release()
+		d.Store.keptLock = nil
 		if _, err := d.Hold(); err != nil {
 			return res, err
 		}
 	}
-	if d.heldLock == nil {
+	if d.Store.keptLock == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {
 		case errors.Is(err, unix.EROFS) && !opt.DryRun:
@@ -136,7 +135,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
-		d.heldLock, d.Store.keptLock = lock, lock
+		d.Store.keptLock = lock
 	}
 	return held, err
 }

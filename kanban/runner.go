@@ -149,11 +149,11 @@ const killWait = time.Second
 // End implements [Processes].
 func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Termination {
 	fd, err := unix.PidfdOpen(min(pid, maxPID+1), 0)
-	if err != nil {
-		return Termination{Attempted: true, Terminated: errors.Is(err, unix.ESRCH)}
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)
 	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
+	if err != nil {
 		return Termination{Attempted: true, Terminated: errors.Is(err, unix.ESRCH)}
 	}
 	if ended(ctx, fd, grace) {

@@ -63,19 +63,10 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
-	if err := p.Store.crashPoint("claimed"); err != nil {
-		return nil, err
-	}
 	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID})
-	if err := p.Store.crashPoint("remembered"); err != nil {
-		return nil, err
-	}
 	worker, why := p.Runner.Start(p.ctx, job)
-	if why != nil {
+	if why != nil || worker.PID == 0 { // no pid: the attempt ends when its claim expires
 		return why, nil
-	}
-	if err := p.Store.crashPoint("started"); err != nil || worker.PID == 0 { // no pid: the attempt ends when its claim expires
-		return nil, err
 	}
 	if worker.Start == 0 {
 		worker.Start = p.procs().Start(worker.PID)
