@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"hinit/internal/cli"
+	"hinit/internal/loglevel"
 )
 
 // command holds the help of one command. The shell completion of hinit reads its JSON form.
@@ -15,10 +18,16 @@ type command struct {
 	name, usage, summary string
 	body                 []string // paragraphs of the help
 
-	Words []string `json:"words,omitempty"` // words that may be the first argument, such as check and schema
-	Names bool     `json:"names,omitempty"` // the command takes names of services and profiles
-	Files bool     `json:"files,omitempty"` // the command takes files
+	choices
+
 	Flags []option `json:"flags,omitempty"`
+}
+
+// choices are the words that a shell completes as an argument of a command, or as the value of a flag.
+type choices struct {
+	Words []string `json:"words,omitempty"` // words that may be the first argument, such as check and schema, or values of the flag
+	Names bool     `json:"names,omitempty"` // names of services and profiles
+	Files bool     `json:"files,omitempty"` // names of files
 }
 
 // option is one flag of a command.
@@ -26,6 +35,28 @@ type option struct {
 	Name  string `json:"name"`            // name of the flag, with its dashes
 	Value string `json:"value,omitempty"` // placeholder for the flag's value
 	Usage string `json:"usage,omitempty"`
+
+	choices
+}
+
+// newOption returns a flag with the words that its value can be.
+func newOption(name, value, usage string) option {
+	o := option{Name: name, Value: value, Usage: usage}
+	switch value {
+	case "FILE", "DIR", "PATH":
+		o.Files = true
+	case "NAME":
+		o.Names = true
+	case "STATE":
+		o.Words = cli.States()
+	case "LEVEL":
+		o.Words = loglevel.Names()
+	default:
+		if strings.Contains(value, "|") {
+			o.Words = strings.Split(value, "|")
+		}
+	}
+	return o
 }
 
 var (
@@ -102,7 +133,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		sub, flag := subcommand.FindStringSubmatch(line), optionLine.FindStringSubmatch(line)
 		switch {
 		case flag != nil:
-			c.Flags = append(c.Flags, option{flag[1], flag[2], flag[3]})
+			c.Flags = append(c.Flags, newOption(flag[1], flag[2], flag[3]))
 			continue
 		case sub != nil && !is:
 			_, word, _ := strings.Cut(sub[1], " ")

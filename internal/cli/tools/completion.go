@@ -13,7 +13,6 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
-	"hinit/internal/loglevel"
 )
 
 // scripts has one completion script for each shell. Such a script calls "hinit completion words" with the words of the command
@@ -76,17 +75,20 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 			words = slices.Replace(words, i, i+2, "@"+words[i+1])
 		}
 	}
-	typed := words[len(words)-1]
+	typed, before := words[len(words)-1], ""
 	offer := func(word, about string) {
+		word = before + word
 		if strings.HasPrefix(word, typed) && !slices.ContainsFunc(found, func(c candidate) bool { return c.word == word }) {
 			found = append(found, candidate{word, about})
 		}
 	}
-	files := func() { found = append(found, candidate{word: filesWanted}) }
-	if len(words) == 1 || len(words) == 2 && words[0] == "help" {
+	offerVerbs := func() {
 		for _, v := range table {
 			offer(v.Name, v.Summary)
 		}
+	}
+	if len(words) == 1 || len(words) == 2 && words[0] == "help" {
+		offerVerbs()
 		offer("help", "what there is")
 		return found
 	}
@@ -99,35 +101,26 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if sub, is := all[words[0]+" "+words[1]]; is && len(words) > 2 {
 		d = sub
 	}
-	values := func(f commandFlag) {
-		switch f.Value {
-		case "FILE", "DIR", "PATH":
-			files()
-		case "NAME":
-			offerServices(t, false, typed, offer)
+	propose := func(c choices, several bool, about string) {
+		switch {
+		case c.Files:
+			found = append(found, candidate{word: filesWanted})
+		case c.Names:
+			offerServices(t, several, strings.TrimPrefix(typed, before), offer)
 		}
-		choices := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.Value]
-		if strings.Contains(f.Value, "|") {
-			choices = strings.Split(f.Value, "|")
-		}
-		for _, word := range choices {
-			offer(word, f.Usage)
+		for _, word := range c.Words {
+			offer(word, about)
 		}
 	}
-	before := words[len(words)-2]
-	if f, value, known := d.find(before); known && f.Value != "" && value == "" && len(words) > 2 {
-		values(f)
-		return found
+	flag, _, joined := strings.Cut(typed, "=")
+	if joined = joined && strings.HasPrefix(flag, "-"); !joined {
+		flag = words[len(words)-2]
 	}
-	if f, value, known := d.find(typed); known && f.Value != "" && strings.Contains(typed, "=") {
-		flagged := strings.TrimSuffix(typed, value)
-		typed = value
-		values(f)
-		for i := range found {
-			if found[i].word != filesWanted {
-				found[i].word = flagged + found[i].word
-			}
+	if f := d.find(flag); f.Value != "" && (joined || len(words) > 2) {
+		if joined {
+			before = flag + "="
 		}
+		propose(f.choices, false, f.Usage)
 		return found
 	}
 	if strings.HasPrefix(typed, "-") {
@@ -144,17 +137,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	}
 	switch {
 	case d.Words != nil && place == 0:
-		for _, word := range d.Words {
-			offer(word, "")
-		}
+		propose(choices{Words: d.Words}, false, "")
 	case table[at].TakesVerbs:
-		for _, v := range table {
-			offer(v.Name, v.Summary)
-		}
-	case d.Files:
-		files()
-	case d.Names:
-		offerServices(t, table[at].Services, typed, offer)
+		offerVerbs()
+	default:
+		propose(choices{Names: d.Names, Files: d.Files}, table[at].Services, "")
 	}
 	return found
 }
@@ -192,16 +179,25 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json.
+// choices are the words that can stand for an argument or for the value of a flag. At most one of Names and Files is used.
+type choices struct {
+	Words []string `json:"words"` // such as check and schema
+	Names bool     `json:"names"` // names of services and profiles
+	Files bool     `json:"files"`
+}
+
+// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json. The
+// words of a command can be its first argument only, the names and files can be any other argument too.
 type command struct {
-	Words []string      `json:"words"` // valid first arguments, such as check and schema
-	Names bool          `json:"names"` // the command accepts names of services and profiles
-	Files bool          `json:"files"` // the command accepts files
+	choices
+
 	Flags []commandFlag `json:"flags"`
 }
 
 // commandFlag is one flag of a command.
 type commandFlag struct {
+	choices
+
 	Name  string `json:"name"`  // name of the flag, with its dashes
 	Value string `json:"value"` // name of the flag's value, "" for none
 	Usage string `json:"usage"`
@@ -216,16 +212,12 @@ func described() (all map[string]command) {
 	return all
 }
 
-// find returns the flag that word begins with, and the value if word is --flag=value.
-func (d command) find(word string) (f commandFlag, value string, known bool) {
-	if !strings.HasPrefix(word, "-") {
-		return f, "", false
-	}
-	name, value, _ := strings.Cut(word, "=")
+// find returns the flag with the given name, which begins with a dash. The result has no name if there is no such flag.
+func (d command) find(name string) (f commandFlag) {
 	for _, f := range d.Flags {
-		if strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
-			return f, value, true
+		if strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
+			return f
 		}
 	}
-	return f, "", false
+	return f
 }
