@@ -133,6 +133,14 @@ func postExamine(s *Server, r *request, _ struct{}) (reply, error) {
 	return answerLater(http.StatusOK, client.ExamineReply{Findings: nonNil(s.core.Examine(r.Context()))}, nil)
 }
 
+func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
+	image, err := s.core.Reexec(r.Context(), body.Binary)
+	if err != nil {
+		return reply{}, err
+	}
+	return withStatus(http.StatusAccepted, client.ReexecReply{Image: image})
+}
+
 func getConfig(s *Server, r *request) (reply, error) {
 	return s.inTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
 }

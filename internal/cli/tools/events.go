@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -13,6 +15,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 var eventsVerb = cli.Verb{
@@ -100,4 +103,231 @@ func eventNames(ctx context.Context, cl *dial.Client, names []string, past []cli
 		named[past[known].Service] = true
 	}
 	return named, nil
+}
+
+// timeFlag is the value of the flag --since: a time, or a duration before now.
+type timeFlag struct{ time.Time }
+
+// sinceFlag defines the flag --since.
+func sinceFlag(c *cli.Call) *timeFlag {
+	m := &timeFlag{}
+	c.Flags.Var(m, "since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339")
+	return m
+}
+
+// String implements flag.Value.
+func (m *timeFlag) String() string { return "" }
+
+// Set implements flag.Value.
+func (m *timeFlag) Set(text string) error {
+	if ago, err := cmdline.ParseDuration(text); err == nil {
+		if ago <= 0 {
+			return errors.New("it must be positive, such as 10m")
+		}
+		m.Time = time.Now().Add(-ago)
+		return nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			m.Time = at
+			return nil
+		}
+	}
+	for _, layout := range []string{"15:04:05", "15:04"} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			now := time.Now()
+			m.Time = time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local)
+			return nil
+		}
+	}
+	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
+}
+
+var notifyVerb = cli.Verb{
+	Name: "notify", Summary: "post a notice: an event of your own, that others can wait for", Args: "KEY [DATA]",
+	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
+	Run: withWords(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
+		n := client.Notice{Key: words[0]}
+		if len(words) > 1 {
+			n.Data = words[1]
+		}
+		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
+	}),
+}
+
+var waitVerb = cli.Verb{
+	Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+	Summary: "wait until a service is ready or has ended, or for a notice",
+	Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
+		"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
+		"get ready by itself.",
+	Run: wait,
+}
+
+func wait(t *cli.Terminal, c *cli.Call) int {
+	what := c.Flags.String("for", "", "what to wait for: `ready|exit|notice`")
+	key := c.Flags.String("key", "", "only a notice with the key `K`")
+	timeout := c.Flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
+	names, code, ok := c.Parse(t, 0, 1)
+	if !ok {
+		return code
+	}
+	switch {
+	case *what != "ready" && *what != "exit" && *what != "notice":
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --for is one of ready, exit, notice")
+	case *what != "notice" && len(names) == 0:
+		return t.Fail(cmdline.WrongUsage, "cannot wait: expected: hinit wait NAME --for %s", *what)
+	case *what != "notice" && *key != "":
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --key needs --for notice")
+	case *timeout < 0:
+		return t.Fail(cmdline.WrongUsage, "cannot wait: --timeout must be positive")
+	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	patience := cli.BootPatience
+	if *timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		patience = min(patience, *timeout)
+	}
+	cl, err := t.DialSoon(ctx, patience)
+	if err != nil {
+		return t.Failed("wait", err)
+	}
+	w := waitState{cl: cl, key: *key}
+	follow := w.notice
+	if *what != "notice" {
+		follow = func(ctx context.Context) error { return w.service(ctx, *what == "exit") }
+	}
+	if len(names) == 1 {
+		st, err := cl.Status(ctx, names[0])
+		if err != nil {
+			return t.Failed("wait", err)
+		}
+		w.first = st.Services[0]
+	}
+	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
+		if err == nil { // the connection has ended: hinit ends or was re-executed
+			_, err = cl.Health(ctx)
+		}
+		switch {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return t.Fail(cmdline.Failed, "cannot wait any longer: no %s within %s", *what, *timeout)
+		case ctx.Err() != nil:
+			return cmdline.Failed
+		case err != nil:
+			return t.Failed("wait", err)
+		}
+	}
+	if c.JSON {
+		err = cli.WriteJSON(t.Out, w.came)
+	} else {
+		_, err = fmt.Fprintln(t.Out, show.Line(w.line))
+	}
+	if err != nil {
+		return t.Failed("wait", err)
+	}
+	if *what == "ready" && !w.came.Service.Ready {
+		return cmdline.Failed
+	}
+	return cmdline.Done
+}
+
+// waitReport is the result of hinit wait, for --json.
+type waitReport struct {
+	Service *client.Service `json:"service"` // the state of the service now; null after a notice
+	Event   *client.Event   `json:"event"`   // the notice; null for a service
+}
+
+// waitState is the state of a running hinit wait.
+type waitState struct {
+	cl     *dial.Client
+	key    string
+	first  client.Service // the service when the wait began; its name is "" if the wait is for any notice
+	cursor uint64         // Seq of the last event seen
+	came   waitReport     // the result; valid after errFound
+	line   string         // the result for people
+}
+
+// errFound ends the stream when the event or state that the user waits for has arrived.
+var errFound = errors.New("it came")
+
+// notice follows the events until the notice that the user waits for arrives.
+func (w *waitState) notice(ctx context.Context) error {
+	o := client.EventOptions{Since: w.cursor, Follow: true}
+	if w.cursor == 0 {
+		o.Last = -1
+	}
+	return w.cl.Events(ctx, o, func(e client.Event) error {
+		w.cursor = max(w.cursor, e.Seq)
+		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
+			return nil
+		}
+		w.came.Event, w.line = &e, eventLine(e)
+		return errFound
+	})
+}
+
+// service follows the status until the service is ready, or has ended if exit is true.
+func (w *waitState) service(ctx context.Context, exit bool) error {
+	return w.cl.Watch(ctx, func(change client.StatusChange) error {
+		for _, s := range change.Services {
+			if s.Name != w.first.Name {
+				continue
+			}
+			switch {
+			case exit && (s.PID == 0 || lastEnd(s).After(lastEnd(w.first))):
+				w.line = s.Name + " has ended"
+				if s.LastExit != nil {
+					w.line += ": " + show.LastExit(s.LastExit)
+				}
+			case !exit && s.State == client.StateUp && s.Ready:
+				w.line = s.Name + " is ready"
+			case !exit && (s.State == client.StateFailed || s.State == client.StateParked):
+				w.line = fmt.Sprintf("%s is %s: %s", s.Name, s.State, s.Reason)
+			default:
+				return nil
+			}
+			w.came.Service = &s
+			return errFound
+		}
+		if change.Whole {
+			return fmt.Errorf("%q is gone: %w", w.first.Name, client.ErrUnknown)
+		}
+		return nil
+	})
+}
+
+func lastEnd(s client.Service) time.Time {
+	if s.LastExit == nil {
+		return time.Time{}
+	}
+	return s.LastExit.At
+}
+
+// eventLine describes an event on one line, for people.
+func eventLine(e client.Event) string {
+	if e.Lost > 0 {
+		return fmt.Sprintf("(%d older events are lost)", e.Lost)
+	}
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), cmp.Or(e.Service, "container"))
+	switch {
+	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.SuffixProfileGone):
+		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
+	case e.Exit != nil:
+		b.WriteString(show.Ending(e.Exit))
+	case e.From != e.To:
+		fmt.Fprintf(b, "%s → %s (%s)", e.From, e.To, e.Reason)
+	default:
+		b.WriteString(e.Reason)
+	}
+	if e.By != nil {
+		fmt.Fprintf(b, ", by %s", show.By(e.By))
+	}
+	if e.PID != 0 {
+		fmt.Fprintf(b, " [pid %d]", e.PID)
+	}
+	return b.String()
 }

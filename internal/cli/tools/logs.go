@@ -1,6 +1,8 @@
 package tools
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +23,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
+	"hinit/internal/loglevel"
 	"hinit/logrotate/archive"
 	"hinit/logrotate/reader"
 	"hinit/profiles"
@@ -321,4 +324,64 @@ func offlineLog(t *cli.Terminal, name string) (source logSource, there bool) {
 		return source, false
 	}
 	return source, reader.Exists(source.as, source.dir)
+}
+
+// readMatching is like [reader.Read], but emits only lines whose text matches. opt.N is the number of newest matching lines to
+// emit.
+func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
+	var kept [][]byte
+	last := opt.N
+	opt.N = -1
+	collecting := last >= 0
+	show := func() error {
+		collecting = false
+		for _, line := range kept {
+			if err := emit(line); err != nil {
+				return err
+			}
+		}
+		kept = nil
+		return nil
+	}
+	opt.Caught = show
+	err := reader.Read(ctx, as, opt, func(line []byte) error {
+		_, text, _ := reader.Split(line)
+		switch {
+		case !match(text):
+			return nil
+		case !collecting:
+			return emit(line)
+		case last > 0:
+			kept = append(kept[max(0, len(kept)+1-last):], bytes.Clone(line))
+		}
+		return nil
+	})
+	if collecting { // without following, opt.Caught is not called
+		err = cmp.Or(err, show())
+	}
+	return err
+}
+
+// level is the value of the flag --level; 0 means any level.
+type level struct{ loglevel.Level }
+
+// String implements flag.Value.
+func (l *level) String() string { return "" }
+
+// Set implements flag.Value.
+func (l *level) Set(text string) error {
+	if l.Level = loglevel.Named([]byte(text)); l.Level != 0 {
+		return nil
+	}
+	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
+}
+
+// levelAndPattern returns a function that matches lines of one log. A line matches if its level is at least the argument least
+// and its text matches pattern. Use a new function for each log, because it remembers the level of the line before.
+func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool {
+	var log loglevel.Tracker
+	return func(text []byte) bool {
+		level := log.Of(text) // a line without a level has the level of the line before it
+		return level >= least.Level && pattern.Match(text)
+	}
 }

@@ -1,9 +1,13 @@
 package tools
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
+	"time"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -54,4 +58,83 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 		}
 	}
 	return worst
+}
+
+var reloadVerb = cli.Verb{
+	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
+	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
+	Help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A changed
+service goes on as it was until it is restarted (hinit restart --changed). A file with a mistake
+changes nothing. With names hinit.yaml is not read: each service gets its reload_signal.`,
+	Run: reload,
+}
+
+func reload(t *cli.Terminal, c *cli.Call) int {
+	var how client.Reload
+	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
+	c.Flags.BoolVar(&how.Force, "force", false, "if hinit.yaml is gone, stop the services that were in it")
+	names, code, ok := c.Parse(t, 0, -1)
+	switch {
+	case !ok:
+		return code
+	case len(names) > 0 && how != (client.Reload{}):
+		return t.Fail(cmdline.WrongUsage, "cannot reload: --dry-run and --force are for hinit.yaml, not for services")
+	case len(names) > 0:
+		return reloadServices(t, names, c.JSON)
+	}
+	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
+	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
+		code := cmdline.Done
+		for line := range strings.SplitSeq(said.Message, "\n") { // one line for each mistake
+			one := *said
+			one.Message = line
+			code = t.Failed("reload", &one)
+		}
+		return code
+	}
+	return t.Show(c, did, err, func() {
+		for _, s := range did.Plan {
+			fmt.Fprintln(t.Out, s.Op, show.Line(s.Service), s.What)
+		}
+		for _, key := range did.Settings {
+			fmt.Fprintln(t.Out, "changed:", show.Line(key))
+		}
+		switch {
+		case len(did.Plan)+len(did.Changes) == 0:
+			fmt.Fprintln(t.Out, "nothing has changed")
+		case how.DryRun:
+			fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
+		}
+	})
+}
+
+// reloadServices sends each named service its reload signal.
+func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
+	signals, err := cli.Ask(t, cli.ShortWait, reloadSignals)
+	if err != nil {
+		return t.Failed("reload", err)
+	}
+	return sendSignals(t, "reload", names, asJSON, func(s client.Service) (string, error) {
+		key, ofAll := "services."+s.Name, ""
+		if s.Profile != "" {
+			key, ofAll = "profiles."+s.Profile, signals["agent"]
+		}
+		if name := cmp.Or(signals[key], ofAll); name != "" {
+			return name, nil
+		}
+		return "", fmt.Errorf("hinit.yaml has no reload_signal for it; set %s.reload_signal: HUP", key)
+	})
+}
+
+// reloadSignals returns the reload signals in the configuration of the running init. The map's key is the path of the mapping
+// that sets the signal: services.NAME, profiles.NAME or agent.
+func reloadSignals(ctx context.Context, cl *dial.Client) (map[string]string, error) {
+	entries, err := cl.Config(ctx)
+	signals := make(map[string]string)
+	for _, e := range entries {
+		if key, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
+			signals[key], _ = e.Value.(string)
+		}
+	}
+	return signals, err
 }
