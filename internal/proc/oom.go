@@ -85,17 +85,6 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// killedForMemory reports whether the kernel has killed any process of a control group for lack of memory. The result is
-// nil if the kernel does not count these processes.
-func killedForMemory(group string) *bool {
-	n, ok := oomKillsIn(group)
-	if !ok {
-		return nil
-	}
-	killed := n > 0
-	return &killed
-}
-
 // oomKillsIn returns the count of OOMKills for one control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -137,7 +137,9 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()
 		}
 		if r := t.runs[id]; r != nil && r.cgroup != "" && x.Signal == int(unix.SIGKILL) {
-			x.OOM = killedForMemory(r.cgroup)
+			if kills, ok := oomKillsIn(r.cgroup); ok {
+				x.OOM = new(kills > 0)
+			}
 		}
 		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines

@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"math"
 	"os"
 	"testing"
 
@@ -59,6 +60,19 @@ func TestLimitOfProcessesIsThatOfTheCgroup(t *testing.T) {
 		}
 		if got, ok := processLimit(dir); got != c.want && c.ok || ok != c.ok {
 			t.Errorf("%s %q: %d, %v", c.file, c.text, got, ok)
+		}
+	}
+}
+
+// After a re-execution in a child group, hinit took all processors of the machine for the container's, and started as many gateways at once.
+func TestLimitOfProcessorsIsThatOfTheContainer(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]int{"": math.MaxInt, "max 100000\n": math.MaxInt, "50000 100000\n": 2, "250000 100000\n": 3, "400000 100000\n": 4, "5 0\n": math.MaxInt} {
+		if err := os.WriteFile(dir+"/cpu.max", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := processorLimit(dir); got != want {
+			t.Errorf("%q: %d processors, not %d", text, got, want)
 		}
 	}
 }

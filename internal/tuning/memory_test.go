@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"testing"
 )
 
@@ -75,18 +76,21 @@ func TestEveryRestDropsTheImage(t *testing.T) {
 	}
 }
 
-// residentFile returns the resident pages of files, in kB (proc_pid_status(5)).
-func residentFile(t *testing.T) (kB int) {
+// residentFile returns the resident pages of files, in kB (proc_pid_smaps(5)). The counters in /proc/self/status are inexact before Linux 6.2.
+func residentFile(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range bytes.Lines(status) {
-		if n, _ := fmt.Sscanf(string(line), "RssFile: %d kB", &kB); n == 1 {
-			return kB
+	kB := make(map[string]int)
+	for line := range bytes.Lines(text) {
+		if f := bytes.Fields(line); len(f) == 3 {
+			kB[string(f[0])], _ = strconv.Atoi(string(f[1]))
 		}
 	}
-	t.Fatal("the kernel does not tell RssFile")
-	return 0
+	if kB["Rss:"] == 0 {
+		t.Fatal("the kernel does not tell Rss")
+	}
+	return kB["Rss:"] - kB["Anonymous:"]
 }

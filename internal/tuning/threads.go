@@ -1,8 +1,10 @@
 package tuning
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -61,11 +63,8 @@ func ParallelStarts(setting string) (first, spare int) {
 // After a re-execution, most and maxProcessors are the numbers of threads and processors of the old program. The new
 // program must not exceed them. In a new container, both are 0.
 func MakeThreads(most, maxProcessors int) (made func(), err error) {
-	allowedProcessors = runtime.GOMAXPROCS(0)
-	n := min(allowedProcessors, maxComputing)
-	if maxProcessors > 0 {
-		n = min(n, maxProcessors)
-	}
+	allowedProcessors = min(runtime.GOMAXPROCS(0), processorLimit(cgroupDir))
+	n := min(allowedProcessors, maxComputing, cmp.Or(maxProcessors, maxComputing))
 	limit, limited := processLimit(cgroupDir)
 	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {
 		n = 1
@@ -86,6 +85,18 @@ func MakeThreads(most, maxProcessors int) (made func(), err error) {
 		entry.OccupyPIDs(threads + runtimeThreads + spareThreads - now)
 	}()
 	return func() { <-done }, nil
+}
+
+// processorLimit returns the number of processors that the container's control group (version 2) allows, rounded as the Go runtime
+// does. The runtime sees only the limit of its own group, which after a re-execution may be a child of the container's group
+// (proc.DivideCgroup).
+func processorLimit(cgroup string) int {
+	text, _ := os.ReadFile(cgroup + "/cpu.max")
+	var quota, period int
+	if _, err := fmt.Sscan(string(text), &quota, &period); err != nil || period <= 0 {
+		return math.MaxInt // without a limit the quota is "max"
+	}
+	return max(2, (quota+period-1)/period)
 }
 
 // awaitThreads waits until the kernel has made every thread that the runtime has requested, and returns the number of threads.

@@ -161,32 +161,45 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	}
 }
 
-// A project quota on ext4 limits a home, and hinit asks the file system for the usage.
+// A project quota limits a home, and hinit asks the file system for the usage. The scripts make a file system in the file $0, mount it on $1,
+// and give the home $2 a project with a limit of 4 MiB.
 func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 	testkit.NeedRoot(t)
-	image := filepath.Join(t.TempDir(), "image")
-	run := func(script string) {
-		if out, err := exec.Command("/bin/sh", "-ec", script, image).CombinedOutput(); err != nil {
-			t.Skipf("no file system with project quotas can be made here (tools/in-uml can): %v: %s", err, out)
-		}
+	for kind, script := range map[string]string{
+		"ext4": `truncate -s 64M "$0"; mkfs.ext4 -q -O project,quota -E quotatype=prjquota "$0"; mount -o loop,prjquota "$0" "$1"; mkdir -p "$2"
+			chattr -p 7 +P "$2"; setquota -P 7 0 4096 0 0 "$1"`,
+		"xfs": `truncate -s 320M "$0"; mkfs.xfs -q "$0"; mount -o loop,prjquota "$0" "$1"; mkdir -p "$2"
+			xfs_quota -x -c "project -s -p $2 7" -c "limit -p bhard=4m 7" "$1"`,
+	} {
+		t.Run(kind, func(t *testing.T) { homeWithAQuota(t, script) })
 	}
+}
+
+func homeWithAQuota(t *testing.T, script string) {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
 	w := weighed(t, boot.Gateway{}, func(home string) {
 		data := filepath.Dir(filepath.Dir(home))
 		t.Cleanup(func() { _ = unix.Unmount(data, 0) })
-		run(`truncate -s 64M "$0"; mkfs.ext4 -q -O project,quota -E quotatype=prjquota "$0"; mount -o loop,prjquota "$0" ` + data + `; mkdir -p ` + home +
-			`; chattr -p 7 +P ` + home + `; setquota -P 7 0 4096 0 0 ` + data)
+		if out, err := exec.Command("/bin/sh", "-ec", script, image, data, home).CombinedOutput(); err != nil {
+			t.Skipf("no file system with project quotas can be made here (make test-kernel): %v: %s", err, out)
+		}
 		file(t, home+"/a", 3000)
 		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
 			t.Error(err)
 		}
 		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home) // root may have more
 		agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
-		if out, err := agent.CombinedOutput(); err == nil || !strings.Contains(string(out), "quota") {
+		// XFS reports the limit of a project as a full disk.
+		if out, err := agent.CombinedOutput(); err == nil || !strings.Contains(string(out), "quota") && !strings.Contains(string(out), "No space") {
 			t.Errorf("it may have more than its project: %v, %s", err, out)
 		}
 		file(t, filepath.Join(filepath.Dir(home), "other"), 3000)
+		if n, is := fileSystemUsage(data, filepath.Base(home)); !is || n < 3000<<10 || n > 4096<<10 {
+			t.Errorf("the file system says that the home has %d bytes: %v", n, is)
+		}
 	})
-	if !strings.Contains(w.Hold, "its files have 3MiB, and quota.stop is 2MiB") {
+	if !strings.Contains(w.Hold, "its files have ") || !strings.Contains(w.Hold, "MiB, and quota.stop is 2MiB") {
 		t.Errorf("%+v", w)
 	}
 }
