@@ -97,12 +97,9 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 		return "", 0, err
 	}
 	defer u.archive.Close()
-	info, err := u.archive.Stat()
-	if err != nil {
-		return "", 0, err
-	}
-	err = u.readHead(u.start())
-	return u.head.Snapshot, info.Size(), err
+	at, seekErr := u.archive.Seek(0, io.SeekEnd)
+	err = cmp.Or(u.readHead(u.start()), seekErr)
+	return u.head.Snapshot, at, err
 }
 
 // openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted
@@ -258,6 +255,9 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
+			if n, _ := u.archive.Read(make([]byte, 1)); n > 0 { // zeros mark an end; a crash can leave them in a part that was received
+				return errors.New("the archive is damaged: it ends before its checksum; import it from the beginning")
+			}
 			return io.ErrUnexpectedEOF
 		case err != nil:
 			return err

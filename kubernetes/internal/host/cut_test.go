@@ -1,0 +1,119 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"hinit/profiles/archive"
+)
+
+// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then the receiving host is
+// started again, as after a crash. The data stays with its owner, and the other host has no profile of the part. Then the move goes on, and the
+// other host has all of it.
+func TestAMoveIsCutAnywhere(t *testing.T) {
+	s, dir := volume(t, "u1", "learnt")
+	home := filepath.Join(dir, "profiles/coder")
+	err := os.Mkdir(filepath.Join(home, "deep"), 0o750)
+	err = errors.Join(err, os.WriteFile(filepath.Join(home, "deep/part"), make([]byte, 700), 0o600), os.Symlink("data", filepath.Join(home, "link")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	x := archive.Export{Home: home, Name: "coder", Secrets: true, Links: true, HomeIdle: true}
+	_, sum, _, err := x.Run(t.Context(), &stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, from, _ := server(t, s, &atomic.Int64{})
+	_, at := volume(t, "", "")
+	n := 0
+	for cut := range stream.Len() {
+		if near := cut % 512; near > 1 && near != 511 && cut%67 != 0 {
+			continue
+		}
+		n++
+		if !cutMove(t, at, from.Nonce, stream.Bytes()[:cut]) {
+			continue // only padding is missing
+		}
+		to, err := OpenStore(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
+			t.Fatalf("cut after byte %d, the move goes on with %v", cut, err)
+		}
+		r, err := to.receipt("coder", "u1", from.Nonce)
+		if err != nil || r.SHA256 != sum {
+			t.Fatalf("cut after byte %d, the sum is %+v (%v), and not %s", cut, r, err, sum)
+		}
+		if _, sent := o.known("u1", r.SHA256, anyRun); len(sent) != 1 {
+			t.Fatalf("cut after byte %d, the owner has sent another sum", cut)
+		}
+		if err := to.Install("coder", "u1", from.Nonce); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(at, "profiles/coder/link"))
+		part, err2 := os.ReadFile(filepath.Join(at, "profiles/coder/deep/part"))
+		if err := errors.Join(err, err2); err != nil || string(text) != "learnt" || len(part) != 700 || !look(t, s, "u1").Live {
+			t.Fatalf("cut after byte %d: %q, %d bytes, %v; the owner: %+v", cut, text, len(part), err, look(t, s, "u1"))
+		}
+		if err := to.Delete("coder", "u1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("a stream of %d bytes was cut in %d places", stream.Len(), n)
+}
+
+// cutMove receives a part of a stream in the volume at, and starts the store again. It reports whether the stream was cut.
+func cutMove(t *testing.T, at, nonce string, part []byte) bool {
+	t.Helper()
+	to, err := OpenStore(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, done, err := to.importer("coder", "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = to.receive(im, "coder", "u1", nonce, bytes.NewReader(part))
+	done()
+	if to, _ = OpenStore(at); to == nil {
+		t.Fatal("the store does not open")
+	}
+	l := look(t, to, "u1")
+	if err == nil && l.Incoming == nonce {
+		return false
+	}
+	if l.Live || l.Incoming == nonce || err == nil {
+		t.Fatalf("after %d bytes the other host has %+v, %v", len(part), l, err)
+	}
+	return true
+}
+
+// TestAMoveThatCrashesBeforeItsReceiptBeginsAnew removes the receipt of received data, which is written last.
+func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	_, from, _ := server(t, s, &atomic.Int64{})
+	to, at := volume(t, "", "")
+	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(at, incoming("coder", "u1", from.Nonce)+".json")); err != nil {
+		t.Fatal(err)
+	}
+	to, err := OpenStore(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := look(t, to, "u1"); l.Incoming != "" || l.Live {
+		t.Fatalf("without a receipt: %+v", l)
+	}
+	err = errors.Join(to.fetch(t.Context(), "coder", "u1", from, "token"), to.Install("coder", "u1", from.Nonce))
+	if err != nil || !look(t, to, "u1").Live {
+		t.Errorf("%v, %+v", err, look(t, to, "u1"))
+	}
+}

@@ -1,0 +1,181 @@
+package archive_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/profiles/archive"
+)
+
+// smallHome makes a home whose archive has few bytes. It has files with no block, a whole block, and a part of one. It also has a directory, a
+// link, and a name that needs a header of its own.
+func smallHome(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "coder")
+	for name, text := range map[string]string{
+		"SOUL.md": "soul", ".env": "", "block": strings.Repeat("b", 512), "deep/" + strings.Repeat("n", 120): strings.Repeat("p", 700),
+	} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	must(0, os.Symlink("/usr/bin/python3", dir+"/out"))(t)
+	return dir
+}
+
+// cutter moves a profile again and again, and cuts the stream each time.
+type cutter struct {
+	testing.TB
+
+	from, dir string
+	export    archive.Export
+	whole     []byte
+	sum       string
+	want      map[string]string // the home of the export
+	old       map[string]string // a profile that an import replaces
+}
+
+func newCutter(t *testing.T) *cutter {
+	t.Helper()
+	dir := t.TempDir()
+	if os.Geteuid() == 0 {
+		dir = mounted(t, "size=16m") // where a sync takes no time
+	}
+	c := &cutter{TB: t, from: smallHome(t), dir: dir}
+	c.export = archive.Export{Home: c.from, Secrets: true, Links: true, HomeIdle: true}
+	out, _, sum := exported(t, c.export)
+	c.whole, c.sum, c.want = out.Bytes(), sum, listing(t, c.from)
+	write(t, c.dir+"/old/SOUL.md", "old")
+	c.old = listing(t, c.dir+"/old")
+	return c
+}
+
+// run imports a stream that begins at a byte of the archive.
+func (c *cutter) run(name string, from int64, stream []byte) (string, error) {
+	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", Links: true, From: from, Replace: name == "old"}
+	_, sum, err := im.Run(bytes.NewReader(stream))
+	return sum, err
+}
+
+// listed describes a profile, or returns nil without one.
+func (c *cutter) listed(name string) map[string]string {
+	c.Helper()
+	if _, err := os.Lstat(filepath.Join(c.dir, name)); err != nil {
+		return nil
+	}
+	return listing(c, filepath.Join(c.dir, name))
+}
+
+// reset removes the imported profile, or puts the old one back.
+func (c *cutter) reset(name string) {
+	c.Helper()
+	must(0, os.RemoveAll(filepath.Join(c.dir, name)))(c)
+	if name == "old" {
+		write(c, c.dir+"/old/SOUL.md", "old")
+		c.old = listing(c, c.dir+"/old")
+	}
+}
+
+// rest returns the part of the archive that an import lacks, as the export sends it: all without a part to continue.
+func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
+	c.Helper()
+	snapshot, at, err := (&archive.Import{Dir: c.dir, Name: name}).InterruptedAt()
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, c.whole
+	}
+	if err != nil || at != int64(cut) {
+		c.Fatalf("cut after byte %d, an import goes on at %d: %v", cut, at, err)
+	}
+	x := c.export
+	x.Name, x.Snapshot, x.From = "coder", snapshot, at
+	var out bytes.Buffer
+	if _, sum, _, err := x.Run(c.Context(), &out); err != nil || sum != c.sum {
+		c.Fatalf("cut after byte %d, the export goes on with %v", cut, err)
+	}
+	return at, out.Bytes()
+}
+
+// cut sends the archive up to a byte, looks at both sides, and sends the rest.
+func (c *cutter) cut(name string, at int) {
+	c.Helper()
+	part := &short{room: at}
+	x := c.export
+	x.Name = "coder"
+	if _, _, _, err := x.Run(c.Context(), part); err == nil {
+		c.Fatalf("an export that was cut after byte %d reports no error", at)
+	}
+	before := c.listed(name)
+	if sum, err := c.run(name, 0, part.Bytes()); err == nil && sum == c.sum && maps.Equal(c.listed(name), c.want) {
+		c.reset(name) // only padding is missing
+		return
+	} else if err == nil {
+		c.Fatalf("an import that was cut after byte %d reports no error", at)
+	}
+	if now := c.listed(name); !maps.Equal(now, before) || (now == nil) != (before == nil) {
+		c.Fatalf("an import that was cut after byte %d leaves %v", at, now)
+	}
+	from, stream := c.rest(name, at)
+	if sum, err := c.run(name, from, stream); err != nil || sum != c.sum {
+		c.Fatalf("cut after byte %d, the rest from %d ends with %v, sum %q", at, from, err, sum)
+	}
+	if now := c.listed(name); !maps.Equal(now, c.want) {
+		c.Fatalf("cut after byte %d, the profile is\n%v\nand not\n%v", at, now, c.want)
+	}
+	if left := must(filepath.Glob(c.dir + "/.*"))(c); len(left) != 0 {
+		c.Fatalf("cut after byte %d, %q is left", at, left)
+	}
+	c.reset(name)
+}
+
+var eachByte = flag.Bool("each-byte", false, "cut archives after each byte, and not only at each block and every 11 bytes")
+
+// TestAnArchiveIsCutAnywhere ends the stream of an export, as a crash or a broken connection does: around each boundary of a block, and at each
+// offset in a block. The import makes no profile of the part, and leaves the profile that it replaces. Then the rest is sent. The home of the
+// export stays as it is.
+func TestAnArchiveIsCutAnywhere(t *testing.T) {
+	c := newCutter(t)
+	n := 0
+	for at := range c.whole {
+		if near := at % 512; *eachByte || near < 2 || near == 511 || at%11 == 0 && !testing.Short() {
+			c.cut([]string{"two", "old"}[n%2], at)
+			n++
+		}
+	}
+	if now := listing(t, c.from); !maps.Equal(now, c.want) {
+		t.Errorf("the home of the export is %v", now)
+	}
+	t.Logf("an archive of %d bytes was cut in %d places", len(c.whole), n)
+}
+
+// TestAPartThatLostItsEndInACrashIsRefused zeroes the end of the part that an import keeps, as a machine that loses its power can. The rest then
+// makes no profile, and the next import begins anew. It went on at the end of the archive for ever, and said that the stream had ended early.
+func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
+	c := newCutter(t)
+	for at := 1536; at < len(c.whole); at += 101 {
+		_, err := c.run("two", 0, c.whole[:at])
+		if err == nil {
+			break // only padding is missing
+		} else if !errors.Is(err, archive.ErrInterrupted) {
+			t.Fatalf("after byte %d: %v", at, err)
+		}
+		kept := filepath.Join(c.dir, archive.ImportPrefix+"two", "archive")
+		part := must(os.ReadFile(kept))(t)
+		clear(part[max(1536, at-600):])
+		if bytes.Equal(part, c.whole[:at]) {
+			continue // these bytes were zero before
+		}
+		must(0, os.WriteFile(kept, part, 0o600))(t)
+		if _, err := c.run("two", int64(at), c.whole[at:]); err == nil || c.listed("two") != nil {
+			t.Fatalf("a part of %d bytes that has lost its end: %v, and a profile %v", at, err, c.listed("two"))
+		}
+		from, stream := c.rest("two", 0)
+		if sum, err := c.run("two", from, stream); err != nil || sum != c.sum || from != 0 {
+			t.Fatalf("after a part of %d bytes that has lost its end, from %d: %v", at, from, err)
+		}
+		c.reset("two")
+	}
+}
