@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-kernel test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,6 +88,10 @@ chaos-fleet: need-go ## break what a simulated fleet needs for SPAN (30m), as ro
 
 build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes and hinit-fleet
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...
+
+VM ?= qemu
+test-kernel: need-go ## as root, run on a kernel with control groups of version 2, PSI and project quotas what needs them: some minutes, a quarter of an hour without KVM; VM=uml takes user-mode Linux
+	tools/in-$(VM) ./internal/proc 'Cgroup|Container|ForkBomb|KernelSays|Hides' ./internal/entry ControlGroup ./internal/volume Quota ./internal/tuning .
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
