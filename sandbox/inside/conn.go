@@ -94,9 +94,9 @@ func (ch *channel) serve() mux.End {
 	case mux.OpJobs:
 		return mux.End{Jobs: s.jobs.list(), Clients: int(s.clients.Load())}
 	case mux.OpOutput:
-		return s.jobs.output(ch)
+		return s.jobs.withJob(ch, ch.sendOutput)
 	case mux.OpKill:
-		return s.jobs.kill(ch)
+		return s.jobs.withJob(ch, ch.kill)
 	case mux.OpKillLeftovers:
 		s.loop.call(func() { s.loop.table.KillSession(ch.request.PID, s.began) })
 		return mux.End{}

@@ -110,14 +110,22 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// find returns the background command with this id, or nil if there is no such command.
-func (j *jobs) find(id string) *job {
+// withJob calls the function do with the background command that the request names. It returns the state of the command
+// afterwards, and the result of do: the number of processes that survive.
+func (j *jobs) withJob(ch *channel, do func(b *job) (survivors int)) mux.End {
+	id := ch.request.Job
+	j.mu.Lock()
+	at := slices.IndexFunc(j.jobs, func(b *job) bool { return b.ID == id })
+	if at < 0 {
+		j.mu.Unlock()
+		return mux.End{Fault: mux.NoJob, Text: "no background command " + id}
+	}
+	b := j.jobs[at]
+	j.mu.Unlock()
+	survivors := do(b)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if at := slices.IndexFunc(j.jobs, func(b *job) bool { return b.ID == id }); at >= 0 {
-		return j.jobs[at]
-	}
-	return nil
+	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.snapshot()}}
 }
 
 func (b *job) snapshot() mux.Job {
@@ -137,61 +145,39 @@ func (j *jobs) list() []mux.Job {
 	return all
 }
 
-func noJobEnd(id string) mux.End {
-	return mux.End{Fault: mux.NoJob, Text: "no background command " + id}
-}
-
-// output sends the retained output of a background command. With Follow it also sends new output, until the command ends.
-func (j *jobs) output(ch *channel) mux.End {
-	b := j.find(ch.request.Job)
-	if b == nil {
-		return noJobEnd(ch.request.Job)
-	}
+// sendOutput sends the retained output of a background command. With Follow it also sends new output, until the command ends.
+func (ch *channel) sendOutput(b *job) (survivors int) {
 	for at := int64(0); ; {
 		data, next, grown := b.out.read(at)
 		at = next
-		if _, err := ch.Output.Write(data); err != nil {
-			return mux.End{}
-		}
-		if len(data) > 0 {
-			continue
-		}
-		if grown == nil || !ch.request.Follow {
+		_, err := ch.Output.Write(data)
+		if err != nil || len(data) == 0 && (grown == nil || !ch.request.Follow || !ch.await(grown)) {
 			break
-		}
-		select {
-		case <-grown:
-		case <-ch.ctx.Done():
-			return mux.End{}
 		}
 	}
 	if ch.request.Follow { // the command may continue without output
-		select {
-		case <-b.done:
-		case <-ch.ctx.Done():
-		}
+		ch.await(b.done)
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return mux.End{Jobs: []mux.Job{b.snapshot()}}
+	return 0
 }
 
 // kill ends a background command's process tree. It also works after the command's main process has ended.
-func (j *jobs) kill(ch *channel) mux.End {
-	b := j.find(ch.request.Job)
-	if b == nil {
-		return noJobEnd(ch.request.Job)
-	}
+func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
-	j.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.survivors })
-	survivors := <-gone
-	select { // another goroutine records the end of the command
-	case <-b.done:
+	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.survivors })
+	survivors = <-gone
+	ch.await(b.done) // another goroutine records the end of the command
+	return survivors
+}
+
+// await waits until the channel event is closed. It returns false if the client has canceled the request.
+func (ch *channel) await(event <-chan struct{}) bool {
+	select {
+	case <-event:
+		return true
 	case <-ch.ctx.Done():
+		return false
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.snapshot()}}
 }
 
 // ring keeps the newest bytes that were written to it.
