@@ -71,17 +71,12 @@ func dockerConfigPath(name string) string {
 
 // contextName returns the name of the current docker context, or "" if none is selected.
 func contextName() string {
-	if name := os.Getenv("DOCKER_CONTEXT"); name != "" {
-		return name
-	}
 	var config struct {
 		CurrentContext string `json:"currentContext"`
 	}
-	data, err := os.ReadFile(dockerConfigPath("config.json"))
-	if err != nil || json.Unmarshal(data, &config) != nil {
-		return ""
-	}
-	return config.CurrentContext
+	data, _ := os.ReadFile(dockerConfigPath("config.json"))
+	_ = json.Unmarshal(data, &config) // a file that can't be read selects no context
+	return cmp.Or(os.Getenv("DOCKER_CONTEXT"), config.CurrentContext)
 }
 
 // contextAddress returns the address of a docker context. The directory of a context is named after the SHA-256 of the context's

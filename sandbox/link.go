@@ -155,10 +155,21 @@ func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 	return s.manager.connect(ctx, c)
 }
 
-// dialDirect connects to the helper's socket on the volume. It returns nil if the helper does not answer within limit.
+// dialDirect connects to the helper's socket in a container's directory on the volume. It returns nil if the helper does not
+// answer within limit. Processes in the container can replace the socket's file, so dialDirect does not follow links and accepts
+// only a socket.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
-	conn := m.dialSocket(name)
-	if conn == nil {
+	if name == "" || strings.Contains(name, "/") {
+		return nil
+	}
+	fd, err := m.store.dir.Connect(filepath.Join(runDir, name, mux.Socket))
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), mux.Socket)
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
 		return nil
 	}
 	_ = conn.SetDeadline(time.Now().Add(limit))
@@ -177,25 +188,6 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 
 // helloTime limits how long the helper may take to answer.
 const helloTime = 2 * time.Second
-
-// dialSocket connects to the socket in a container's directory. Processes in the container can replace that file, so dialSocket
-// does not follow links and accepts only a socket.
-func (m *Manager) dialSocket(name string) net.Conn {
-	if name == "" || strings.Contains(name, "/") {
-		return nil
-	}
-	fd, err := m.store.dir.Connect(filepath.Join(runDir, name, mux.Socket))
-	if err != nil {
-		return nil
-	}
-	f := os.NewFile(uintptr(fd), mux.Socket)
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil
-	}
-	return conn
-}
 
 // connect connects to the helper in a running container, and starts the helper if necessary. It prefers a direct connection.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {

@@ -138,7 +138,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	}
 	if len(m.adopted) >= maxAdopted {
 		for name, s := range m.adopted {
-			if _, busy := s.closedAndBusy(); !busy {
+			if !s.busy() {
 				s.shutDown(false)
 				delete(m.adopted, name)
 			}

@@ -85,11 +85,11 @@ func (s *Sandbox) shutDown(now bool) {
 	}
 }
 
-// closedAndBusy reports whether the sandbox is closed for new commands, and whether a command is running.
-func (s *Sandbox) closedAndBusy() (closed, busy bool) {
+// busy reports whether a command is running.
+func (s *Sandbox) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closed, s.running > 0
+	return s.running > 0
 }
 
 // Describe returns what is known about the sandbox. It asks the engine and the helper.

@@ -60,17 +60,11 @@ type Frame struct {
 	Data    []byte
 }
 
+// longKinds are the kinds of frames that may have more than MaxData bytes, with their maximum.
+var longKinds = map[Kind]int{KindOpen: maxOpen, KindEnd: maxEnd}
+
 // maxSize returns the maximum number of data bytes in a frame of the given kind.
-func maxSize(kind Kind) int {
-	switch kind {
-	case KindOpen:
-		return maxOpen
-	case KindEnd:
-		return maxEnd
-	default:
-		return MaxData
-	}
-}
+func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 
 // Reader reads frames. It must not be used concurrently.
 type Reader struct {
