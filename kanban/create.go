@@ -236,47 +236,37 @@ type Edit struct {
 
 // Edit changes the texts and the priority of a task, even while a worker has it. It returns false if the task does not exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
-	var sets, fields []string
-	var args []any
-	set := func(name string, value any) {
-		sets, args = append(sets, name+" = ?"), append(args, value)
-		if name != "priority" {
-			fields = append(fields, name)
-		}
+	if e == (Edit{}) {
+		return false, refuse("cannot edit %s: nothing to change was given", id)
 	}
 	if e.Title != nil {
 		if e.Title = new(strings.TrimSpace(*e.Title)); *e.Title == "" {
 			return false, refuse("cannot edit %s: a title is required", id)
 		}
 	}
-	for i, text := range []*string{e.Title, e.Body, e.Result} {
-		if text != nil {
-			set([]string{"title", "body", "result"}[i], orNull(*text))
-		}
-	}
-	if e.Priority != nil {
-		set("priority", *e.Priority)
-	}
-	if len(sets) == 0 && e.Summary == nil && e.Metadata == nil {
-		return false, refuse("cannot edit %s: nothing to change was given", id)
-	}
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
 			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
-		if len(sets) > 0 {
-			t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...)
-		}
-		for name, value := range map[string]*string{"summary": e.Summary, "metadata": e.Metadata} {
-			if value != nil {
-				fields = append(fields, name)
-				t.exec("UPDATE task_runs SET "+name+" = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')", orNull(*value), id)
+		const ofTask = "UPDATE tasks SET %s = ? WHERE id = ?"
+		const ofRun = "UPDATE task_runs SET %s = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')"
+		var fields []string
+		for _, f := range []struct {
+			name, update string
+			value        *string
+		}{
+			{"title", ofTask, e.Title}, {"body", ofTask, e.Body}, {"result", ofTask, e.Result}, {"summary", ofRun, e.Summary}, {"metadata", ofRun, e.Metadata},
+		} {
+			if f.value != nil {
+				fields = append(fields, f.name)
+				t.exec(fmt.Sprintf(f.update, f.name), orNull(*f.value), id)
 			}
 		}
 		if len(fields) > 0 {
 			t.event(id, 0, "edited", object{{"fields", fields}})
 		}
 		if e.Priority != nil {
+			t.exec("UPDATE tasks SET priority = ? WHERE id = ?", *e.Priority, id)
 			t.event(id, 0, "reprioritized", object{{"priority", *e.Priority}})
 		}
 		return nil

@@ -108,13 +108,9 @@ var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 // the board.
 func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
-		var unknown []string
-		for _, ref := range references.FindAllString(text[1], -1) {
-			if !slices.Contains(unknown, ref) && !firstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref) {
-				unknown = append(unknown, ref)
-			}
-		}
-		if len(unknown) > 0 {
+		refs := lo.Uniq(references.FindAllString(text[1], -1))
+		known := readInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encode(refs))
+		if unknown := lo.Without(refs, known...); len(unknown) > 0 {
 			t.event(id, run, "suspected_hallucinated_references", object{{"phantom_refs", unknown}, {"source", text[0]}})
 			return
 		}
