@@ -42,7 +42,7 @@ type Options struct {
 type Store struct {
 	db       *sql.DB
 	raw      *os.File       // second descriptor of the file, used to check the file's length
-	logs     [2]fs.FileInfo // the write-ahead log and its index as they were when the board was opened; nil if they did not exist
+	logs     [2]fs.FileInfo // the write-ahead log and its index, which SQLite keeps while the board is open; nil if they did not exist
 	paths    Paths
 	opt      Options
 	keptLock *Lock // lock of the board, if a dispatcher holds it between passes
@@ -96,6 +96,9 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 		_ = s.Close()
 		return nil, err
 	}
+	for i, end := range companions {
+		s.logs[i], _ = os.Stat(s.paths.DB + end)
+	}
 	return s, nil
 }
 
@@ -113,7 +116,6 @@ func (s *Store) open(ctx context.Context) error {
 	known := !empty && os.SameFile(st, initialised.files[path])
 	initialised.Unlock()
 	if known {
-		defer s.recordLogFiles()
 		return s.attach(ctx, "rwc")
 	}
 
@@ -136,20 +138,11 @@ func (s *Store) open(ctx context.Context) error {
 		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
 	}
 	initialised.files[path], _ = os.Stat(path)
-	s.recordLogFiles()
 	return nil
 }
 
 // companions are the suffixes of the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
-
-// recordLogFiles records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while
-// the board is open.
-func (s *Store) recordLogFiles() {
-	for i, end := range companions {
-		s.logs[i], _ = os.Stat(s.paths.DB + end)
-	}
-}
 
 // readOnly reports whether a path is on a read-only file system. It checks the nearest existing directory.
 func readOnly(path string) bool {

@@ -34,9 +34,9 @@ func (ch *channel) runForeground() mux.End {
 	}
 	ended := make(chan *run, 1)
 	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), false, func(r *run) { ended <- r })
-	s.closeChild()
+	closeAll(s.child)
 	if err != nil {
-		s.closeOwn()
+		closeAll(s.own)
 		return endNotBegun(err)
 	}
 	ch.began(r)
@@ -64,6 +64,7 @@ func runEnd(r *run) mux.End {
 // streams holds the descriptors for a command's standard streams.
 type streams struct {
 	child      []*os.File // the command's ends of the pipes or the terminal; this process closes them after the command's start
+	own        []*os.File // this process's ends
 	stdin      *os.File   // this process's end of the input; nil without an input
 	outputs    []output
 	tty        *os.File       // this process's end of the terminal; nil without one
@@ -87,7 +88,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		if ch.request.Columns > 0 && ch.request.Rows > 0 {
 			pty.Resize(master, ch.request.Columns, ch.request.Rows)
 		}
-		s.child, s.tty, s.stdin = []*os.File{slave}, master, master
+		s.child, s.own, s.tty, s.stdin = []*os.File{slave}, []*os.File{master}, master, master
 		s.outputs = []output{{master, ch.Output}}
 		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
@@ -103,11 +104,10 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		}
 		own, child, err := pipe(at == 0)
 		if err != nil {
-			s.closeChild()
-			s.closeOwn()
+			closeAll(append(s.child, s.own...))
 			return nil, err
 		}
-		spec.Files[at], s.child = child, append(s.child, child)
+		spec.Files[at], s.child, s.own = child, append(s.child, child), append(s.own, own)
 		if at == 0 {
 			s.stdin = own
 		} else {
@@ -137,18 +137,9 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-func (s *streams) closeChild() {
-	for _, f := range s.child {
+func closeAll(files []*os.File) {
+	for _, f := range files {
 		_ = f.Close()
-	}
-}
-
-func (s *streams) closeOwn() {
-	if s.stdin != nil {
-		_ = s.stdin.Close()
-	}
-	for _, o := range s.outputs {
-		_ = o.file.Close()
 	}
 }
 
