@@ -69,7 +69,9 @@ func (m *Manager) Key(key Key) Key {
 // The first call also removes orphaned containers if Options.SweepOrphans is set.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
-	m.sweepOnce(ctx, key.Profile)
+	if m.opts.SweepOrphans { // ignore errors: a failed sweep must not prevent work
+		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
+	}
 	m.mu.Lock()
 	s := m.open[key]
 	if s == nil {
@@ -95,12 +97,6 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 
 func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
 	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
-}
-
-// Lock waits for the lock of the key to which the labels belong. A caller must hold it to find, make, start or remove the key's
-// container.
-func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
-	return m.store.lock(ctx, labels, m.opts.warn)
 }
 
 // maxAdopted is the maximum number of adopted containers' names that a Manager remembers.

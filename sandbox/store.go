@@ -83,11 +83,12 @@ func randomHex(n int) string {
 	return fmt.Sprintf("%x", b)
 }
 
-// lock waits for the lock of a key. If the file system does not support locks, it only warns.
-func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
+// Lock waits for the lock of the key to which the labels belong. A caller must hold it to find, make, start or remove the key's
+// container. If the file system does not support locks, Lock only warns.
+func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
 	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // callers choose the labels, so limit the number of directories
-	dir, err := v.openSub(name)
+	dir, err := m.store.openSub(name)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (v *store) lock(ctx context.Context, labels map[string]string, warn func(st
 		case err == nil:
 			return func() { held.Close() }, nil
 		case errors.Is(err, errNotLocal):
-			warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", v.path))
+			m.opts.warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", m.store.path))
 			return func() {}, nil
 		case !errors.Is(err, errLocked):
 			return nil, err

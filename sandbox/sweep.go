@@ -60,14 +60,6 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 // OrphanAge returns the age from which an unused container is an orphan. It is twice the lifetime, and at least two minutes.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// sweepOnce removes orphans before the first use of the manager, if Options.SweepOrphans is set. It ignores errors, because a
-// failed sweep must not prevent work.
-func (m *Manager) sweepOnce(ctx context.Context, profile string) {
-	if m.opts.SweepOrphans {
-		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: profile}) })
-	}
-}
-
 // recheckTime is the delay after which a sweep again checks a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
@@ -127,7 +119,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	again := time.Now().Add(recheckTime)
 	step, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	unlock, err := m.store.lock(step, c.Labels, m.opts.warn)
+	unlock, err := m.Lock(step, c.Labels)
 	if err != nil {
 		return nil, again
 	}

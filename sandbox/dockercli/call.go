@@ -107,12 +107,11 @@ func (c *Call) removeFlags(f *pflag.FlagSet) {
 	f.BoolP("volumes", "v", false, "")
 }
 
+// runFlags defines the flags of docker run and docker create.
 func (c *Call) runFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&c.raw.detach, "detach", "d", false, "")
-	c.createFlags(f)
-}
-
-func (c *Call) createFlags(f *pflag.FlagSet) {
+	if c.command.name == "run" {
+		f.BoolVarP(&c.raw.detach, "detach", "d", false, "")
+	}
 	c.Spec.Flags(f, &c.Env)
 	addHiddenFlags(f, "disable-content-trust i/interactive no-healthcheck oom-kill-disable P/publish-all q/quiet rm sig-proxy t/tty", "a/attach c/cpu-shares")
 	c.raw.escapes = map[string]string{}
@@ -164,13 +163,9 @@ func (c *Call) findEscape(allow []string) (what, word string) {
 }
 
 func (c *Call) run() error {
-	if !c.raw.detach {
+	if c.command.name == "run" && !c.raw.detach {
 		return &UnhandledError{Reason: "docker run without --detach"}
 	}
-	return c.create()
-}
-
-func (c *Call) create() error {
 	c.Spec.Image, c.Spec.Cmd = c.Words[0], c.Words[1:]
 	return nil
 }

@@ -37,7 +37,7 @@ func commands() []command {
 		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Emulator).start)},
 		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Emulator).exec},
 		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, complete: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Emulator).inspect)},
-		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).createFlags, complete: (*Call).create, handle: (*Emulator).run},
+		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Emulator).run},
 		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Emulator).stop)},
 		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Emulator).remove)},
 	}

@@ -64,15 +64,15 @@ func socketDirs() []string {
 // listen creates the socket in the first directory where that works. It holds a lock file beside the socket for the life of the
 // process.
 func listen() (listener *net.UnixListener, err error) {
-	err = tryDirs(socketDirs(), func(dir string) (err error) {
+	_, err = tryDirs(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
 		return err
 	})
 	return listener, err
 }
 
-// tryDirs calls the function do for one directory after another, until do succeeds.
-func tryDirs(dirs []string, do func(dir string) error) error {
+// tryDirs calls the function do for one directory after another, until do succeeds. It returns the directory.
+func tryDirs(dirs []string, do func(dir string) error) (string, error) {
 	var reasons []error
 	for _, dir := range dirs {
 		err := error(nil)
@@ -83,11 +83,11 @@ func tryDirs(dirs []string, do func(dir string) error) error {
 			err = do(dir)
 		}
 		if err == nil || errors.Is(err, ErrServed) {
-			return err
+			return dir, err
 		}
 		reasons = append(reasons, err)
 	}
-	return fmt.Errorf("cannot find a place for sockets and sessions: %w", errors.Join(reasons...))
+	return "", fmt.Errorf("cannot find a place for sockets and sessions: %w", errors.Join(reasons...))
 }
 
 func listenIn(dir string) (l *net.UnixListener, err error) {

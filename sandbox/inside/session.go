@@ -29,12 +29,8 @@ type sessions struct {
 }
 
 func newSessions(s *server) *sessions {
-	return &sessions{server: s, stateDir: sync.OnceValues(func() (top string, err error) {
-		err = tryDirs(socketDirs()[1:], func(dir string) error {
-			top = dir
-			return nil
-		})
-		return top, err
+	return &sessions{server: s, stateDir: sync.OnceValues(func() (string, error) {
+		return tryDirs(socketDirs()[1:], func(string) error { return nil })
 	})}
 }
 
