@@ -59,17 +59,9 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 // Is reports whether e has a kind that target matches. target is one of the variables in this package whose names begin with Err.
 func (e *Error) Is(target error) bool {
-	switch target {
-	case ErrUnreachable:
-		return e.Kind == KindUnreachable || e.Kind == KindBusy
-	case ErrNotAllowed:
-		return e.Kind == KindNotAllowed
-	case ErrUnknown:
-		return e.Kind == KindUnknown
-	case ErrBadRequest:
-		return e.Kind == KindBadRequest
-	case ErrReplaced:
-		return e.Kind == KindReplaced
-	}
-	return false
+	matched := map[Kind]error{
+		KindUnreachable: ErrUnreachable, KindBusy: ErrUnreachable, KindNotAllowed: ErrNotAllowed, KindUnknown: ErrUnknown,
+		KindBadRequest: ErrBadRequest, KindReplaced: ErrReplaced,
+	}[e.Kind]
+	return matched != nil && matched == target
 }

@@ -86,11 +86,7 @@ type policy struct {
 }
 
 func newPolicy(o Options) policy {
-	p := policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, shutOut: o.Denies}
-	if p.shutOut == nil {
-		p.shutOut = func(int, uint32, func() bool) bool { return false }
-	}
-	return p
+	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, shutOut: o.Denies}
 }
 
 func (p policy) classOf(who peer) class {

@@ -139,7 +139,7 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 	case err == nil:
 		return true, nil
 	case r.Context().Err() != nil:
-		return false, ended(r.Context())
+		return false, context.Cause(r.Context())
 	case ctx.Err() != nil:
 		return false, refuse(client.KindTimeout, "hinit is still booting after %s, and does not know all services yet; `hinit status` shows what it is at", patience)
 	}

@@ -130,11 +130,11 @@ func SupervisedElsewhere(err error) error { return supervisedElsewhereError{err}
 type Options struct {
 	AgentUID uint32           // the agent's user, which may control hinit like root and hinit's own user
 	Others   string           // what other users may do, an Others constant of package config; any other value means OthersNone
-	Log      func(msg string) // called with messages about faults of the server; must not block; may be nil
-	// Denies reports whether a process is refused even if its user has access. If Denies is nil, the server refuses no process
-	// for this reason. gone reports whether the process has ended, because its PID may then belong to another process.
+	Log      func(msg string) // called with messages about faults of the server; must not block
+	// Denies reports whether a process is refused even if its user has access. gone reports whether the process has ended, because
+	// its PID may then belong to another process.
 	Denies func(pid int, uid uint32, gone func() bool) bool
-	Used   func() // called after each answered request; must not block; may be nil
+	Used   func() // called after each answered request; must not block
 
 	// Say writes a line to the container log. Warn adds a warning that the status shows until the container ends. Only an
 	// [Endpoint] uses Say and Warn.

@@ -57,7 +57,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
-	s := NewEndpoint(emptyCore(), Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn})
+	s := NewEndpoint(emptyCore(), withDefaults(Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn}))
 	ask := func() {
 		t.Helper()
 		cl := dial.New(path)
@@ -93,7 +93,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	order()
 	left = s.Leave()
 	s.Close(t.Context())
-	next := NewEndpoint(emptyCore(), Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn})
+	next := NewEndpoint(emptyCore(), withDefaults(Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn}))
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")

@@ -68,8 +68,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 // changes.
 func (s *Server) followStatus(out *lines, r *request) {
 	f := &follower{server: s, who: r.who}
-	gap, beat := time.NewTimer(0), time.NewTimer(0)
-	defer gap.Stop()
+	beat := time.NewTimer(0)
 	defer beat.Stop()
 	for due := true; ; {
 		news := s.core.News()
@@ -88,9 +87,8 @@ func (s *Server) followStatus(out *lines, r *request) {
 		if err != nil || out.err != nil {
 			return
 		}
-		gap.Reset(followGap)
 		select {
-		case <-gap.C:
+		case <-time.After(followGap):
 		case <-r.Context().Done():
 			return
 		}

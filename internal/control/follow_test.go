@@ -151,7 +151,7 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	core, searches, now := newFakeCore(gateway("a", supervisor.Up)), 0, time.Now()
 	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })
-	f := follower{server: New(coreOf(core), Options{}), who: peer{}}
+	f := follower{server: newServer(core, Options{}), who: peer{}}
 	f.server.now = func() time.Time { return now }
 	for i := range 11 {
 		f.next(t.Context())

@@ -37,7 +37,7 @@ func FuzzRequests(f *testing.F) {
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
 		cancel() // nothing waits for an effect
 		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
-		s := New(coreOf(core), Options{AgentUID: 10000, Others: config.OthersStatus})
+		s := newServer(core, Options{AgentUID: 10000, Others: config.OthersStatus})
 		w := httptest.NewRecorder()
 		begin := time.Now()
 		s.serve(w, r.WithContext(ctx))

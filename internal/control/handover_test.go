@@ -48,7 +48,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			core := newFakeCore(gateway("a", supervisor.Stopping, unwanted), gateway("b", supervisor.Stopping))
-			old := New(coreOf(core), everyone)
+			old := newServer(core, everyone)
 			served := make(chan error, 1)
 			go func() { served <- old.Serve(l) }()
 			cl := dial.New(socket)
@@ -81,7 +81,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			core.set(gateway("a", supervisor.Down, unwanted))
-			server := New(coreOf(core), everyone)
+			server := newServer(core, everyone)
 			go func() { served <- server.Serve(next) }()
 			if err := <-asked; err != nil {
 				t.Errorf("who asked meanwhile is told %v", err)

@@ -274,7 +274,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 		select {
 		case m.turn <- struct{}{}:
 		case <-limit.Done():
-			return out, ended(limit)
+			return out, context.Cause(limit)
 		}
 	}
 	defer func() { <-m.turn }()
@@ -305,7 +305,7 @@ func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(
 		select {
 		case <-time.After(readTime / 10):
 		case <-ctx.Done():
-			return nil, ended(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 	core := newFakeCore(gateway("coder", supervisor.Up))
-	s := New(coreOf(core), Options{})
+	s := newServer(core, Options{})
 	for order, want := range map[string]string{
 		"status":          "coder",
 		"stop nobody":     "nobody",

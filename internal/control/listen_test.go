@@ -153,7 +153,7 @@ func chmod(t *testing.T, dir string, mode os.FileMode) string {
 
 func TestAnAbstractNameWorksWithoutAFileSystem(t *testing.T) {
 	name := "@hinit-control-test-" + strconv.Itoa(os.Getpid())
-	s := New(coreOf(goldenCore()), everyone)
+	s := newServer(goldenCore(), everyone)
 	l, err := Listen(name)
 	if err != nil {
 		t.Fatal(err)

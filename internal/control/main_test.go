@@ -462,6 +462,25 @@ type served struct {
 	ended  chan error
 }
 
+// newServer returns a server that does not listen yet.
+func newServer(core core, o Options) *Server {
+	return New(coreOf(core), withDefaults(o))
+}
+
+// withDefaults sets the functions that a test does not need.
+func withDefaults(o Options) Options {
+	if o.Log == nil {
+		o.Log = func(string) {}
+	}
+	if o.Used == nil {
+		o.Used = func() {}
+	}
+	if o.Denies == nil {
+		o.Denies = func(int, uint32, func() bool) bool { return false }
+	}
+	return o
+}
+
 // serve listens on a socket that every user can reach, until the end of the test.
 func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	t.Helper()
@@ -473,7 +492,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &served{New(coreOf(core), o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
+	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
 	s.lookTime = 50 * time.Millisecond // no boot here finds anything while a question waits
 	for _, f := range tune {
 		f(s.Server)

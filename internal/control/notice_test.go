@@ -41,7 +41,7 @@ func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
 
 // An agent posted so many notices that none of root's was accepted.
 func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
-	s := New(coreOf(newFakeCore()), everyone)
+	s := newServer(newFakeCore(), everyone)
 	s.now = func() time.Time { return time.Unix(1e9, 0) }
 	post := func(uid uint32) error {
 		_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil), who: peer{uid: uid}}, client.Notice{Key: "a"})

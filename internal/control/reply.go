@@ -34,7 +34,8 @@ func httpStatus(kind client.Kind) int {
 
 // clientError turns the error from a handler into the error that the client gets.
 func clientError(ctx context.Context, err error) *client.Error {
-	if e := (*client.Error)(nil); errors.As(err, &e) {
+	var e *client.Error
+	if errors.As(err, &e) {
 		return e
 	}
 	kind := client.KindFailed
@@ -43,8 +44,8 @@ func clientError(ctx context.Context, err error) *client.Error {
 		kind = client.KindUnknown
 	case errors.Is(err, supervisor.ErrStopping):
 		kind = client.KindStopping
-	case closed(ctx) != nil:
-		return closed(ctx)
+	case errors.As(context.Cause(ctx), &e): // the server is closed
+		return e
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = client.KindTimeout
 	}

@@ -86,7 +86,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 		"GET /v1/status/follow": "each line takes its turn", "GET /v1/health": "few names, or in turn",
 	}
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
-	s := New(coreOf(newFakeCore(gateway("a", "up"))), everyone)
+	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
 	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{} // taken
 	gone, cancel := context.WithCancel(t.Context())
@@ -130,7 +130,7 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 // Each of 120 clients ordered a start, a run or a reload and did not read the answer: PID 1 held 120 answers of up to 250 kB.
 func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
-	s := New(coreOf(core), everyone)
+	s := newServer(core, everyone)
 	who := peer{uid: 10000}
 	turn := s.answerBudgets[s.policy.classOf(who)].turn
 	for _, rt := range routes() {

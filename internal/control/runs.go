@@ -103,21 +103,22 @@ func getRun(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	defer release()
-	over := time.NewTimer(time.Duration(ms) * time.Millisecond)
-	defer over.Stop()
+	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
+	defer cancel()
 	for {
 		news := s.core.Runs.News()
-		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil {
-			return answerLater(http.StatusOK, run, err)
+		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
+			break
 		}
 		select {
 		case <-news:
-		case <-over.C:
-			return answerLater(http.StatusOK, run, err)
-		case <-r.Context().Done():
-			return reply{}, ended(r.Context())
+		case <-ctx.Done():
 		}
 	}
+	if err == nil && run.End == nil && r.Context().Err() != nil {
+		return reply{}, context.Cause(r.Context())
+	}
+	return answerLater(http.StatusOK, run, err)
 }
 
 func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {

@@ -34,13 +34,6 @@ var (
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
 )
 
-func closed(ctx context.Context) *client.Error {
-	if err, is := context.Cause(ctx).(*client.Error); is { //nolint:errorlint // it is never wrapped
-		return err
-	}
-	return nil
-}
-
 // Server answers the control API. Create it with New.
 type Server struct {
 	core          Backend
@@ -70,12 +63,6 @@ func New(core Backend, o Options) *Server {
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
 		limit: func(rt route) time.Duration { return rt.limit }, answerBudgets: newAnswerBudgets(),
-	}
-	if s.log == nil {
-		s.log = func(string) {}
-	}
-	if s.used == nil {
-		s.used = func() {}
 	}
 	base, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel

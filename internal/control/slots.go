@@ -204,7 +204,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return client.Slot{}, ended(ctx)
+			return client.Slot{}, context.Cause(ctx)
 		}
 	}
 }

@@ -173,17 +173,9 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		case <-news:
 		case <-timer.C:
 		case <-ctx.Done():
-			return nil, ended(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-// ended returns the reason why a request has ended before its answer was ready.
-func ended(ctx context.Context) error {
-	if err := closed(ctx); err != nil {
-		return err
-	}
-	return context.Cause(ctx) // the client is gone and does not read this
 }
 
 // latest returns the current state of a service. It reports a removed service as down.

@@ -99,7 +99,7 @@ type waiter struct {
 
 func newWaiter(t *testing.T) *waiter {
 	core := newLoopCore(t)
-	return &waiter{core, New(coreOf(core), Options{})}
+	return &waiter{core, newServer(core, Options{})}
 }
 
 func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) (*supervisor.Service, error) {
@@ -128,7 +128,7 @@ func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 		if v.Reason == "" {
 			v.Reason = "exited with code 4"
 		}
-		if got := New(coreOf(newFakeCore(v)), Options{}).describeFailure(t.Context(), v); got != tt.want {
+		if got := newServer(newFakeCore(v), Options{}).describeFailure(t.Context(), v); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.state, got, tt.want)
 		}
 	}
