@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -86,17 +87,22 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 
 // Verb is one command of the command line, such as status in "hinit status".
 type Verb struct {
-	Name, Args, Summary, Help string
-	Doing                     string // what the verb does: the words after "cannot" in errors; the default is the name
-	JSON                      string // description of --json, if the verb prints more than the usual JSON
-	Run                       func(*Terminal, *Call) int
-	External                  bool                              // another program carries out the verb, see [CompanionVerb]
-	TakesVerbs                bool                              // the arguments are names of verbs
-	Services                  bool                              // the arguments select services by name, pattern or group
-	Trailing                  int                               // number of arguments at the end that do not select services
-	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service has the state; nil: print nothing
-	Offline                   func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
+	Name, Args, Summary string
+	Doing               string // what the verb does: the words after "cannot" in errors; the default is the name
+	JSON                string // description of --json, if the verb prints more than the usual JSON
+	Run                 func(*Terminal, *Call) int
+	External            bool                              // another program carries out the verb, see [CompanionVerb]
+	TakesVerbs          bool                              // the arguments are names of verbs
+	Services            bool                              // the arguments select services by name, pattern or group
+	Trailing            int                               // number of arguments at the end that do not select services
+	Empty               func(*Terminal, *Call) int        // prints an empty result for --json when no service has the state; nil: print nothing
+	Offline             func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
+
+// helpTexts has the help of each verb, which follows the summary, in the file help/NAME.txt.
+//
+//go:embed help
+var helpTexts embed.FS
 
 // Call is one call of a verb with its arguments. Flags may stand anywhere before a lone "--".
 type Call struct {
@@ -128,7 +134,8 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 
 // Described returns the description of the verb, which package cmdline needs for the help and for messages.
 func (c *Call) Described() cmdline.Verb {
-	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: c.Verb.Help, Doing: c.Doing()}
+	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // not every verb has a text
+	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
 // Doing returns what the verb does, in the words that follow "cannot" in its errors.

@@ -18,8 +18,6 @@ const ShortWait = 5 * time.Second
 // HealthcheckVerb implements the command hinit healthcheck.
 var HealthcheckVerb = Verb{
 	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
-	Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
-		"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
 	Run: func(t *Terminal, c *Call) int {
 		startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
 		ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")

@@ -12,9 +12,6 @@ import (
 // verb.
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
-	Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
-run as it is, "gateway run" supervises the gateway, no words start the agent, and other words are its
-arguments.`,
 	Run: func(t *Terminal, c *Call) int {
 		if len(c.Raw) == 1 && (c.Raw[0] == "--help" || c.Raw[0] == "-h") {
 			c.Described().Usage(c.Flags, t.Out)
@@ -27,9 +24,6 @@ arguments.`,
 // RunVerb implements the command hinit run. It checks the arguments and executes the program hinit, which carries out the verb.
 var RunVerb = Verb{
 	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
-	Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
-otherwise. SIGTERM and Ctrl-C stop them, with exit code 0. SIGHUP reads the file again. Without -c the
-file is HINIT_CONFIG's, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
 	Run: func(t *Terminal, c *Call) int {
 		file := c.Flags.String("c", "", "read this `FILE`")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {

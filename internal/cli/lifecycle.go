@@ -23,9 +23,6 @@ func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
 		Summary: summary, Services: true,
-		Help: "Exit code 0 means that it is so: the service has said that it is ready, or nothing of it is alive.\n" +
-			"A service that can't say so has to be up for a second (agent.settle in hinit.yaml). During the boot\n" +
-			"the command waits for an unknown name, within its timeout.",
 		Run: lifecycle,
 	}
 }

@@ -20,9 +20,7 @@ import (
 var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 	Summary: "show which services run, since when, and why others do not",
-	Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
-		"states have colours unless NO_COLOR is set.",
-	Run: status, Empty: emptyStatus,
+	Run:     status, Empty: emptyStatus,
 }
 
 func status(t *Terminal, c *Call) int {

@@ -37,11 +37,6 @@ func bundleVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
 		Summary: "collect everything that a bug report needs in one tar.gz, without secrets",
-		Help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways'
-state files, processes, and the kernel's view of this container. It works without a running hinit,
-and takes 15 s at most. Stars replace secrets: variables by their names, tokens by their shapes, and
-the values of secret variables of this environment, the CMD's and the profiles' .env. Look at it
-before you send it.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
 			n := c.Flags.Int("n", bundleLines, "so many lines, `N`, of each log")

@@ -17,11 +17,7 @@ import (
 var checksVerb = cli.Verb{
 	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
 	Summary: "list what the checks say, ask them now, or pause them",
-	Help: `Of all services with checks, or of the named ones. The exit code is 3 when one of them fails.
-A pause lasts over a restart of hinit or of the service. Nothing follows from paused checks, and a
-service that starts meanwhile is not ready before they go on. A pattern, a group and --state leave
-out services without checks.`,
-	Run: checks, Empty: cli.EmptyList,
+	Run:     checks, Empty: cli.EmptyList,
 }
 
 // checksOf holds the checks of one service, for --json.

@@ -31,9 +31,6 @@ const completionWait = 300 * time.Millisecond
 func completionVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "completion", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
-		Help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write
-it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
-~/.config/fish/completions/hinit.fish. Names come from the running hinit.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			describing := c.Flags.Bool("describe", false, "words: with what each word means, after a tab")
 			words, code, ok := c.Parse(t, 1, -1)

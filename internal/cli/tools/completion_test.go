@@ -85,6 +85,23 @@ func TestEveryVerbIsDescribed(t *testing.T) {
 	}
 }
 
+func TestEveryCommandHasItsHelpAndNoHelpIsLeftOver(t *testing.T) {
+	files, err := filepath.Glob("../help/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var verbs []string
+	for _, v := range table() {
+		if !v.External && v.Name != "version" { // its summary says all
+			verbs = append(verbs, filepath.Join("..", "help", v.Name+".txt"))
+		}
+	}
+	slices.Sort(verbs)
+	if !slices.Equal(files, verbs) {
+		t.Errorf("there are texts %q for the commands %q", files, verbs)
+	}
+}
+
 func TestManualPages(t *testing.T) {
 	for _, v := range table() {
 		page, err := manual("hinit-" + v.Name + ".1")

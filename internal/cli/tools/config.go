@@ -28,10 +28,7 @@ import (
 var configVerb = cli.Verb{
 	Name: "config", Doing: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
 	Summary: "print the effective configuration and where each value came from",
-	Help: `Of the running init; when none is reachable, of the file and the environment as they are here.
-"hinit config check" reads a file (FILE, or the one that hinit would read) without an init, and prints
-all mistakes, a line each; the exit code is 1 then. "hinit config schema" prints a JSON schema.`,
-	Run: configRun,
+	Run:     configRun,
 }
 
 func configRun(t *cli.Terminal, c *cli.Call) int {

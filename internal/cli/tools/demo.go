@@ -28,10 +28,7 @@ import (
 var demoVerb = cli.Verb{
 	Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
 	Summary: "run a demo: three profiles of an agent under an init in a PID namespace",
-	Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
-namespace, lets one gateway crash on purpose, and prints the status. On a terminal it opens hinit top,
-whose end ends the demo. Else Ctrl-C ends it.`,
-	Run: demo,
+	Run:     demo,
 }
 
 // demoInside is a hidden argument, with which the demo starts itself as PID 1 of the new namespace. That process then becomes the

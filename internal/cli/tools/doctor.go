@@ -29,8 +29,6 @@ import (
 
 var doctorVerb = cli.Verb{
 	Name: "doctor", Summary: "check what commonly goes wrong, and say what to do about it", Doing: "examine the container", Args: "[--json]",
-	Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
-serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
 	Run: withWords(0, 0, doctor),
 }
 

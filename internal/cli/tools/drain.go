@@ -21,8 +21,6 @@ const (
 
 var drainVerb = cli.Verb{
 	Name: "drain", Summary: "wait until no gateway works on an answer", Doing: "wait for idle gateways", Args: "[--timeout D]",
-	Help: `For the preStop hook of a pod: a gateway that is ended while it works on an answer loses it. Idle is a gateway
-whose gateway_state.json has no active_agents. Nothing is stopped, and gateways go on taking work. The exit code is 1 when the time is over.`,
 	Run: func(t *cli.Terminal, c *cli.Call) int {
 		timeout := c.Flags.Duration("timeout", drainTime, "how long to wait, as `D`")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {

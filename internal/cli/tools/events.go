@@ -21,7 +21,6 @@ import (
 var eventsVerb = cli.Verb{
 	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
 	Summary: "print what has happened: starts, exits with their causes, stops",
-	Help:    "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
 	Run:     events,
 }
 
@@ -145,7 +144,6 @@ func (m *timeFlag) Set(text string) error {
 
 var notifyVerb = cli.Verb{
 	Name: "notify", Summary: "post a notice: an event of your own, that others can wait for", Args: "KEY [DATA]",
-	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
 	Run: withWords(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}
 		if len(words) > 1 {
@@ -159,10 +157,7 @@ var notifyVerb = cli.Verb{
 var waitVerb = cli.Verb{
 	Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
 	Summary: "wait until a service is ready or has ended, or for a notice",
-	Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
-		"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
-		"get ready by itself.",
-	Run: wait,
+	Run:     wait,
 }
 
 func wait(t *cli.Terminal, c *cli.Call) int {

@@ -16,7 +16,6 @@ import (
 var explainVerb = cli.Verb{
 	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
 	Summary: "explain why a service is in its state, what happens next, and what to type",
-	Help:    "The exit code is 3 when a named service is not up.",
 	Run:     withWords(1, -1, explainServices),
 }
 

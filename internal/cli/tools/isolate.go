@@ -37,11 +37,7 @@ type homeMove struct {
 var isolateVerb = cli.Verb{
 	Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--uid N] [--json]",
 	Summary: "give the homes of profiles to users of their own, or back: a plan, or at once",
-	Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
-the homes; for large ones, apply does it before, one profile after the other. Without isolation, it gives them back.
-plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.
-With --uid N, only a home that user N owns moves, also if another profile had it before.`,
-	Run: isolate,
+	Run:     isolate,
 }
 
 func isolate(t *cli.Terminal, c *cli.Call) int {

@@ -33,12 +33,6 @@ var logsVerb = cli.Verb{
 	Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 	Summary:  "print what a gateway or service wrote",
 	Services: true, Offline: allLogs,
-	Help: `It reads the files on the volume, so it works while hinit does not run. Several names are shown in
-the order of time, each line after its name. With --grep and --level -n counts the lines that match
-(Go's regular expressions; (?i) for any case). --level finds the level in JSON, logfmt, klog, syslog
-and in words such as WARNING: or [error]. A line without one, as in a traceback, belongs to the line
-before it. With --json each line is an object with time, name and message. On a terminal a line keeps
-its colours, and other control characters are escaped.`,
 	Run: logs,
 }
 

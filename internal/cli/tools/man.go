@@ -20,8 +20,6 @@ var manPages embed.FS
 func manVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "man", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbs: true,
-		Help: `Without VERB the page of hinit itself. To read it: hinit man status | man -l -
-With -o all pages are written into the directory, as hinit.1, hinit-status.1 and so on.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			dir := c.Flags.String("o", "", "write all pages into `DIR`")
 			words, code, ok := c.Parse(t, 0, 1)

@@ -30,14 +30,7 @@ import (
 var profileVerb = cli.Verb{
 	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show|export|import|clone [NAME...] [--yes] [--json]",
 	Summary: "make, remove, rename, move and list profiles",
-	Help: `create NAME      make the profile; its gateway is registered and down
-delete NAME      stop its gateway and remove its home; asks unless --yes; with --uid N only if user N owns the home
-rename OLD NEW   stop its gateway, rename it, and start it again if it ran
-list             all profiles
-show NAME        one profile
-export, import, clone   archives of profiles: hinit profile export --help
-The agent's own command does the work where it has one (agent.profile_create and so on in hinit.yaml).`,
-	Run: profile,
+	Run:     profile,
 }
 
 // manager carries out the subcommands of hinit profile.

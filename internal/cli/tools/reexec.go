@@ -22,9 +22,7 @@ import (
 var reexecVerb = cli.Verb{
 	Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
 	Summary: "replace the running hinit by the binary in its place; everything goes on",
-	Help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
-one that does not work, or that others than root could write, is refused and nothing changes.`,
-	Run: reexecute,
+	Run:     reexecute,
 }
 
 // reexecReport is the result of hinit reexec, for --json.

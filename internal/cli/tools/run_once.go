@@ -12,9 +12,7 @@ import (
 
 var runOnceVerb = cli.Verb{
 	Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
-	Summary: "run a task now, and wait until it has ended",
-	Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
-		"The exit code is 1 when the run failed.",
+	Summary:  "run a task now, and wait until it has ended",
 	Services: true, Run: runOnce,
 }
 

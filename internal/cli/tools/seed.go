@@ -17,8 +17,6 @@ type seedReport struct {
 var seedVerb = cli.Verb{
 	Name: "seed", Doing: "keep the data directory", Args: "[--to FILE] [--json]",
 	Summary: "for the build of an image: keep what the first boot has made of the empty data directory",
-	Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
-empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
 	Run: func(t *cli.Terminal, c *cli.Call) int {
 		to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {

@@ -31,10 +31,6 @@ import (
 
 var shellVerb = cli.Verb{
 	Name: "shell", Summary: "open a shell as a service: its user, environment and directory", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
-	Help: `The shell, or the command, has the user, the environment, the directory and the limits of the service,
-which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
-of the command. Of the variables of the caller it has TERM, LANG and LC_* only, where the caller may
-see the environment of hinit.`,
 	Run: withWords(1, -1, shell),
 }
 

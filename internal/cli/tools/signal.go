@@ -19,7 +19,6 @@ import (
 
 var signalVerb = cli.Verb{
 	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
-	Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
 	Services: true, Trailing: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
@@ -63,10 +62,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 var reloadVerb = cli.Verb{
 	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
 	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
-	Help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A changed
-service goes on as it was until it is restarted (hinit restart --changed). A file with a mistake
-changes nothing. With names hinit.yaml is not read: each service gets its reload_signal.`,
-	Run: reload,
+	Run:     reload,
 }
 
 func reload(t *cli.Terminal, c *cli.Call) int {

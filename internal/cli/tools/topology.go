@@ -16,11 +16,7 @@ import (
 var topologyVerb = cli.Verb{
 	Name: "topology", Doing: "change the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
 	Summary: "show or change how many gateways serve the profiles",
-	Help: `per-profile: each profile has its own gateway. multiplexed: the gateway of the default profile serves
-all. auto: as GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's
-config.yaml, else per-profile. The mode stays after a restart of the container. While it changes, no
-profile is served by two gateways.`,
-	Run: topology,
+	Run:     topology,
 }
 
 func topology(t *cli.Terminal, c *cli.Call) int {

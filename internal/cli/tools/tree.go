@@ -22,10 +22,7 @@ import (
 var treeVerb = cli.Verb{
 	Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
 	Summary: "show the processes of each service, those that left it behind too",
-	Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
-Processes of no service come last: commands from outside the container, and orphans. Processes of
-another hinit or PID namespace are left out. Secret values in command lines are hidden.`,
-	Run: withWords(0, -1, tree), Empty: cli.EmptyList,
+	Run:     withWords(0, -1, tree), Empty: cli.EmptyList,
 }
 
 // treeBranch has the processes of one service, hinit, or the container's CMD.
