@@ -198,15 +198,9 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
-		var after <-chan time.Time
-		if d.period > 0 {
-			after = time.After(d.period)
-		}
 		for {
 			select {
 			case <-stop: // the init has its own session, so Ctrl-C arrives here only
-				_ = child.Signal(unix.SIGTERM)
-			case <-after:
 				_ = child.Signal(unix.SIGTERM)
 			case <-ended:
 				return
@@ -214,11 +208,15 @@ func (d *demoRun) run(agent string) (code int, err error) {
 			cancel()
 		}
 	}()
+	quit := func() { stop <- syscall.SIGTERM }
+	if d.period > 0 {
+		time.AfterFunc(d.period, quit)
+	}
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
 		if d.top != "" {
-			d.openScreen(ctx, func() { stop <- syscall.SIGTERM })
+			d.openScreen(ctx, quit)
 		} else {
 			d.printSteps(ctx)
 		}

@@ -65,48 +65,37 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
-	opt := reader.Options{N: *n, Follow: *follow, Previous: *previous}
+	// lines since a time may be in an archive
+	opt := reader.Options{N: *n, Follow: *follow, Since: since.Time, Previous: *previous || !since.IsZero()}
 	opt.MaxLine, opt.MaxArchive = largestLog(t)
-	if !since.IsZero() {
-		opt.Since = since.Time
-		if !cli.FlagGiven(c, "n") {
-			opt.N = -1
-		}
-		opt.Previous = true // lines of that time may be in an archive
-	}
-	if *previous && !cli.FlagGiven(c, "n") {
+	if opt.Previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
 	narrow := *grep != "" || least.Level != 0
-	sources := make([]logSource, len(names))
-	for i, name := range names {
-		if sources[i], err = logOf(t, name); err != nil {
-			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
-		}
-	}
-	ctx, cancel := cmdline.Interruptible()
-	defer cancel()
 	width := 0
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
 	var mu sync.Mutex // prevents readers from mixing their lines
-	results := make([]error, len(names))
 	readers := make([]logReading, len(names))
-	for i := range names {
+	for i, name := range names {
+		as, dir, err := logOf(t, name)
+		if err != nil {
+			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
+		}
 		opt := opt
-		as := sources[i].as
-		opt.Dir = sources[i].dir
-		format := plainLine(names[i], width, len(names) > 1, t.Screen)
+		opt.Dir = dir
+		format := plainLine(name, width, len(names) > 1, t.Screen)
 		if c.JSON {
-			format = jsonLine(names[i])
+			format = jsonLine(name)
 		}
 		readers[i] = logReading{
+			dir: dir,
 			read: func(ctx context.Context, fn func([]byte) error) {
 				if !narrow {
-					results[i] = reader.Read(ctx, as, opt, fn)
+					readers[i].err = reader.Read(ctx, as, opt, fn)
 				} else {
-					results[i] = readMatching(ctx, as, opt, levelAndPattern(least, pattern), fn)
+					readers[i].err = readMatching(ctx, as, opt, levelAndPattern(least, pattern), fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -121,6 +110,8 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 			},
 		}
 	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
 	if *follow || len(names) == 1 {
 		var wg sync.WaitGroup
 		for _, r := range readers {
@@ -131,14 +122,14 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("show the logs", err)
 	}
 	worst := cmdline.Done
-	for i, err := range results {
-		switch {
+	for i, r := range readers {
+		switch err := r.err; {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, fsutil.ErrSymlink):
 			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
-				names[i], sources[i].dir, strings.ReplaceAll(err.Error(), "\n", "; "))
+				names[i], r.dir, strings.ReplaceAll(err.Error(), "\n", "; "))
 		case errors.Is(err, fs.ErrNotExist):
-			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], sources[i].dir, names[i])
+			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], r.dir, names[i])
 		default:
 			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
@@ -146,8 +137,10 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	return worst
 }
 
-// logReading reads one log and shows its lines. read calls fn for each line; show prints a line.
+// logReading reads one log and shows its lines. read calls fn for each line, and stores its error in err; show prints a line.
 type logReading struct {
+	dir  string // directory of the log
+	err  error
 	read func(ctx context.Context, fn func([]byte) error)
 	show func(line []byte) error
 }
@@ -272,26 +265,29 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logSource is the directory of a log. The field as is the user whose rights are used to read it.
-type logSource struct {
-	dir string
-	as  *fsutil.Actor
-}
-
-// logOf finds the log of a service. It asks the running init for the directory; without an init it uses the configuration.
-func logOf(t *cli.Terminal, name string) (logSource, error) {
+// logOf finds the log of a service: its directory, and the user with whose rights it is read. It asks the running init for the
+// directory; without an init it uses the configuration.
+func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
 	st, err := t.Status(cli.ShortWait, name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {
-			return logSource{}, noLogFile(t, name, st.Services[0].Name)
+			return nil, "", noLogFile(t, name, st.Services[0].Name)
 		}
 		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
-		return logSource{filepath.Dir(st.Services[0].Log), as}, err
+		return as, filepath.Dir(st.Services[0].Log), err
 	}
-	if source, there := offlineLog(t, name); there { // also finds the log of a deleted profile
-		return source, nil
+	if profile, ok := profiles.SlotProfile(name); ok {
+		name = profile
 	}
-	return logSource{}, err
+	cfg, broken := t.Config()
+	if broken != nil || profiles.ValidServiceName(name) != nil {
+		return nil, "", err
+	}
+	dir = filepath.Join(cfg.Logs.Dir, name)
+	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) { // also finds the log of a deleted profile
+		return as, dir, nil
+	}
+	return nil, "", err
 }
 
 // noLogFile returns an error that says why a service has no log file, and how hinit.yaml can give it one.
@@ -302,22 +298,6 @@ func noLogFile(t *cli.Terminal, name, service string) error {
 		return fmt.Errorf(why, name)
 	}
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
-}
-
-// offlineLog finds the log of a service by the configuration, without an init.
-func offlineLog(t *cli.Terminal, name string) (source logSource, there bool) {
-	if profile, ok := profiles.SlotProfile(name); ok {
-		name = profile
-	}
-	cfg, err := t.Config()
-	if err != nil || profiles.ValidServiceName(name) != nil {
-		return source, false
-	}
-	source.dir = filepath.Join(cfg.Logs.Dir, name)
-	if source.as, err = lookup.LogReader(false, t.Env); err != nil {
-		return source, false
-	}
-	return source, reader.Exists(source.as, source.dir)
 }
 
 // readMatching is like [reader.Read], but emits only lines whose text matches. opt.N is the number of newest matching lines to
