@@ -64,6 +64,7 @@ func TestMain(m *testing.M) {
 // container is an init with the volume of one mode.
 type container struct {
 	dir    string
+	group  string // control group that limits its memory, "" for none
 	client *dial.Client
 	errs   tail
 	asked  int // questions to the gateways

@@ -48,10 +48,14 @@ func eater() {
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
 	testkit.NeedRoot(t)
-	group, bind := fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), "/sys/fs/cgroup/memory"
-	limit := group + "/memory.limit_in_bytes"
+	bind, file := "/sys/fs/cgroup", "memory.max" // version 2
+	if unix.Access(bind+"/memory", unix.F_OK) == nil {
+		bind, file = bind+"/memory", "memory.limit_in_bytes"
+	}
+	group := fmt.Sprintf("%s/hinit-starve-%d", bind, os.Getpid())
+	limit := filepath.Join(group, file)
 	if unix.Access(bind+"/cgroup.procs", unix.W_OK) != nil || os.Mkdir(group, 0o755) != nil {
-		testkit.SkipOrFail(t, "needs a writable memory controller of version 1")
+		testkit.SkipOrFail(t, "needs a writable memory controller")
 	}
 	t.Cleanup(func() {
 		testkit.Until(t, "the control group to be empty", func() bool { return unix.Rmdir(group) == nil })
@@ -88,7 +92,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // likewise
 	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\"}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
-	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
+	c := &container{dir: dir, group: group, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `echo 0 >"$1/cgroup.procs" && mount --make-rprivate / && mount -t proc proc /proc && mount --bind "$1" "$2" && exec "$0" init sleep 100000`,
 		filepath.Join(dir, "bin", "hinit"), group, bind)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml")}
@@ -109,6 +113,7 @@ func (c *container) of(t *testing.T, name string) client.Service {
 // others live, what is wanted stays, and it comes back when there is room.
 func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	c := limited(t, 200, map[string]int{"low": 30, "normal": 60, "vital": 40, "late": 1}, "profiles: {low: {priority: low}, vital: {priority: critical}}\n")
+	testkit.Until(t, "hinit has booted", func() bool { return c.client.Rescan(t.Context()) == nil })
 	c.start(t, "low", "normal", "vital")
 	full := func(name string) bool {
 		text, _ := os.ReadFile(filepath.Join(c.dir, "home", "logs", "gateways", name, "current"))
@@ -119,7 +124,7 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.dir, "MB"), []byte("45"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hog := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; exec "$1"`, fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), filepath.Join(c.dir, "bin", "role"))
+	hog := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; exec "$1"`, c.group, filepath.Join(c.dir, "bin", "role"))
 	hog.Env = []string{roleVar + "=eater", "EATER_HOME=" + c.dir}
 	hog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := hog.Start(); err != nil {

@@ -1,0 +1,37 @@
+package cgroups_test
+
+import (
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+// Kubernetes sets memory.oom.group: when the container's memory runs out, the kernel ends all of it, PID 1 too. The last words say so, and the
+// next start has the same gateways.
+func TestTheKernelEndsAWholeContainer(t *testing.T) {
+	c := begin(t, options{
+		profiles: map[string]string{"coder": "", "eater": "oom=300"}, config: "profiles: {coder: {priority: critical}, eater: {priority: critical}}\n",
+		limits: map[string]string{"memory.max": "120000000", "memory.oom.group": "1"},
+	})
+	c.start("coder")
+	c.order(client.VerbStart, "eater")
+	if state := c.wait(); state != "signal: killed" {
+		t.Errorf("the container has ended: %s", state)
+	}
+	c.told(t)
+	c.profile("eater", map[string]string{"agent.conf": ""})
+	c.boot()
+	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
+}
+
+// told fails the test unless the last words say that the container was killed, and after what.
+func (c *container) told(t *testing.T) {
+	t.Helper()
+	words := c.lastWords()
+	t.Logf("last words:\n%s", words)
+	if !strings.HasPrefix(words, "killed from outside (out of memory, or ") || !strings.Contains(words, "gateway-") {
+		t.Errorf("the last words are %q", words)
+	}
+}
