@@ -1,6 +1,8 @@
 package cgroups_test
 
 import (
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +26,24 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	c.profile("eater", map[string]string{"agent.conf": ""})
 	c.boot()
 	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
+}
+
+// A command of "docker exec" fills a tmpfs, and the kernel may not choose it. So the kernel ends every gateway, the CMD, and PID 1 last: files
+// on a tmpfs are memory that no kill frees.
+func TestTheKernelEndsPID1Last(t *testing.T) {
+	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
+	c.start("coder")
+	exec := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; echo -999 >/proc/self/oom_score_adj; exec cat /dev/zero >"/proc/$1/root/run/full"`, c.group, strconv.Itoa(c.cmd.Process.Pid))
+	c.must(exec.Start())
+	t.Cleanup(func() { _, _ = exec.Process.Kill(), exec.Wait() })
+	if state := c.wait(); state != "signal: killed" {
+		t.Errorf("the container has ended: %s", state)
+	}
+	c.told(t)
+	c.must(exec.Process.Kill())
+	_ = exec.Wait() // it was killed
+	c.boot()
+	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }
 
 // told fails the test unless the last words say that the container was killed, and after what.
