@@ -1,5 +1,6 @@
 // Package tools defines the table of all hinit commands. It implements the commands that need packages which package cli may not
-// link. Each file has one verb. Only the program hinit-tools links this package. The goroutines of a verb end with the verb.
+// link. Each file has one verb, or a few related verbs, whose help is in the directory help of package cli. Only the program
+// hinit-tools links this package. The goroutines of a verb end with the verb.
 package tools
 
 import (
