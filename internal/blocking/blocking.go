@@ -30,6 +30,7 @@ const (
 	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
 	Foreign              // anything else that may hang: configuration, programs, service directories that hinit did not make
 	Peers                // sockets of processes that root doesn't trust, see function [Peer]
+	Environ              // environments of processes that hide their service, see package proc
 	// Short is for calls that normally don't wait: to sockets of root's clients, pipes of services, and files in /proc.
 	// Many goroutines may make such calls at the same time. Even such a call may be slow, for instance when the kernel has
 	// stopped the container because the container has used up its processor time. The Go runtime then needs another thread.
@@ -39,7 +40,7 @@ const (
 )
 
 // turns is the number of calls of each share that may wait at the same time.
-var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
+var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Environ: 1, Short: 2}
 
 // taken has a channel for each share, which holds a token for every turn of this share that is in use.
 var taken = channels()
@@ -54,7 +55,7 @@ func channels() (t [shares]chan struct{}) {
 // UseMinimum reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first
 // turn is taken.
 func UseMinimum() {
-	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Short: 1}
+	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Environ: 1, Short: 1}
 	taken = channels()
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -27,7 +28,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 				t.Fatal(err)
 			}
 			if how == "tagged" { // the kernel shows a process without an environment before it shows it with its own
-				testkit.Until(t, "the daemon to carry the tag", func() bool { return table.runByTag(daemon) == 1 })
+				testkit.Until(t, "the daemon to carry the tag", func() bool { return tagged(table, daemon) == 1 })
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 				t.Errorf("signalled %d processes, want 2", n)
@@ -214,7 +215,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 	testkit.Until(t, "the orphan to carry the tag", func() bool {
 		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
-		return err == nil && table.runByTag(daemon) == 1
+		return err == nil && tagged(table, daemon) == 1
 	})
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that made the daemon may be there still
 		t.Errorf("signalled %d, want 2 or 3", n)
@@ -238,7 +239,7 @@ func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	line(t, out)
 	testkit.Until(t, "the daemon to be an orphan with the tag", func() bool {
 		p, ok := table.procfs.readStat(daemon)
-		return ok && p.Parent == os.Getpid() && table.runByTag(daemon) == 2
+		return ok && p.Parent == os.Getpid() && tagged(table, daemon) == 2
 	})
 	exitOf(t, table, 1)
 	if id := table.RunOf(daemon); id != 1 {
@@ -331,6 +332,60 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 	exitOf(t, table, 1)
 	testkit.Until(t, "everything of it to be gone", func() bool {
 		table.SignalTree(1, int(unix.SIGKILL))
+		table.Reap(true, func(Exit) {})
+		return len(table.Gone([]uint64{1})) == 1
+	})
+}
+
+// tagged returns the run that the environment of a process names, once it was read.
+func tagged(table *Table, pid int) uint64 {
+	p, _ := table.procfs.readStat(pid)
+	id, _ := table.runByTag(identity{pid, p.Start})
+	return id
+}
+
+// TestPID1StoodStillBecauseAProcessHeldItsMemory: an orphan hid its mark, and kept its memory locked while PID 1 read its
+// environment. PID 1 reaped and answered nothing for minutes. Here another read takes the only turn, so none finishes.
+func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
+	table := newTable(t)
+	table.marks = marker{} // so only the environment shows the run
+	held, free := make(chan struct{}), make(chan struct{})
+	go blocking.Run(blocking.Environ, func() { close(held); <-free })
+	<-held
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "tagged", "deaf")})
+	daemon := number(t, out)
+	if id := table.RunOf(daemon); id != 0 {
+		t.Errorf("the daemon is of run %d though its environment was not read", id)
+	}
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 1 {
+		t.Errorf("signalled %d processes, want the main process", n)
+	}
+	exitOf(t, table, 1)
+	if gone := table.Gone([]uint64{1}); len(gone) != 0 {
+		t.Error("the run is gone, though the daemon may belong to it")
+	}
+	close(free)
+	testkit.Until(t, "the daemon to be found and gone", func() bool {
+		table.SignalTree(1, int(unix.SIGKILL))
+		table.Reap(true, func(Exit) {})
+		return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
+	})
+}
+
+// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive: after a second, such an orphan counts as one that hides its run.
+func TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive(t *testing.T) {
+	table := newTable(t)
+	table.marks = marker{}
+	held, free := make(chan struct{}), make(chan struct{})
+	defer close(free)
+	go blocking.Run(blocking.Environ, func() { close(held); <-free })
+	<-held
+	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "tagged", "deaf")})
+	daemon := number(t, out)
+	defer func() { _ = unix.Kill(daemon, unix.SIGKILL) }()
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+	testkit.Until(t, "the run to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
 		return len(table.Gone([]uint64{1})) == 1
 	})

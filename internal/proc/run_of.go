@@ -14,7 +14,7 @@ import (
 const maxAncestors = 256
 
 // RunOf returns the run of a living process, or 0 if there is none. It reads only this process and its ancestors, so it is cheap.
-// For a main process it makes no system call.
+// For a main process it makes no system call. An orphan whose environment is still being read has no run yet.
 func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
 	for range maxAncestors {
@@ -30,7 +30,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
-			id := t.runOfOrphan(pid)
+			id, _ := t.runOfOrphan(who)
 			if t.runs[id] == nil {
 				return 0
 			}

@@ -2,6 +2,8 @@ package proc
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/procstat"
 )
 
@@ -171,30 +174,73 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 
 // runOfOrphan returns the run that an orphan came from, or 0 if there is none. It looks at the control group first, then at the
 // mark (a resource limit), then at the tag (an environment variable). A process with the mark of a run that is gone belongs to no
-// run, even if its environment names one.
-func (t *Table) runOfOrphan(pid int) uint64 {
+// run, even if its environment names one. known is false while the environment is still being read; ask again later.
+func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
+	pid := who.pid
 	if id := t.runByCgroup(pid); id != 0 {
-		return id
+		return id, true
 	}
 	if id := t.runByMark(pid); id != 0 {
-		return id
+		return id, true
 	}
 	if limit, ok := t.readLimit(pid); ok && t.marks.next > firstMark>>1 && limit < t.marks.base && !t.hidesMark(pid) {
-		return 0
+		return 0, true
 	}
-	return t.runByTag(pid)
+	return t.runByTag(who)
+}
+
+// environPatience is the time for which a caller waits for an environment. The kernel normally answers within microseconds.
+const environPatience = 5 * time.Millisecond
+
+// environRead is one read of the environment of a process, in its own goroutine. The kernel takes the memory lock of the process
+// for it, and the process can hold this lock for a very long time.
+type environRead struct {
+	who identity
+	env chan []byte // gets the result
 }
 
 // runByTag returns the run whose number is in TagVar in the initial environment of a process, or 0 if there is none. The kernel
 // shows the environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root
-// opens the file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
-func (t *Table) runByTag(pid int) uint64 {
-	dir := "/proc/" + strconv.Itoa(pid)
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil {
-		return 0
+// opens the file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this
+// read, or the read of another environment, has not finished. The caller waits at most environPatience, once for each process.
+func (t *Table) runByTag(who identity) (id uint64, known bool) {
+	if t.environ.who != who {
+		if t.environ.env != nil && len(t.environ.env) == 0 { // another read has not finished
+			return 0, false
+		}
+		t.readEnviron(who)
 	}
-	env, _ := readAs(dir+"/environ", st.Uid, st.Gid) // an unreadable environment has no tag
+	select {
+	case env := <-t.environ.env:
+		t.environ = environRead{}
+		return t.runOfEnviron(who.pid, env), true
+	default:
+		return 0, false
+	}
+}
+
+// readEnviron starts to read the environment of a process, and waits at most environPatience for the result.
+func (t *Table) readEnviron(who identity) {
+	result := make(chan []byte, 1)
+	t.environ = environRead{who, result}
+	ctx, cancel := context.WithTimeout(context.Background(), environPatience)
+	defer cancel()
+	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
+		var env []byte // an unreadable environment has no tag
+		var st unix.Stat_t
+		if dir := "/proc/" + strconv.Itoa(who.pid); unix.Stat(dir, &st) == nil {
+			env, _ = readAs(dir+"/environ", st.Uid, st.Gid)
+		}
+		result <- env
+		return nil
+	})
+	if errors.Is(err, blocking.ErrBusy) { // it has not begun, and never will
+		t.environ = environRead{}
+	}
+}
+
+// runOfEnviron returns the run that an environment names, if process pid may belong to it, else 0.
+func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		value, ok := bytes.CutPrefix(kv, []byte(TagVar+"="))
 		if !ok {

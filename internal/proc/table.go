@@ -23,9 +23,10 @@ type Table struct {
 	oom          oomScore
 	byMark       map[uint64]uint64 // run numbers by mark
 	members      membership
-	heldByTracer []int     // dead main processes that a tracer holds, for the next calls of nextHeld
-	heldSearched time.Time // when nextHeld last searched
-	checkAt      time.Time // time until which findProgram does not check paths
+	environ      environRead // the last read of an environment whose result was not used
+	heldByTracer []int       // dead main processes that a tracer holds, for the next calls of nextHeld
+	heldSearched time.Time   // when nextHeld last searched
+	checkAt      time.Time   // time until which findProgram does not check paths
 }
 
 // run holds the table's data about the processes of one run.

@@ -22,16 +22,21 @@ type identity struct {
 
 // membership holds the results of one scan: to which run each process belongs.
 type membership struct {
-	scan           int                 // number of the scan whose results these are
-	known          map[identity]uint64 // run numbers of living processes, without main processes
-	alive          map[uint64][]stat   // living processes by run number, without the main process
-	origins        map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
-	deadOrphans    map[identity]uint64 // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	fresh          map[uint64]int      // number of dead orphans of each run that are new in this scan
-	marksRead      int                 // number of marks of dead orphans that this scan has read
-	unmarked       []stat              // living orphans that hide to which run they belong
-	youngestMember map[uint64]stat     // youngest process of each run, dead or alive, without the main process
+	scan           int                    // number of the scan whose results these are
+	known          map[identity]uint64    // run numbers of living processes, without main processes
+	alive          map[uint64][]stat      // living processes by run number, without the main process
+	origins        map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
+	deadOrphans    map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
+	fresh          map[uint64]int         // number of dead orphans of each run that are new in this scan; for unknownRun, also of orphans with an unread environment
+	unread         map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
+	marksRead      int                    // number of marks of dead orphans that this scan has read
+	unmarked       []stat                 // living orphans that hide to which run they belong
+	youngestMember map[uint64]stat        // youngest process of each run, dead or alive, without the main process
 }
+
+// environLimit is the time for which an orphan may belong to any run because its environment has not been read yet. After this
+// time it counts as an orphan that hides its run.
+const environLimit = time.Second
 
 // unknownRun stands for the run of an orphan that may belong to any run. Such an orphan is dead and its mark can't be read, or
 // it hides its run.
@@ -75,6 +80,8 @@ func (t *Table) assignRuns() {
 	}
 	origins := make(map[identity]uint64)
 	var strays []stat
+	unread := make(map[identity]time.Time)
+	maybe := 0 // number of living orphans whose environment may soon show their run
 	for _, p := range all {
 		if _, known := owner[p.PID]; known || p.PID == self || p.Dead() {
 			continue
@@ -85,14 +92,24 @@ func (t *Table) assignRuns() {
 			owner[p.PID] = id
 		} else if p.Parent == self {
 			who := identity{p.PID, p.Start}
-			id, asked := t.members.origins[who]
-			if !asked {
-				id = t.runOfOrphan(p.PID)
+			id, known := t.members.origins[who]
+			if !known {
+				id, known = t.runOfOrphan(who)
 				if id == 0 && t.hidesMark(p.PID) {
 					id = unknownRun
 				}
 			}
-			origins[who] = id
+			if known {
+				origins[who] = id
+			} else {
+				since, waited := t.members.unread[who]
+				if !waited {
+					since = time.Now()
+				}
+				if unread[who] = since; time.Since(since) < environLimit {
+					maybe++
+				}
+			}
 			if t.runs[id] != nil {
 				owner[p.PID] = id
 			} else if id == unknownRun {
@@ -102,8 +119,8 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays,
-		deadOrphans: make(map[identity]uint64), fresh: make(map[uint64]int), youngestMember: make(map[uint64]stat),
+		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays, unread: unread,
+		deadOrphans: make(map[identity]uint64), fresh: map[uint64]int{unknownRun: maybe}, youngestMember: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
 		if p.Dead() && p.Parent == self {
