@@ -1,7 +1,6 @@
 package dial
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -84,7 +83,7 @@ func (c *Client) Socket() string { return *c.socket.Load() }
 
 // Reach connects to hinit, and returns an error if that fails. A request within a second uses the same connection.
 func (c *Client) Reach() error {
-	conn, err := c.connect(context.Background())
+	conn, err := c.connect()
 	if err != nil {
 		err.Doing = "reach hinit"
 		return err
@@ -96,7 +95,7 @@ func (c *Client) Reach() error {
 }
 
 // connect returns a connection on which no request was sent yet: the connection that Reach has made, or a new one.
-func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
+func (c *Client) connect() (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
 			return o.Conn, nil
@@ -104,7 +103,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 		_ = o.Close() // an error is harmless, because nothing was sent
 	}
 	if known := c.Socket(); known != "" {
-		conn, err := c.open(ctx, known)
+		conn, err := c.open(known)
 		if err == nil || c.places == nil || err.Kind != client.KindUnreachable {
 			return conn, err
 		}
@@ -112,7 +111,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	var failed *client.Error
 	candidates := c.places()
 	for _, socket := range candidates {
-		conn, err := c.open(ctx, socket)
+		conn, err := c.open(socket)
 		if err == nil {
 			c.socket.Store(&socket)
 			return conn, nil
@@ -130,9 +129,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	return nil, failed
 }
 
-func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
-	dialer := net.Dialer{Timeout: connectTime}
-	conn, err := dialer.DialContext(ctx, "unix", socket)
+func (c *Client) open(socket string) (net.Conn, *client.Error) {
+	conn, err := connect(socket)
 	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
 			_ = conn.Close() // an error is harmless, because nothing was sent
@@ -147,6 +145,30 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	}
 	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", socket, reason(err))
 	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
+}
+
+// connect connects to a Unix socket. Package net fails at once if the server's queue of new connections is full, and an agent can
+// keep it full. connect waits for a place in the queue, as connect(2) does.
+func connect(socket string) (net.Conn, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), socket)
+	defer f.Close() // FileConn has made a copy
+	limit := syscall.NsecToTimeval(int64(connectTime))
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
+		if err == nil {
+			return net.FileConn(f)
+		}
+		if !errors.Is(err, syscall.EINTR) {
+			return nil, err
+		}
+	}
 }
 
 func quoted(words []string) string {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -241,5 +242,45 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 	}
 	if _, err := dial.Dial([]string{stranger}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
 		t.Errorf("a stranger's: %v", err)
+	}
+}
+
+// TestRootWasToldThatNoHinitListensWhileAnAgentConnected: an agent kept the queue of new connections full. The kernel then refuses a
+// connection that does not wait (connect(2), EAGAIN).
+func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	agent, err := net.Dial("unix", path) // the queue is full now
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	if _, err := net.Dial("unix", path); !errors.Is(err, syscall.EAGAIN) {
+		t.Fatal("the queue is not full:", err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- dial.New(path).Reach() }()
+	select {
+	case err := <-result:
+		t.Fatal("it did not wait:", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	for range 2 {
+		accepted, _, err := syscall.Accept(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(accepted)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
 	}
 }
