@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
 	"hinit/sandbox/archive"
 )
 
@@ -42,10 +44,15 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		if strings.HasSuffix(to, "/") {
 			dir, name = to, filepath.Base(from)
 		}
+		source, end, err := local(from)
+		if err != nil {
+			return fail(err)
+		}
+		defer end()
 		r, w := io.Pipe()
 		packed := make(chan error, 1)
 		go func() {
-			err := archive.Pack(w, from, name)
+			err := archive.Pack(w, source, name)
 			_ = w.CloseWithError(err) // ends the transfer with this error
 			packed <- err
 		}()
@@ -56,13 +63,23 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		}
 		return code
 	}
-	if info, err := os.Stat(to); strings.HasSuffix(to, "/") || err == nil && info.IsDir() {
+	fd, err := fsutil.OpenForRoot(to)
+	switch {
+	case err == nil: // a directory, which gets a copy with the same name
+		_ = unix.Close(fd) // local opens it again
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
+	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):
+		return fail(fmt.Errorf("cannot copy to %s: %w", to, err))
 	}
+	target, end, err := local(to)
+	if err != nil {
+		return fail(err)
+	}
+	defer end()
 	r, w := io.Pipe()
 	unpacked := make(chan error, 1)
 	go func() {
-		err := archive.UnpackAs(r, to)
+		err := archive.UnpackAs(r, target)
 		_ = r.CloseWithError(err) // ends the transfer with this error
 		unpacked <- err
 	}()
@@ -72,4 +89,18 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		return fail(err)
 	}
 	return code
+}
+
+// local opens the directory that holds a local file, and returns a path that leads through its descriptor, until end is called. If
+// root runs the program, it follows only links that root has made: an agent can replace a directory by a link to a file of root.
+func local(typed string) (opened string, end func(), err error) {
+	full, err := filepath.Abs(typed)
+	if err != nil || full == "/" {
+		return full, func() {}, err
+	}
+	fd, err := fsutil.OpenForRoot(filepath.Dir(full))
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot open the directory of %s: %w", typed, err)
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, filepath.Base(full)), func() { _ = unix.Close(fd) }, nil
 }
