@@ -53,7 +53,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 			}
 			return &Conn{c}, nil
 		}
-		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, fs.ErrNotExist) { // EAGAIN: the queue is full
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w", err)
 		}
 		if !pause.For(ctx, dialPause) {

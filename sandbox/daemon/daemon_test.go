@@ -362,3 +362,25 @@ func TestHalfRequests(t *testing.T) {
 		t.Errorf("a short one is not answered any more: %v", err)
 	}
 }
+
+// TestAnAgentHungTheServiceByTheSocketsThatItPassed: the kernel closes passed descriptors while the service reads, and the close of a
+// TCP socket can wait as long as its owner has said (SO_LINGER).
+func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
+	socket := start(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }})
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) }()
+	if unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, 83, 0) != nil { // SO_PASSRIGHTS
+		t.Skip("this kernel can't refuse descriptors; Linux 6.16 can")
+	}
+	if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(pair[1]), nil); !errors.Is(err, unix.EPERM) {
+		t.Error("a descriptor was passed to the service:", err)
+	}
+}

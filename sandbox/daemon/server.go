@@ -7,8 +7,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
@@ -81,6 +83,11 @@ const requestTime = 5 * time.Second
 // Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
+	if socket, is := l.(syscall.Conn); is {
+		if raw, err := socket.SyscallConn(); err == nil {
+			_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
+		}
+	}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
 		defer s.catchPanic()
 		s.serve(ctx, c)
@@ -94,12 +101,14 @@ const maxUnsent = 64
 // countUnsent counts a connection that has not sent its request. The connection is counted until the caller calls done.
 func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if all := s.unsent[uid]; len(all) >= maxUnsent {
-		_ = all[0].Close() // this also ends the goroutine of the connection
-		s.unsent[uid] = slices.Delete(all, 0, 1)
+	all := s.unsent[uid]
+	if len(all) >= maxUnsent {
+		// This also ends the goroutine of the connection. The close can wait for a read that closes a socket of the client.
+		defer all[0].Close()
+		all = all[1:]
 	}
-	s.unsent[uid] = append(s.unsent[uid], c)
+	s.unsent[uid] = append(all, c)
+	s.mu.Unlock()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
