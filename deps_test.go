@@ -113,18 +113,21 @@ var floors = map[string]int{
 	"hinit/supervisor": 2,
 	"hinit/kanban":     2, // a room with a binary of its own: PID 1 never links it
 
-	"hinit/internal/lease":       1,
-	"hinit/internal/notify":      1,
-	"hinit/internal/proc":        1,
-	"hinit/internal/proc/limits": 2, // of hinit-tools, for each process with settings of its own
-	"hinit/logrotate":            2,
-	"hinit/internal/tuning":      1,
-	"hinit/shim":                 2, // of hinit-shim
-	"hinit/shim/agentuser":       1,
-	"hinit/shim/lifecycle":       1, // of the shim and hinit-tools
-	"hinit/shim/identity":        1, // of the shim and the tools of s6
+	"hinit/internal/lease":        1,
+	"hinit/internal/notify":       1,
+	"hinit/internal/proc":         1,
+	"hinit/internal/proc/limits":  2, // of hinit-tools, for each process with settings of its own
+	"hinit/logrotate":             2,
+	"hinit/internal/tuning":       1,
+	"hinit/internal/watch":        1,
+	"hinit/internal/watch/shared": 2,
+	"hinit/shim":                  2, // of hinit-shim
+	"hinit/shim/agentuser":        1,
+	"hinit/shim/lifecycle":        1, // of the shim and hinit-tools
+	"hinit/shim/identity":         1, // of the shim and the tools of s6
 
 	"hinit/logrotate/archive": 1,
+	"hinit/logrotate/reader":  3, // of clients of PID 1
 	"hinit/logrotate/packer":  1, // of hinit-tools
 	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
 
@@ -242,6 +245,7 @@ var binaries = map[string]map[string]string{
 		"hinit/shim/lifecycle":         "PID 1 has an API for orders; these are words of the agent's command line",
 		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
 		"hinit/logrotate/packer":       "the boot program compresses archives",
+		"hinit/internal/watch/shared":  "each room of PID 1 has a Set, so that a hanging disk holds up one of them only",
 		"hinit/logrotate/reader":       "clients read the logs; PID 1 writes them",
 		"hinit/internal/s6/applet":     "the tools of s6 ask PID 1 and are no part of it",
 		"charm.land":                   "the screen is a client of PID 1, with a program of its own",
@@ -301,6 +305,11 @@ var (
 		"golang.org/x/sys/unix.Wait4":  "only internal/proc waits: who reaps what it does not own steals an exit status",
 		"golang.org/x/sys/unix.Waitid": "only internal/proc waits: who reaps what it does not own steals an exit status",
 	}
+	inotify = calls{
+		"golang.org/x/sys/unix.InotifyInit1":    "only internal/watch uses inotify",
+		"golang.org/x/sys/unix.InotifyInit":     "only internal/watch uses inotify",
+		"golang.org/x/sys/unix.InotifyAddWatch": "only internal/watch uses inotify",
+	}
 	everywhere = calls{
 		"os/signal.Ignore": "an ignored signal stays ignored in every child after exec; handle it instead",
 	}
@@ -324,6 +333,18 @@ func TestOnlyProcStartsAndWaits(t *testing.T) {
 			t.Errorf("%s imports os/exec: only internal/proc starts processes", path)
 		}
 		forbid(t, path, f, processes)
+	})
+}
+
+func TestOnlyWatchUsesInotify(t *testing.T) {
+	walk(t, func(path string, f *ast.File) {
+		if strings.HasSuffix(path, "_test.go") || anyPrefix(path, "internal/watch/", "test/") {
+			return
+		}
+		if imports(f, "github.com/fsnotify/fsnotify") {
+			t.Errorf("%s imports fsnotify: only internal/watch uses inotify; its contract says what happens at its limits", path)
+		}
+		forbid(t, path, f, inotify)
 	})
 }
 

@@ -17,7 +17,7 @@ var outOfTurn = map[string]string{
 	"internal/container/faults_on.go": "not in what is shipped",
 
 	"internal/tuning/limits.go":             "the boot and Init, which takes the turn, of /proc and /sys",
-	"internal/tuning/inotify.go":            "the goroutine that reports, once, of /proc",
+	"internal/watch/detach.go":              "the goroutine that reports, once, of /proc",
 	"internal/tuning/threads.go":            "the boot, of /proc",
 	"internal/tuning/memory.go":             "the goroutine that reports, of /proc",
 	"internal/s6/personality/s6.go Open":    "the boot, of /proc",

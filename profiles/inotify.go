@@ -7,23 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
+	"hinit/internal/watch"
 )
 
-// dirWatches is a set of inotify watches on directories. The watches are not recursive. A nil *dirWatches watches nothing. Only
-// one goroutine may use it.
-//
-// The agent can replace a watched path with a symbolic link. That does no harm, because a notification only causes a scan, and
-// scans never follow links.
+// dirWatches is the set of watched directories. It also knows their file systems.
 type dirWatches struct {
-	notify   *fsnotify.Watcher
-	addWatch func(path string) error // notify.Add, except in tests
-	watched  map[string]watched
-	remotes  map[uint64]bool // results of isRemote by device number; nil before the first call
+	watch.Set
+
+	remotes map[uint64]bool // results of isRemote by device number; nil before the first call
 }
 
 // isRemote reports whether path is on a file system that can be changed from outside this kernel: by another machine, a daemon or
@@ -41,136 +35,10 @@ func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	return is
 }
 
-// watched identifies the directory that a watch is on.
-type watched struct {
-	dev, ino uint64
-	remote   bool
-}
-
-func newDirWatches() (*dirWatches, error) {
-	err := faultinject.Before(faultinject.Watch, "")
-	var n *fsnotify.Watcher
-	if err == nil {
-		n, err = fsnotify.NewWatcher()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot get change notifications: %w", err)
-	}
-	return &dirWatches{notify: n, addWatch: n.Add, watched: make(map[string]watched)}, nil
-}
-
-func (h *dirWatches) changes() <-chan fsnotify.Event {
-	if h == nil {
-		return nil
-	}
-	return h.notify.Events
-}
-
-// errors returns the channel of inotify errors. After an error, some notifications may have been lost.
-func (h *dirWatches) errors() <-chan error {
-	if h == nil {
-		return nil
-	}
-	return h.notify.Errors
-}
-
-func (h *dirWatches) close() {
-	if h != nil {
-		_ = h.notify.Close() // Close closes everything even if it returns an error
-	}
-}
-
-// add watches the directory at path, unless it is already watched. id is the directory's metadata. The result complete tells
-// whether the watch sees all changes. It is false on a file system that other machines can change, because this kernel reports
-// only its own changes.
-func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
-	old, ok := h.watched[path]
-	if ok && old.dev == id.dev && old.ino == id.ino {
-		return !old.remote, nil
-	}
-	// A different directory may still be watched under this path, which would prevent the new watch.
-	_ = h.notify.Remove(path)
-	delete(h.watched, path)
-	err = faultinject.Before(faultinject.Watch, path)
-	if err == nil {
-		err = h.addWatch(path)
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot watch %q for changes: %w", path, err)
-	}
-	w := watched{dev: id.dev, ino: id.ino, remote: h.isRemote(path, id.dev)}
-	h.watched[path] = w
-	return !w.remote, nil
-}
-
-// watches reports whether the directory with the metadata id is watched, under any path.
-func (h *dirWatches) watches(id stamp) bool {
-	if h == nil {
-		return false
-	}
-	for _, w := range h.watched {
-		if w.dev == id.dev && w.ino == id.ino {
-			return true
-		}
-	}
-	return false
-}
-
-// watchesAt reports whether path is watched and the watched directory has the metadata id.
-func (h *dirWatches) watchesAt(path string, id stamp) bool {
-	if h == nil {
-		return false
-	}
-	w, ok := h.watched[path]
-	return ok && w.dev == id.dev && w.ino == id.ino
-}
-
-// forget removes the watch on a path, if there is one.
-func (h *dirWatches) forget(path string) {
-	if h == nil {
-		return
-	}
-	if _, ok := h.watched[path]; ok {
-		_ = h.notify.Remove(path) // an error means that the watch is already gone
-		delete(h.watched, path)
-	}
-}
-
-// retain removes the watches for which the function keep returns false.
-func (h *dirWatches) retain(keep func(path string) bool) {
-	if h == nil {
-		return
-	}
-	for path := range h.watched {
-		if !keep(path) {
-			_ = h.notify.Remove(path) // an error means that the watch is already gone
-			delete(h.watched, path)
-		}
-	}
-}
-
-// handleGone reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was
-// removed or renamed, handleGone also removes its watch.
-//
-// A rename causes two events. The first event comes from the parent directory, and the second from the directory itself.
-// Between the two events, the old watch still exists. A new watch under the new name would be the same kernel object, and
-// handling the second event would remove it.
-func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
-	path := filepath.Clean(ev.Name)
-	if _, ok := h.watched[path]; !ok {
-		return false
-	}
-	if ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
-		_ = h.notify.Remove(path) // an error means that the watch is already gone
-		delete(h.watched, path)
-	}
-	return true
-}
-
 // watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is its path relative to d, and
 // path is its absolute path. If rel is not a directory, watchDir does nothing.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
-	if w.inotify == nil {
+	if w.inotify.Events == nil {
 		return
 	}
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
@@ -181,7 +49,7 @@ func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 // watchHomes adds watches on the directories in the listing l: first on the homes of profiles, then on some of the directories
 // without the marker file.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
-	if w.inotify == nil {
+	if w.inotify.Events == nil {
 		return
 	}
 	ids := make(map[string]stamp, len(l.marked)+len(l.unmarked))
@@ -218,12 +86,12 @@ const maxUnmarkedWatches = 256
 // watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
 // maxUnmarkedWatches.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
-	if w.inotify == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
+	if w.inotify.Events == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
 	w.unmarkedWatches = append(w.unmarkedWatches, name)
 	if len(w.unmarkedWatches) > maxUnmarkedWatches {
-		w.inotify.forget(w.store.namedProfile(w.unmarkedWatches[0]).Home)
+		w.inotify.Remove(w.store.namedProfile(w.unmarkedWatches[0]).Home)
 		w.unmarkedWatches = w.unmarkedWatches[1:]
 	}
 }
@@ -232,24 +100,24 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 // of watches is reached and the parameter needed is true, watchAt first removes the watches on directories without the marker.
 // Once the limit has refused a watch, watchAt adds no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
-	if w.exhausted && !w.inotify.watchesAt(path, id) {
+	if w.exhausted && w.inotify.ID(path) != id.ID {
 		return false
 	}
-	complete, err := w.inotify.add(path, id)
+	err := w.inotify.Add(path, id.ID)
 	if needed && len(w.unmarkedWatches) > 0 && errors.Is(err, unix.ENOSPC) {
 		for _, name := range w.unmarkedWatches {
-			w.inotify.forget(w.store.namedProfile(name).Home)
+			w.inotify.Remove(w.store.namedProfile(name).Home)
 		}
 		w.unmarkedWatches = nil
-		complete, err = w.inotify.add(path, id)
+		err = w.inotify.Add(path, id.ID)
 	}
 	if w.notifyErr == nil {
 		w.notifyErr = err
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		w.exhausted, w.lacking, w.lackingID = true, path, id
+		w.exhausted, w.lacking, w.lackingID = true, path, id.ID
 	}
-	if !complete {
+	if err != nil || w.inotify.isRemote(path, id.Dev) {
 		w.partial = true
 		w.remote = w.remote || err == nil
 	}
@@ -260,12 +128,10 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 // inotify instance unless one exists.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
-	if w.inotify == nil {
-		w.inotify, w.notifyErr = w.o.newNotifications()
+	if w.inotify.Events == nil {
 		w.unmarkedWatches = nil
-	}
-	if w.inotify == nil {
-		w.partial = true
+		w.notifyErr = w.o.openNotifications(&w.inotify.Set)
+		w.partial = w.notifyErr != nil
 	}
 }
 
@@ -273,13 +139,11 @@ func (w *Watcher) startNotifications() {
 // reports whether the retry succeeded.
 func (w *Watcher) canWatchMore() bool {
 	switch {
-	case w.inotify == nil:
-		w.inotify, _ = w.o.newNotifications()
+	case w.inotify.Events == nil:
 		w.unmarkedWatches = nil
-		return w.inotify != nil
+		return w.o.openNotifications(&w.inotify.Set) == nil
 	case w.exhausted:
-		_, err := w.inotify.add(w.lacking, w.lackingID)
-		return err == nil
+		return w.inotify.Add(w.lacking, w.lackingID) == nil
 	}
 	return false
 }
@@ -288,20 +152,9 @@ func (w *Watcher) canWatchMore() bool {
 func (w *Watcher) warnNotifications() {
 	err := w.notifyErr
 	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, inotifyAdvice(err))
+		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, watch.Advice(err))
 	}
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
-}
-
-// inotifyAdvice returns advice for the operator if err means that a limit of inotify(7) is exhausted. Otherwise it returns "".
-func inotifyAdvice(err error) string {
-	switch {
-	case errors.Is(err, unix.ENOSPC):
-		return "; raise the machine's sysctl fs.inotify.max_user_watches"
-	case errors.Is(err, unix.EMFILE):
-		return "; raise the machine's sysctl fs.inotify.max_user_instances"
-	}
-	return ""
 }
 
 // reportWarnings reports the warnings of a full scan, except those that the previous full scan also had.

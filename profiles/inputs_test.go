@@ -13,7 +13,7 @@ func TestWatchInputs(t *testing.T) {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 		Write(t, s, "profiles/"+name+"/config.yaml", "x: 1")
 	}
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	r.awaits(t, "+default", "+a", "+b")
 	before, err := s.InputsHash("a")
 	if err != nil || before == "" {

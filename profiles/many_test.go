@@ -16,6 +16,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/internal/watch"
 )
 
 // emptyDirs makes directories that are no profiles.
@@ -47,7 +48,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 		t.Errorf("warnings %q", plan.Warnings)
 	}
 
-	w, r := watch(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("zz")}})
+	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("zz")}})
 	rescan(t, w)
 	rescan(t, w)
 	got := r.take()
@@ -87,7 +88,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 		t.Errorf("warnings %q", warnings)
 	}
 
-	w, r := watch(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("b"), s.namedProfile("c"), s.namedProfile("d")}})
+	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("b"), s.namedProfile("c"), s.namedProfile("d")}})
 	rescan(t, w)
 	got := slices.DeleteFunc(r.take(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
 	if len(got) != 0 {
@@ -134,10 +135,10 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
+		store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
-	t.Cleanup(func() { w.inotify.close() })
+	t.Cleanup(func() { w.inotify.Close() })
 	var changed []string
 	all := true
 	testkit.Until(t, "the times of the files are old enough", func() bool {
@@ -181,12 +182,11 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 	var mu sync.Mutex
 	tries := 0
 	given := make(map[string]bool)
-	source := func() (*dirWatches, error) {
-		h, err := newDirWatches()
-		if err != nil {
-			return nil, err
+	source := func(h *watch.Set) error {
+		if err := h.Open(); err != nil {
+			return err
 		}
-		h.addWatch = func(path string) error {
+		h.AddPath = func(path string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			tries++
@@ -196,9 +196,9 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 			given[filepath.Base(path)] = true
 			return nil
 		}
-		return h, nil
+		return nil
 	}
-	w, r := watch(t, s, WatchOptions{newNotifications: source})
+	w, r := startWatcher(t, s, WatchOptions{openNotifications: source})
 	rescan(t, w)
 	warnings := slices.DeleteFunc(r.take(), func(ev string) bool { return !strings.HasPrefix(ev, "!") })
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "fs.inotify.max_user_watches") {
@@ -219,14 +219,18 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
-	t.Cleanup(func() { w.inotify.close() })
+	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(w.inotify.watched); n != maxUnmarkedWatches+2 || w.partial {
+	watches := func() (n int) {
+		w.inotify.Retain(func(string) bool { n++; return true })
+		return n
+	}
+	if n := watches(); n != maxUnmarkedWatches+2 || w.partial {
 		t.Errorf("%d watches, incomplete: %t", n, w.partial)
 	}
 	d, err := s.open()
@@ -240,7 +244,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
 	}
-	if n := len(w.inotify.watched); n != maxUnmarkedWatches+2 || len(w.unmarkedWatches) != maxUnmarkedWatches || w.unmarkedWatches[maxUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
+	if n := watches(); n != maxUnmarkedWatches+2 || len(w.unmarkedWatches) != maxUnmarkedWatches || w.unmarkedWatches[maxUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
 		t.Errorf("%d watches", n)
 	}
 }
@@ -296,7 +300,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, newNotifications: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {
@@ -317,7 +321,7 @@ func BenchmarkScans(b *testing.B) {
 				}
 			}
 		})
-		w.inotify.close()
+		w.inotify.Close()
 	}
 }
 

@@ -192,16 +192,17 @@ func (s *Store) Writing() bool {
 
 // stamp holds the part of a file's metadata that changes when the content of the file changes.
 type stamp struct {
-	dev, ino uint64
-	size     int64
-	mtime    time.Time
-	ctime    syscall.Timespec
+	fsutil.ID
+
+	size  int64
+	mtime time.Time
+	ctime syscall.Timespec
 }
 
 func stampOf(info fs.FileInfo) stamp {
 	st := stamp{size: info.Size(), mtime: info.ModTime()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		st.dev, st.ino, st.ctime = sys.Dev, sys.Ino, sys.Ctim
+		st.ID, st.ctime = fsutil.IDOf(info), sys.Ctim
 	}
 	return st
 }
@@ -225,8 +226,8 @@ func (s stamp) settledBefore(t time.Time) bool {
 // HomeID identifies the home directory of a profile. Unlike an inode number, a HomeID is never reused for another directory on
 // the volume.
 type HomeID struct {
-	dev, ino uint64
-	born     int64
+	dir  fsutil.ID
+	born int64
 }
 
 // HomeID returns the identity of a profile's home. If it changes, the directory was replaced. HomeID reads the disk. The
@@ -237,12 +238,12 @@ func (s *Store) HomeID(profile string) (id HomeID, err error) {
 		if err != nil {
 			return err
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && info.IsDir() {
-			born, err := d.CreatedAt(home)
-			id = HomeID{st.Dev, st.Ino, born}
-			return err
+		if !info.IsDir() {
+			return ErrNotExist
 		}
-		return ErrNotExist
+		born, err := d.CreatedAt(home)
+		id = HomeID{fsutil.IDOf(info), born}
+		return err
 	})
 	return id, err
 }

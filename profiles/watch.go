@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/watch"
 )
 
 // WatchOptions configures [Store.Watch]. A zero duration selects the default.
@@ -38,8 +38,8 @@ type WatchOptions struct {
 	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// newNotifications creates the source of notifications. Tests replace this function.
-	newNotifications func() (*dirWatches, error)
+	// openNotifications creates the inotify instance. Tests replace this function.
+	openNotifications func(*watch.Set) error
 }
 
 // Watcher reports changes to the profiles of a volume.
@@ -71,14 +71,14 @@ type Watcher struct {
 
 // notifications is the state of the inotify watches. It also tells which directories they don't cover.
 type notifications struct {
-	inotify         *dirWatches
+	inotify         dirWatches
 	unmarkedWatches []string // candidates with a watch, the oldest first
 	partial         bool     // some directories are not watched completely
 	notifyErr       error    // the first error in the last full scan that prevented a watch
 	remote          bool     // other machines can change the volume
 	exhausted       bool     // the kernel allows no more watches; lacking is the first directory without one
 	lacking         string
-	lackingID       stamp
+	lackingID       fsutil.ID
 }
 
 // lastScan describes the last full scan of the volume.
@@ -126,8 +126,8 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Settle, 100*time.Millisecond)
 	defaultTo(&o.SettleEarly, min(5*time.Millisecond, o.Settle))
 	defaultTo(&o.MaxSettle, time.Second)
-	if o.newNotifications == nil {
-		o.newNotifications = newDirWatches
+	if o.openNotifications == nil {
+		o.openNotifications = (*watch.Set).Open
 	}
 	if o.Notify == nil {
 		o.Notify = func(Event) {}
@@ -220,7 +220,7 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
-	defer func() { w.inotify.close() }()
+	defer w.inotify.Close()
 	_ = w.scanAll(ctx) // the error was reported as a warning
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -228,13 +228,13 @@ func (w *Watcher) run(ctx context.Context) {
 		timer.Reset(time.Until(w.deadline()))
 		select {
 		case <-ctx.Done():
-		case ev, ok := <-w.inotify.changes():
+		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)
 			} else {
 				w.endNotifications()
 			}
-		case _, ok := <-w.inotify.errors():
+		case _, ok := <-w.inotify.Lost:
 			if ok {
 				w.markAll()
 			} else {
@@ -316,21 +316,21 @@ func (w *Watcher) clearPending() {
 
 // markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases,
 // so markChanged ignores files that hinit doesn't use.
-func (w *Watcher) markChanged(ev fsnotify.Event) {
-	self := w.inotify.handleGone(ev)
+func (w *Watcher) markChanged(ev watch.Event) {
+	self := w.inotify.IsDir(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may have become readable
+	if ev.Op == watch.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may have become readable
 		return
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate was removed or renamed
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(watch.Create): // the candidate was removed or renamed
 		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
-	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may already be scanned and watched
+	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a created directory may already be scanned and watched
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
@@ -345,7 +345,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 	if w.isRelevantFile(name, file) {
 		w.changedHomes[name] = true
 		switch {
-		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
+		case file == w.store.marker, file == stateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
 		case !w.soon: // if soon is set, the early scan also handles this change
 			w.scheduleScan(w.o.Settle)
@@ -361,8 +361,7 @@ func (w *Watcher) isQuiet(name string) bool {
 
 // endNotifications drops an inotify instance that has failed. The next scan makes a new instance.
 func (w *Watcher) endNotifications() {
-	w.inotify.close()
-	w.inotify = nil
+	w.inotify.Close()
 	w.markAll()
 }
 

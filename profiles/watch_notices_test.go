@@ -11,49 +11,52 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/internal/watch"
 )
 
 // TestMark is about what makes a scan worth while: gateways write to their homes all the time.
 func TestMark(t *testing.T) {
 	s := Open("/v", nil, "")
 	for name, tt := range map[string]struct {
-		event fsnotify.Event
+		event watch.Event
 		all   bool
 		dirty string
 		fresh string
 	}{
-		"database":             {fsnotify.Event{Name: "/v/state.db-wal", Op: fsnotify.Write}, false, "", ""},
-		"log of the default":   {fsnotify.Event{Name: "/v/logs", Op: fsnotify.Chmod}, false, "", ""},
-		"temporary state file": {fsnotify.Event{Name: "/v/profiles/a/.gateway_state_x.tmp", Op: fsnotify.Create}, false, "", ""},
-		"state of default":     {fsnotify.Event{Name: "/v/gateway_state.json", Op: fsnotify.Create}, false, Default, ""},
-		"state of a":           {fsnotify.Event{Name: "/v/profiles/a/gateway_state.json", Op: fsnotify.Write}, false, "a", ""},
-		"marker":               {fsnotify.Event{Name: "/v/profiles/a/SOUL.md", Op: fsnotify.Create}, false, "a", ""},
-		"config, no interest":  {fsnotify.Event{Name: "/v/profiles/a/config.yaml", Op: fsnotify.Write}, false, "", ""},
-		"config, interest":     {fsnotify.Event{Name: "/v/profiles/i/config.yaml", Op: fsnotify.Write}, false, "i", ""},
-		".env, interest":       {fsnotify.Event{Name: "/v/profiles/i/.env", Op: fsnotify.Remove}, false, "i", ""},
-		"new directory":        {fsnotify.Event{Name: "/v/profiles/b", Op: fsnotify.Create}, false, "", "b"},
-		"new, and watched":     {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Create}, false, "", "a"},
-		"renamed away":         {fsnotify.Event{Name: "/v/profiles/b", Op: fsnotify.Rename}, false, "", "b"},
-		"temporary directory":  {fsnotify.Event{Name: "/v/profiles/.b.new", Op: fsnotify.Create}, false, "", ""},
-		"profiles is new":      {fsnotify.Event{Name: "/v/profiles", Op: fsnotify.Create}, true, "", ""},
-		"home is gone":         {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Remove}, true, "", ""},
-		"root is gone":         {fsnotify.Event{Name: "/v", Op: fsnotify.Rename}, true, "", ""},
-		"mode of a home":       {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Chmod}, false, "", ""},
+		"database":             {watch.Event{Name: "/v/state.db-wal", Op: watch.Write}, false, "", ""},
+		"log of the default":   {watch.Event{Name: "/v/logs", Op: watch.Chmod}, false, "", ""},
+		"temporary state file": {watch.Event{Name: "/v/profiles/a/.gateway_state_x.tmp", Op: watch.Create}, false, "", ""},
+		"state of default":     {watch.Event{Name: "/v/gateway_state.json", Op: watch.Create}, false, Default, ""},
+		"state of a":           {watch.Event{Name: "/v/profiles/a/gateway_state.json", Op: watch.Write}, false, "a", ""},
+		"marker":               {watch.Event{Name: "/v/profiles/a/SOUL.md", Op: watch.Create}, false, "a", ""},
+		"config, no interest":  {watch.Event{Name: "/v/profiles/a/config.yaml", Op: watch.Write}, false, "", ""},
+		"config, interest":     {watch.Event{Name: "/v/profiles/i/config.yaml", Op: watch.Write}, false, "i", ""},
+		".env, interest":       {watch.Event{Name: "/v/profiles/i/.env", Op: watch.Remove}, false, "i", ""},
+		"new directory":        {watch.Event{Name: "/v/profiles/b", Op: watch.Create}, false, "", "b"},
+		"new, and watched":     {watch.Event{Name: "/v/profiles/a", Op: watch.Create}, false, "", "a"},
+		"renamed away":         {watch.Event{Name: "/v/profiles/b", Op: watch.Rename}, false, "", "b"},
+		"temporary directory":  {watch.Event{Name: "/v/profiles/.b.new", Op: watch.Create}, false, "", ""},
+		"profiles is new":      {watch.Event{Name: "/v/profiles", Op: watch.Create}, true, "", ""},
+		"home is gone":         {watch.Event{Name: "/v/profiles/a", Op: watch.Remove}, true, "", ""},
+		"root is gone":         {watch.Event{Name: "/v", Op: watch.Rename}, true, "", ""},
+		"mode of a home":       {watch.Event{Name: "/v/profiles/a", Op: watch.Chmod}, false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hints, err := newDirWatches()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer hints.close()
-			hints.watched = map[string]watched{"/v": {}, "/v/profiles": {}, "/v/profiles/a": {}, "/v/profiles/i": {}}
 			w := &Watcher{
 				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
-				o:             WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
-				notifications: notifications{inotify: hints},
+				o: WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
+			}
+			if err := w.inotify.Open(); err != nil {
+				t.Fatal(err)
+			}
+			defer w.inotify.Close()
+			w.inotify.AddPath = func(string) error { return nil }
+			for i, path := range []string{"/v", "/v/profiles", "/v/profiles/a", "/v/profiles/i"} {
+				if err := w.inotify.Add(path, fsutil.ID{Ino: uint64(i + 1)}); err != nil {
+					t.Fatal(err)
+				}
 			}
 			w.markChanged(tt.event)
 			if w.dirtyAll != tt.all || len(w.changedHomes) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.changedHomes[tt.dirty] {
@@ -87,7 +90,7 @@ func TestSettle(t *testing.T) {
 // TestWatchUnderNoise rewrites one state file without a pause: the watcher sees something of it all the same.
 func TestWatchUnderNoise(t *testing.T) {
 	s := NewVolume(t)
-	_, r := watch(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
+	_, r := startWatcher(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
 	r.awaits(t, "+default")
 	deadline := time.Now().Add(testkit.Patience)
 	for i := 0; len(r.take()) == 0; i++ {
@@ -107,7 +110,7 @@ func TestWatch200(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, r := watch(t, s, WatchOptions{Known: known})
+	w, r := startWatcher(t, s, WatchOptions{Known: known})
 	rescan(t, w)
 	for i := range 200 {
 		Write(t, s, fmt.Sprintf("profiles/p%03d/gateway_state.json", i), state("running"))
@@ -132,25 +135,25 @@ func TestWatch200(t *testing.T) {
 
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
-		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, notifications: notifications{inotify: new(dirWatches)},
+		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 		o: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.due) <= time.Minute }
-	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
 	if soon() {
 		t.Error("a state file is looked at in the middle of a burst")
 	}
-	w.markChanged(fsnotify.Event{Name: "/data/profiles/new", Op: fsnotify.Create})
-	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(watch.Event{Name: "/data/profiles/new", Op: watch.Create})
+	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
 	if !soon() {
 		t.Error("a new directory waits as long as a state file")
 	}
 	w.clearPending()
-	w.markChanged(fsnotify.Event{Name: "/data/profiles/new/SOUL.md", Op: fsnotify.Create})
+	w.markChanged(watch.Event{Name: "/data/profiles/new/SOUL.md", Op: watch.Create})
 	if !soon() {
 		t.Error("a new marker waits as long as a state file")
 	}
-	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
 	if !soon() {
 		t.Error("a state file keeps a new marker waiting")
 	}
@@ -159,7 +162,7 @@ func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := watch(t, s, lazy)
+	w, r := startWatcher(t, s, lazy)
 	rescan(t, w)
 	r.take()
 	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would tell of it
@@ -202,7 +205,7 @@ func TestOtherChangesAreFoundByAFullScan(t *testing.T) {
 			s := NewVolume(t)
 			Write(t, s, "profiles/a/SOUL.md", "")
 			Write(t, s, "profiles/bare/x", "")
-			w, r := watch(t, s, lazy)
+			w, r := startWatcher(t, s, lazy)
 			rescan(t, w)
 			r.take()
 			if err := tt.make(t, s); err != nil {
@@ -220,7 +223,7 @@ func TestOtherChangesAreFoundByAFullScan(t *testing.T) {
 
 func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	s := NewVolume(t)
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
 	r.take()
 	Write(t, s, "profiles/first/SOUL.md", "") // profiles/ itself is new
@@ -235,7 +238,7 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 func TestRescanWaitsForNotify(t *testing.T) {
 	s := NewVolume(t)
 	entered, release := make(chan struct{}), make(chan struct{})
-	w, _ := watch(t, s, WatchOptions{Notify: func(Event) {
+	w, _ := startWatcher(t, s, WatchOptions{Notify: func(Event) {
 		entered <- struct{}{}
 		<-release
 	}})
@@ -256,7 +259,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	s := NewVolume(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	looks := 0
-	w, _ := watch(t, s, WatchOptions{
+	w, _ := startWatcher(t, s, WatchOptions{
 		Notify: func(Event) {
 			select {
 			case entered <- struct{}{}:
@@ -264,9 +267,9 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 			<-release
 		},
-		newNotifications: func() (*dirWatches, error) { // each scan asks for it while there is none
+		openNotifications: func(*watch.Set) error { // each scan asks for it while there is none
 			looks++
-			return nil, errors.New("none here")
+			return errors.New("none here")
 		},
 	})
 	letGo := sync.OnceFunc(func() { close(release) })
@@ -291,27 +294,30 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 
 func TestWatchLostNotifications(t *testing.T) {
 	s := NewVolume(t)
-	sources := make(chan *dirWatches, 2)
-	source := func() (*dirWatches, error) {
-		h, err := newDirWatches()
-		if err == nil {
-			h.addWatch = func(string) error { return nil } // watches nothing, and says that it does
-			sources <- h
-		}
-		return h, err
+	type source struct {
+		events chan watch.Event
+		lost   chan error
 	}
-	_, r := watch(t, s, WatchOptions{newNotifications: source})
+	sources := make(chan source, 2)
+	_, r := startWatcher(t, s, WatchOptions{openNotifications: func(h *watch.Set) error {
+		err := h.Open()
+		if err == nil {
+			h.AddPath = func(string) error { return nil } // watches nothing, and says that it does
+			from := source{make(chan watch.Event), make(chan error)}
+			h.Events, h.Lost = from.events, from.lost
+			sources <- from
+		}
+		return err
+	}})
 	r.awaits(t, "+default")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	h := <-sources
-	h.notify.Errors <- fsnotify.ErrEventOverflow
+	h.lost <- errors.New("the queue has overflowed")
 	r.awaits(t, "+a")
 
 	// Even the source itself may end.
 	Write(t, s, "profiles/b/SOUL.md", "")
-	if err := h.notify.Close(); err != nil {
-		t.Fatal(err)
-	}
+	close(h.events)
 	r.awaits(t, "+b")
 	<-sources // there is a new one
 }
@@ -320,22 +326,22 @@ func TestWatchLostNotifications(t *testing.T) {
 // begun.
 func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
-		op   fsnotify.Op
+		like watch.Event
 		last time.Duration
 		soon bool
 	}{
-		"renamed into place":      {fsnotify.Create, 2 * time.Hour, true},
-		"in the middle of a file": {fsnotify.Write, 2 * time.Hour, false},
-		"in the middle of noise":  {fsnotify.Create, time.Minute, false},
+		"renamed into place":      {watch.Event{Op: watch.Create}, 2 * time.Hour, true},
+		"in the middle of a file": {watch.Event{Op: watch.Write}, 2 * time.Hour, false},
+		"in the middle of noise":  {watch.Event{Op: watch.Create}, time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{inotify: new(dirWatches)},
+				store:   &Store{root: "/data", marker: "SOUL.md"},
 				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
 				o:       WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 			}
-			w.markChanged(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})
+			w.markChanged(watch.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.like.Op})
 			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {
 				t.Errorf("soon is %t", soon)
 			}

@@ -162,7 +162,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	w.mu.Unlock()
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		root, err := d.Lstat(".")
-		if all = err != nil || w.inotify != nil && !w.inotify.watchesAt(w.store.root, stampOf(root)) && !w.exhausted; all {
+		if all = err != nil || w.inotify.Events != nil && w.inotify.ID(w.store.root) != stampOf(root).ID && !w.exhausted; all {
 			return nil
 		}
 		if all = stampAt(d, profilesDir) != w.dir; all {
@@ -210,7 +210,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 		}
 		gone = append(gone, name)
 	}
-	w.inotify.retain(func(path string) bool {
+	w.inotify.Retain(func(path string) bool {
 		return path == w.store.root || filepath.Dir(path) == w.store.root || here[filepath.Base(path)]
 	})
 	slices.Sort(gone)
@@ -296,7 +296,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	info, err := d.Lstat(rel)
 	switch {
 	case w.known[name] != nil:
-		if err != nil || !info.IsDir() || !w.inotify.watchesAt(path, stampOf(info)) {
+		if err != nil || !info.IsDir() || w.inotify.ID(path) != stampOf(info).ID {
 			return false
 		}
 		w.scanHome(ctx, d, name, false)
@@ -309,10 +309,10 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	case !info.IsDir():
 		w.forgetCandidate(name)
 		return true
-	case w.candidates[name] && w.inotify.watchesAt(path, stampOf(info)):
+	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:
 		w.scanHome(ctx, d, name, false)
 		return true
-	case w.inotify.watches(stampOf(info)):
+	case w.inotify.Watches(stampOf(info).ID):
 		return false // the same directory is watched under another name: it was renamed
 	}
 	complete := !w.partial
@@ -330,7 +330,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 func (w *Watcher) forgetCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
-	w.inotify.forget(w.store.namedProfile(name).Home)
+	w.inotify.Remove(w.store.namedProfile(name).Home)
 }
 
 // dropCandidate forgets one candidate (a directory without the marker) if there are as many candidates as the limit on profiles
@@ -389,7 +389,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		w.known[name] = k
 		delete(w.candidates, name)
 		w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
-		if name != Default && w.inotify != nil && w.inotify.watched[p.Home] == (watched{}) {
+		if name != Default && w.inotify.ID(p.Home) == (fsutil.ID{}) {
 			w.watchDir(d, home, p.Home)
 		}
 		w.o.Notify(Appeared{Profile: p})

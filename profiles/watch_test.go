@@ -16,6 +16,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/internal/watch"
 )
 
 // recorder keeps the events of a watcher as short strings.
@@ -79,7 +80,7 @@ func (r *recorder) awaits(t *testing.T, want ...string) {
 
 // watch starts a watcher that notices by notifications alone (the next poll is an hour away), unless o says otherwise, and
 // waits for its first scan.
-func watch(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
+func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
 	t.Helper()
 	r := new(recorder)
 	if o.Notify == nil {
@@ -124,7 +125,7 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		}
 	}
 	s := Open(dir, actor, "")
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
 	r.take()
 	hidden, home := filepath.Join(dir, profilesDir, ".being-copied"), filepath.Join(dir, profilesDir, "twin")
@@ -146,7 +147,7 @@ func TestWatchFirstScan(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/BAD/SOUL.md", "")
 	known, _ := s.Profile("gone")
-	w, r := watch(t, s, WatchOptions{Known: []Profile{known}})
+	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{known}})
 	rescan(t, w)
 	got := r.take()
 	if len(got) == 0 || !strings.HasPrefix(got[0], `!cannot use profile directory "BAD"`) {
@@ -163,7 +164,7 @@ func TestWatchFirstScan(t *testing.T) {
 
 func TestWatchLifeOfAProfile(t *testing.T) {
 	s := NewVolume(t)
-	_, r := watch(t, s, WatchOptions{})
+	_, r := startWatcher(t, s, WatchOptions{})
 	r.awaits(t, "+default")
 	path := func(rel string) string { return filepath.Join(s.root, rel) }
 
@@ -228,7 +229,7 @@ func TestWatchLinks(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "elsewhere/SOUL.md", "")
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	r.awaits(t, "+default", "+a")
 	home := filepath.Join(s.root, "profiles/a")
 	if err := errors.Join(os.Rename(home, home+".old"), os.Symlink(filepath.Join(s.root, "elsewhere"), home)); err != nil {
@@ -242,20 +243,18 @@ func TestWatchLinks(t *testing.T) {
 }
 
 func TestWatchPolls(t *testing.T) {
-	full := func() (*dirWatches, error) {
-		h, err := newDirWatches()
-		if err == nil {
-			h.addWatch = func(string) error { return unix.ENOSPC }
-		}
-		return h, err
+	full := func(h *watch.Set) error {
+		err := h.Open()
+		h.AddPath = func(string) error { return unix.ENOSPC }
+		return err
 	}
-	for name, source := range map[string]func() (*dirWatches, error){
-		"no instances left": func() (*dirWatches, error) { return nil, unix.EMFILE },
+	for name, source := range map[string]func(*watch.Set) error{
+		"no instances left": func(*watch.Set) error { return unix.EMFILE },
 		"no watches left":   full,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewVolume(t)
-			_, r := watch(t, s, WatchOptions{Poll: 20 * time.Millisecond, newNotifications: source})
+			_, r := startWatcher(t, s, WatchOptions{Poll: 20 * time.Millisecond, openNotifications: source})
 			Write(t, s, "profiles/a/SOUL.md", "")
 			var all []string
 			testkit.Until(t, "a appears", func() bool {
@@ -288,13 +287,12 @@ func TestWatchRecovers(t *testing.T) {
 	s := NewVolume(t)
 	var mu sync.Mutex
 	broken := true
-	source := func() (*dirWatches, error) {
-		h, err := newDirWatches()
-		if err != nil {
-			return nil, err
+	source := func(h *watch.Set) error {
+		if err := h.Open(); err != nil {
+			return err
 		}
-		add := h.addWatch
-		h.addWatch = func(path string) error {
+		add := h.AddPath
+		h.AddPath = func(path string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if broken && filepath.Base(path) == "a" {
@@ -302,10 +300,10 @@ func TestWatchRecovers(t *testing.T) {
 			}
 			return add(path)
 		}
-		return h, nil
+		return nil
 	}
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := watch(t, s, WatchOptions{newNotifications: source})
+	w, r := startWatcher(t, s, WatchOptions{openNotifications: source})
 	rescan(t, w)
 	if got := strings.Join(r.take(), "\n"); !strings.Contains(got, "no space left on device") {
 		t.Errorf("events %q", got)
@@ -321,7 +319,7 @@ func TestWatchRecovers(t *testing.T) {
 func TestWatchVolumeVanishes(t *testing.T) {
 	base := t.TempDir()
 	s := Open(filepath.Join(base, "volume"), nil, "")
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	if err := w.Rescan(t.Context()); err == nil {
 		t.Error("no error without a volume")
 	}
@@ -356,7 +354,7 @@ func TestWatchVolumeVanishes(t *testing.T) {
 func TestWatchStateBecomesUnusable(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "gateway_state.json", state("running"))
-	w, r := watch(t, s, WatchOptions{})
+	w, r := startWatcher(t, s, WatchOptions{})
 	r.awaits(t, "+default", "default=running")
 	Write(t, s, "gateway_state.json", "{")
 	rescan(t, w)

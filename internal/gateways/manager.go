@@ -19,7 +19,7 @@ import (
 	"hinit/internal/gateways/orders"
 	"hinit/internal/guard"
 	"hinit/internal/registry"
-	"hinit/internal/tuning"
+	"hinit/internal/watch"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -141,7 +141,7 @@ func (m *Manager) Stop() {
 		return
 	}
 	m.stopping = time.Now()
-	tuning.DetachInotify()
+	watch.Detach()
 	if m.watcher.cancel != nil {
 		m.watcher.cancel()
 	}

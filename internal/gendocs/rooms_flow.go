@@ -58,7 +58,7 @@ var parts = []struct {
 	{"The task board", []string{"cmd/hinit-kanban", "kanban"}},
 	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
 	{"Below all", []string{
-		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty", "internal/nearest",
-		"internal/faultinject", "internal/version", "internal/testkit", "internal/testproc",
+		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/watch", "internal/pty",
+		"internal/nearest", "internal/faultinject", "internal/version", "internal/testkit", "internal/testproc",
 	}},
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/watch/shared"
 	"hinit/logrotate/archive"
 	"hinit/logrotate/gzipped"
 )
@@ -49,7 +50,8 @@ type Options struct {
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10 // number of bytes per read
+	readSize       = 64 << 10    // number of bytes per read
+	pollEvery      = time.Second // maximum time between two checks of a log directory
 )
 
 // Read calls emit for each line of the history that o selects, oldest line first. With Follow it then emits every new line,
@@ -114,10 +116,10 @@ type reader struct {
 }
 
 func (r *reader) run(ctx context.Context) error {
-	var hint *watch
+	var hint *shared.Follower
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that no later change is missed
-		defer hint.close()
+		hint = shared.Process.Follow(r.o.Dir, nil) // started before the history is read, so that no later change is missed
+		defer hint.Close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
 		return errors.Join(err, r.unreadError())
@@ -133,7 +135,7 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.catchUp(ctx); err != nil {
 			return err
 		}
-		if err := hint.wait(ctx); err != nil {
+		if _, err := hint.Wait(ctx, pollEvery); err != nil {
 			return err
 		}
 	}

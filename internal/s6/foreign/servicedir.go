@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -14,25 +13,10 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// ID identifies a directory independently of its name, by device and inode.
-type ID struct {
-	Dev uint64 `reexec:"dev"`
-	Ino uint64 `reexec:"ino"`
-}
-
-// IDOf returns the ID of a file or directory.
-func IDOf(info fs.FileInfo) ID {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ID{}
-	}
-	return ID{st.Dev, st.Ino}
-}
-
 // Place is a directory that defines a service or a logger. At re-execution, fields are handed over unless their tag is "-".
 type Place struct {
 	Path      string // path of the directory in the scan directory
-	ID        ID
+	ID        fsutil.ID
 	Root      bool     // the service of this directory runs as root
 	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
 	Complaint string   `reexec:"Said"` // the last error about the directory that was reported
@@ -84,20 +68,20 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 
 // Open opens the directory at path, and returns its ID. The argument as is the identity with which to open the directory. path
 // may be a symbolic link only if link is true.
-func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
+func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, fsutil.ID, error) {
 	open := fsutil.OpenNoLink
 	if link {
 		open = fsutil.OpenDir
 	}
 	d, err := open(path, as)
 	if err != nil {
-		return nil, ID{}, err
+		return nil, fsutil.ID{}, err
 	}
 	info, err := d.Lstat("")
 	if err != nil {
-		return nil, ID{}, errors.Join(err, d.Close())
+		return nil, fsutil.ID{}, errors.Join(err, d.Close())
 	}
-	return d, IDOf(info), nil
+	return d, fsutil.IDOf(info), nil
 }
 
 // checkLogger returns an error if the logger's directory was replaced after the service's own directory had been opened.
@@ -106,7 +90,7 @@ func (p *Place) checkLogger(logs *Place) error {
 		return errors.New("its service's directory is not open")
 	}
 	info, err := p.dir.Lstat(formats.LogDir)
-	if err == nil && IDOf(info) != logs.ID {
+	if err == nil && fsutil.IDOf(info) != logs.ID {
 		err = errors.New("it was replaced while it was looked at")
 	}
 	return err
@@ -115,16 +99,16 @@ func (p *Place) checkLogger(logs *Place) error {
 // openRoots opens and pins a service directory if only root can have written to it, so that the service may run as root. The
 // service runs from the pin (the open directory), so no other directory can take its place. If users other than root can write to
 // the directory, openRoots returns nil.
-func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
+func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
-		return nil, ID{}, nil, err
+		return nil, fsutil.ID{}, nil, err
 	}
 	if what, owned := writtenByOthers(d); what != "" {
 		if owned {
 			s.scanner.Say("%s: it is not run as root, because %s; only a directory that root alone can write is", path, what)
 		}
-		return nil, ID{}, nil, d.Close()
+		return nil, fsutil.ID{}, nil, d.Close()
 	}
 	var pin *os.File
 	err = blocking.Do(blocking.Foreign, func() (err error) {
@@ -132,10 +116,10 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, ID{}, nil, errors.Join(err, d.Close())
+		return nil, fsutil.ID{}, nil, errors.Join(err, d.Close())
 	}
-	if pinned, err := pin.Stat(); err != nil || id != IDOf(pinned) {
-		return nil, ID{}, nil, errors.Join(errors.New("it was replaced while it was looked at"), err, d.Close(), pin.Close())
+	if pinned, err := pin.Stat(); err != nil || id != fsutil.IDOf(pinned) {
+		return nil, fsutil.ID{}, nil, errors.Join(errors.New("it was replaced while it was looked at"), err, d.Close(), pin.Close())
 	}
 	return d, id, pin, nil
 }

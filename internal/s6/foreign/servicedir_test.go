@@ -21,7 +21,7 @@ func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Place{Path: path, dir: dir, ID: IDOf(info)}
+		return &Place{Path: path, dir: dir, ID: fsutil.IDOf(info)}
 	}
 	for _, name := range []string{"a/log", "b/log"} {
 		if err := os.MkdirAll(filepath.Join(base, name), 0o755); err != nil {

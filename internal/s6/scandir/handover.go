@@ -23,7 +23,7 @@ type Handover struct {
 	Ending map[string]time.Time // end of the wait for each logger without a service, by the logger's name
 	// Later holds the slots that are still in the queue. Refused holds the directories whose faults were already reported.
 	Later   map[string]definition
-	Refused map[string]foreign.ID
+	Refused map[string]fsutil.ID
 	Lock    *os.File
 }
 
@@ -49,7 +49,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 // HandOver returns the state that the new program needs. It does not block. Without Hold, it returns the state that was last
 // published.
 func (s *Scanner) HandOver() *Handover {
-	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]foreign.ID), Lock: s.lock}
+	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]fsutil.ID), Lock: s.lock}
 	t := s.table.Load()
 	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
 		e := t.entries[name]
@@ -62,7 +62,7 @@ func (s *Scanner) HandOver() *Handover {
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			h.Ending[e.Service.LoggerName()] = e.Service.LoggerEnds
 		}
-		if e.Refused != (foreign.ID{}) {
+		if e.Refused != (fsutil.ID{}) {
 			h.Refused[name] = e.Refused
 		}
 	}
@@ -138,7 +138,7 @@ func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {
 		if e.Service != nil {
-			e.Service.TakeOver(e.Slot != nil && e.Slot.Link != foreign.ID{})
+			e.Service.TakeOver(e.Slot != nil && e.Slot.Link != fsutil.ID{})
 		}
 		if e.Slot == nil || e.Slot.Kind == other {
 			continue

@@ -60,9 +60,9 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.RepairLost()
 		}
-		if e.Refused != (foreign.ID{}) { // forget the complaint once the directory has changed: a later fault is new
-			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
-				e.Refused = foreign.ID{}
+		if e.Refused != (fsutil.ID{}) { // forget the complaint once the directory has changed: a later fault is new
+			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
+				e.Refused = fsutil.ID{}
 			}
 		}
 		s.removeUnused(name)
@@ -175,19 +175,19 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())
-	if known.Refused == foreign.IDOf(info) {
+	if known.Refused == fsutil.IDOf(info) {
 		return true
 	}
 	refused := 0
 	for _, e := range s.entries {
-		if e.Refused != (foreign.ID{}) {
+		if e.Refused != (fsutil.ID{}) {
 			refused++
 		}
 	}
 	if refused >= most {
 		return false
 	}
-	known.Refused = foreign.IDOf(info)
+	known.Refused = fsutil.IDOf(info)
 	s.host.Say("cannot supervise the service directory %q: %v", name, why)
 	return true
 }
@@ -240,7 +240,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 		if err != nil {
 			return err
 		}
-		slot.Link = foreign.IDOf(info)
+		slot.Link = fsutil.IDOf(info)
 	}
 	service := e.Service
 	if service == nil {

@@ -11,7 +11,6 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
-	"hinit/internal/s6/foreign"
 	"hinit/profiles"
 )
 
@@ -175,7 +174,7 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 		_ = d.Close() // an error doesn't matter: nothing was written through it
 		return nil, err
 	}
-	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
+	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
 // Withdraw removes the slot of a service of hinit. If another directory now has the slot's name, that directory stays.

@@ -10,13 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/s6/foreign"
 	"hinit/internal/s6/formats"
+	"hinit/internal/watch"
 	"hinit/supervisor"
 )
 
@@ -60,7 +59,7 @@ type serviceHost struct {
 
 func (a serviceHost) Publish()                                { a.s.publish() }
 func (a serviceHost) Watch(path string)                       { a.s.watch(path) }
-func (a serviceHost) Unwatch(path string)                     { a.s.unwatch(path) }
+func (a serviceHost) Unwatch(path string)                     { a.s.hints.Remove(path) }
 func (a serviceHost) LookIn(d time.Duration)                  { a.s.due.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
@@ -85,7 +84,7 @@ type Scanner struct {
 	again   map[string]bool   // names of queued slots that could not be made
 	idle    *time.Timer       // fires when the scanner has been idle, so that it completes slots
 	partial string            // the last message about directories that are not supervised
-	hints   *fsnotify.Watcher
+	hints   watch.Set
 	due     *time.Timer
 	poll    time.Duration
 	hinted  bool      // a notification has scheduled an earlier check
@@ -120,25 +119,14 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 
 // observeFiles starts file notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
-	hints, err := fsnotify.NewWatcher()
-	if err != nil {
-		return
-	}
-	s.hints = hints
-	if blocking.Do(blocking.Runtime, func() error { return hints.Add(s.layout.Scan) }) == nil {
+	if s.hints.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.hints.AddPath(s.layout.Scan) }) == nil {
 		s.poll = idlePoll
 	}
 }
 
 func (s *Scanner) watch(path string) {
-	if s.hints != nil {
-		_ = blocking.Do(blocking.Foreign, func() error { return s.hints.Add(path) })
-	}
-}
-
-func (s *Scanner) unwatch(path string) {
-	if s.hints != nil {
-		_ = s.hints.Remove(path) // the watch may already be gone
+	if s.hints.Events != nil {
+		_ = blocking.Do(blocking.Foreign, func() error { return s.hints.AddPath(path) })
 	}
 }
 
@@ -215,11 +203,7 @@ func (s *Scanner) run() {
 }
 
 func (s *Scanner) work() {
-	var changes chan fsnotify.Event
-	var lost chan error
-	if s.hints != nil {
-		changes, lost = s.hints.Events, s.hints.Errors
-	}
+	changes, lost := s.hints.Events, s.hints.Lost
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -271,19 +255,17 @@ func (s *Scanner) scheduleCheck() {
 
 // needsCheck reports whether a file notification requires a check. Most notifications don't, because they concern temporary
 // names, or files that services write in their own directories.
-func (s *Scanner) needsCheck(ev fsnotify.Event) bool {
+func (s *Scanner) needsCheck(ev watch.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                                      // a new directory must wait for a scan
-		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot by hinit itself
+		slot := s.slot(name)                                                   // a new directory must wait for a scan
+		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot by hinit itself
 	}
 	return formats.IsDefinitionFile(name)
 }
 
 func (s *Scanner) end() {
-	if s.hints != nil {
-		_ = s.hints.Close() // an error doesn't matter: nothing reads from it any more
-	}
+	s.hints.Close()
 	s.due.Stop()
 	s.idle.Stop()
 	for _, e := range s.entries {

@@ -25,8 +25,8 @@ const (
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              // who defines the service
-	ID      foreign.ID        // identity of the directory
-	Link    foreign.ID        // identity of the link, if the name is a symbolic link
+	ID      fsutil.ID         // identity of the directory
+	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
 	Exports map[string]string // variables from the run script, if a client has made this gateway's slot
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
@@ -38,14 +38,14 @@ type Slot struct {
 type entry struct {
 	Slot    *Slot            // the slot with this name; nil if there is none
 	Service *foreign.Service // the service of a foreign directory; stays until the service has ended
-	Refused foreign.ID       // the directory of this name that the scanner has refused and reported
+	Refused fsutil.ID        // the directory of this name that the scanner has refused and reported
 
 	making time.Time     `reexec:"-"` // when the scanner first saw that another program is making the slot
 	rest   []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
 func (e *entry) empty() bool {
-	return e.Slot == nil && e.Service == nil && e.Refused == foreign.ID{} && e.making.IsZero()
+	return e.Slot == nil && e.Service == nil && e.Refused == fsutil.ID{} && e.making.IsZero()
 }
 
 func (e *entry) copy() *entry {
@@ -98,9 +98,9 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 		return !errors.Is(err, fs.ErrNotExist) // after any other error, assume that the directory is unchanged
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
-		return foreign.IDOf(info) == s.Link
+		return fsutil.IDOf(info) == s.Link
 	}
-	return s.Link == foreign.ID{} && foreign.IDOf(info) == s.ID
+	return s.Link == fsutil.ID{} && fsutil.IDOf(info) == s.ID
 }
 
 func (s *Slot) close() {
@@ -111,12 +111,12 @@ func (s *Slot) close() {
 
 // slotsOf returns the slots of a foreign service and its logger. named is the service's slot in the scan directory.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
-	at := func(name string, p *foreign.Place, link foreign.ID) *Slot {
+	at := func(name string, p *foreign.Place, link fsutil.ID) *Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
 	}
 	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
 	if s.LoggerPlace != nil {
-		slots = append(slots, at(s.LoggerName(), s.LoggerPlace, foreign.ID{}))
+		slots = append(slots, at(s.LoggerName(), s.LoggerPlace, fsutil.ID{}))
 	}
 	return slots
 }

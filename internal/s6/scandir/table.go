@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/s6/foreign"
 	"hinit/internal/s6/formats"
 )
@@ -14,14 +15,14 @@ import (
 // table is the scanner's state for readers in other goroutines. It is immutable.
 type table struct {
 	byName  map[string]*Slot
-	byID    map[foreign.ID]*Slot
+	byID    map[fsutil.ID]*Slot
 	sorted  []*Slot
 	entries map[string]*entry // the state to hand over at re-execution
 }
 
 func (s *Scanner) publish() {
 	t := &table{
-		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[foreign.ID]*Slot, len(s.entries)),
+		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[fsutil.ID]*Slot, len(s.entries)),
 		entries: make(map[string]*entry, len(s.entries)),
 	}
 	for name, e := range s.entries {

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/watch"
+	"hinit/internal/watch/shared"
 	"hinit/kanban"
 )
 
@@ -70,7 +70,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot serve the boards: %w", err)
 	}
-	list := watch(dir, "")
+	list := follow(dir, "")
 	defer list.Close()
 	s.scan(ctx, &all)
 	all.Go(func() { s.tellReady(ctx) })
@@ -201,59 +201,45 @@ type Changes struct {
 
 // Watch starts watching the database file db. It watches the whole directory, because the write-ahead log is created and removed
 // there.
-func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
+func Watch(db string) *Changes { return follow(filepath.Dir(db), filepath.Base(db)) }
 
-// watch watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in dir.
-func watch(dir, base string) *Changes {
+// follow watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in dir.
+func follow(dir, base string) *Changes {
 	ctx, stop := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
 	c := &Changes{C: news, stop: stop, over: make(chan struct{})}
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		err = watcher.Add(dir)
+	f := shared.Process.Follow(dir, func(e watch.Event) bool {
+		name := filepath.Base(e.Name)
+		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
+	})
+	var poll time.Duration
+	if !f.Rearm() || !fsutil.Local(dir) {
+		poll = pollEvery
 	}
-	poll := err != nil || !fsutil.Local(dir)
 	guard.Go("watching "+dir, func() {
 		defer close(c.over)
-		run(ctx, base, poll, watcher, news)
+		defer f.Close()
+		run(ctx, f, poll, news)
 	})
 	return c
 }
 
-// run sends a value to the channel news after each event for the file base, and again after each settle pause. If poll is true,
-// it also sends a value every pollEvery.
-func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
-	var tick <-chan time.Time
-	if poll {
-		t := time.NewTicker(pollEvery)
-		defer t.Stop()
-		tick = t.C
-	}
-	var events <-chan fsnotify.Event
-	var lost <-chan error
-	if watcher != nil {
-		defer watcher.Close()
-		events, lost = watcher.Events, watcher.Errors
-	}
-	settle := settleFirst // changes from just before the watch may not be visible yet
-	again := time.NewTimer(settle)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+// run sends a value to the channel news after each change, and again after each settle pause. If the parameter poll is not 0, it
+// also sends a value at this interval.
+func run(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
+	for settle := settleFirst; ; { // changes from just before the watch may not be visible yet
+		limit := settle
+		if settle > settleLast {
+			limit = poll
+		}
+		changed, err := f.Wait(ctx, limit)
+		switch {
+		case err != nil:
 			return
-		case <-again.C:
-			if settle *= 2; settle <= settleLast {
-				again.Reset(settle)
-			}
-		case e := <-events:
-			if name := filepath.Base(e.Name); base != "" && name != base && name != base+"-wal" && name != base+"-shm" || e.Op == fsnotify.Chmod {
-				continue
-			}
+		case changed:
 			settle = settleFirst
-			again.Reset(settle)
-		case <-lost: //nolint:errcheck // too many events at a time, so some are lost; whatever the error, assume a change
-		case <-tick:
+		case settle <= settleLast:
+			settle *= 2
 		}
 		pause.Wake(news)
 	}

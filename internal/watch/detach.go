@@ -1,4 +1,4 @@
-package tuning
+package watch
 
 import (
 	"errors"
@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachInotify makes the kernel close the inotify instances of this process after the process has exited, instead of
+// Detach makes the kernel close the inotify instances of this process after the process has exited, instead of
 // during its exit. This makes the exit faster, because the last close of an instance takes up to 20 ms for every processor.
-// Call DetachInotify shortly before the process exits. Until then the instances keep their watches. If DetachInotify fails,
+// Call Detach shortly before the process exits. Until then the instances keep their watches. If Detach fails,
 // the exit is merely slower.
 //
 // It sends the descriptors of the instances over a socket, together with the socket itself. So the instances stay open when this
 // process has closed them. After its exit, no process can receive them. The kernel then closes them in a kernel thread (unix(7),
 // since Linux 6.9). An older kernel closes them during the exit.
-func DetachInotify() {
+func Detach() {
 	if fds := inotifyInstances(); len(fds) > 0 {
 		_, _, _ = sendToSocket(fds) // after an error, the exit is slower
 	}

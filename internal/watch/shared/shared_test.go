@@ -1,4 +1,4 @@
-package reader
+package shared
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"go.uber.org/goleak"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
-	"hinit/logrotate/archive"
+	"hinit/internal/watch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,44 +21,45 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
 func TestWatchWithoutInotify(t *testing.T) {
 	t.Parallel() // it waits
-	none := hub{open: func() (*fsnotify.Watcher, error) { return nil, errors.New("too many instances") }}
-	w := newWatch(t.TempDir(), &none, pollEvery)
-	defer w.close()
+	const pollEvery = time.Second
+	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }}
+	w := none.Follow(t.TempDir(), nil)
+	defer w.Close()
 	begin := time.Now()
 	bounded, end := context.WithTimeout(t.Context(), testkit.Patience)
 	defer end()
-	if err := w.wait(bounded); err != nil || time.Since(begin) < pollEvery/2 {
+	if changed, err := w.Wait(bounded, pollEvery); err != nil || changed || time.Since(begin) < pollEvery/2 {
 		t.Errorf("waited %v, %v", time.Since(begin), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.wait(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := w.Wait(ctx, pollEvery); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestWatchesAreWoken looks at watches that would sleep for an hour.
 func TestWatchesAreWoken(t *testing.T) {
-	h := hub{open: fsnotify.NewWatcher}
+	h := Watch{open: (*watch.Set).Open}
 	root := t.TempDir()
 	dirs := make([]string, 3)
-	all := make([]*watch, 0, 2*len(dirs))
+	all := make([]*Follower, 0, 2*len(dirs))
 	for i := range dirs {
 		dirs[i] = filepath.Join(root, strconv.Itoa(i))
 		if err := os.Mkdir(dirs[i], 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
-			w := newWatch(dirs[i], &h, time.Hour)
-			defer w.close()
+			w := h.Follow(dirs[i], nil)
+			defer w.Close()
 			all = append(all, w)
 		}
 	}
-	woken := func(w *watch, what string) {
+	woken := func(w *Follower, what string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
-		if err := w.wait(ctx); err != nil {
+		if _, err := w.Wait(ctx, time.Hour); err != nil {
 			t.Fatalf("%s: the watch of %s is not woken: %v", what, w.dir, err)
 		}
 	}
@@ -66,7 +67,7 @@ func TestWatchesAreWoken(t *testing.T) {
 		woken(all[2*i], "a directory that is watched from now on")
 	}
 	for i, dir := range dirs {
-		if err := os.WriteFile(filepath.Join(dir, archive.Current), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "current"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		woken(all[2*i], "a file")
@@ -78,13 +79,13 @@ func TestWatchesAreWoken(t *testing.T) {
 	}
 	testkit.Until(t, "the new directory is watched", func() bool {
 		woken(all[0], "a directory that goes")
-		if err := os.WriteFile(filepath.Join(dirs[0], archive.Current), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dirs[0], "current"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		st, err := os.Stat(dirs[0])
-		return err == nil && h.dirs[dirs[0]].status != nil && os.SameFile(st, h.dirs[dirs[0]].status)
+		return err == nil && h.set.ID(dirs[0]) == fsutil.IDOf(st)
 	})
 	woken(all[1], "a directory that came")
 	// An overflow wakes all.

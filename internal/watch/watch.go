@@ -1,0 +1,157 @@
+// Package watch reports that directories have changed. It is the only package that uses inotify(7).
+//
+// A [Set] watches directories for one goroutine, which reads the events itself. Package shared serves several goroutines with one
+// Set.
+//
+// An event is a hint and never the truth. The caller must examine the directory, and must do so without events at intervals
+// where inotify sees too little. That is the case in these situations:
+//
+//   - Another machine, a daemon or a hypervisor can change the file system. The kernel reports only its own changes.
+//   - A limit of the kernel is reached. Then [Set.Open] or [Set.Add] fails, and [Advice] names the limit.
+//   - The kernel's queue has overflowed, because processes make changes faster than the caller reads events. Then the
+//     channel Set.Lost receives, and every directory may have changed.
+//
+// A flood of changes needs no memory in this process: the events stay in the kernel's queue (fs.inotify.max_queued_events). A
+// process that makes changes never waits for the caller.
+//
+// Watches are not recursive. The watch of a directory that is removed or renamed ends. An agent can replace a watched path with a
+// symbolic link. That does no harm, because an event only causes a look, and looks never follow links.
+//
+// The inotify instance of a Set has one goroutine, which ends when the Set is closed. Between events it sleeps and uses no
+// processor time.
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/faultinject"
+	"hinit/internal/fsutil"
+)
+
+// Event is a change of the file Name, which is in a watched directory or is itself a watched directory.
+type Event = fsnotify.Event
+
+// The kinds of changes. A file that is renamed causes Rename under its old name and Create under its new name.
+const (
+	Create = fsnotify.Create
+	Write  = fsnotify.Write
+	Remove = fsnotify.Remove
+	Rename = fsnotify.Rename
+	Chmod  = fsnotify.Chmod
+)
+
+// Set is a set of watched directories. Its zero value has no inotify instance and watches nothing. Only one goroutine may use it.
+type Set struct {
+	Events <-chan Event // nil without an instance
+	Lost   <-chan error // receives when events are lost; nil without an instance
+	// AddPath makes the kernel watch the directory that is at path now. Unlike with Add, the Set doesn't know its ID. AddPath is
+	// nil without an instance. Tests replace it, and the channels.
+	AddPath func(path string) error
+
+	notify *fsnotify.Watcher
+	ids    map[string]fsutil.ID // the directories watched by Add
+}
+
+// Open creates the inotify instance, unless the Set already has one.
+func (s *Set) Open() error {
+	if s.notify != nil {
+		return nil
+	}
+	err := faultinject.Before(faultinject.Watch, "")
+	var n *fsnotify.Watcher
+	if err == nil {
+		n, err = fsnotify.NewWatcher()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot get change notifications: %w", err)
+	}
+	*s = Set{Events: n.Events, Lost: n.Errors, AddPath: n.Add, notify: n, ids: make(map[string]fsutil.ID)}
+	return nil
+}
+
+// Close ends all watches. The Set can be opened again.
+func (s *Set) Close() {
+	if s.notify != nil {
+		_ = s.notify.Close() // Close closes everything even if it returns an error
+	}
+	*s = Set{}
+}
+
+// Add watches the directory at path, unless it is already watched. The parameter id is the directory's ID. Add waits for the file
+// system, but not for other processes. The Set must be open.
+func (s *Set) Add(path string, id fsutil.ID) error {
+	if old, watched := s.ids[path]; watched && old == id {
+		return nil
+	}
+	s.Remove(path) // a different directory may still be watched under this path, which would prevent the new watch
+	err := faultinject.Before(faultinject.Watch, path)
+	if err == nil {
+		err = s.AddPath(path)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot watch %q for changes: %w", path, err)
+	}
+	s.ids[path] = id
+	return nil
+}
+
+// Remove ends the watch on a path, if there is one.
+func (s *Set) Remove(path string) {
+	if s.notify != nil {
+		_ = s.notify.Remove(path) // an error means that the watch is already gone
+		delete(s.ids, path)
+	}
+}
+
+// Retain ends the watches for which the function keep returns false.
+func (s *Set) Retain(keep func(path string) bool) {
+	for path := range s.ids {
+		if !keep(path) {
+			s.Remove(path)
+		}
+	}
+}
+
+// ID returns the ID of the directory that is watched under path. It is zero if there is none.
+func (s *Set) ID(path string) fsutil.ID { return s.ids[path] }
+
+// Watches reports whether the directory id is watched, under any path.
+func (s *Set) Watches(id fsutil.ID) bool {
+	for _, other := range s.ids {
+		if other == id {
+			return true
+		}
+	}
+	return false
+}
+
+// IsDir reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was removed
+// or renamed, IsDir also ends its watch. Call it for each event.
+//
+// A rename causes two events. The first event comes from the parent directory, and the second from the directory itself. Between
+// the two events, the old watch still exists. A new watch under the new name would be the same kernel object, and handling the
+// second event would remove it.
+func (s *Set) IsDir(ev Event) bool {
+	path := filepath.Clean(ev.Name)
+	_, is := s.ids[path]
+	if is && (ev.Has(Remove) || ev.Has(Rename)) {
+		s.Remove(path)
+	}
+	return is
+}
+
+// Advice returns advice for the operator if err means that a limit of inotify(7) is reached. Otherwise it returns "".
+func Advice(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return "; raise the machine's sysctl fs.inotify.max_user_watches"
+	case errors.Is(err, unix.EMFILE):
+		return "; raise the machine's sysctl fs.inotify.max_user_instances"
+	}
+	return ""
+}
