@@ -22,12 +22,7 @@ type Hash string
 // files changes, appears or disappears. For a file that can't be read (too large, a symbolic link) the hash covers only the
 // metadata. An error means that the name or the volume can't be used; then the hash is unknown.
 func (s *Store) InputsHash(profile string) (Hash, error) {
-	var h Hash
-	err := s.inHome(profile, func(d *fsutil.Dir, home string) error {
-		h = s.inputsHash(d, home)
-		return nil
-	})
-	return h, err
+	return fromHome(s, profile, func(d *fsutil.Dir, home string) (Hash, error) { return s.inputsHash(d, home), nil })
 }
 
 // clockTick allows for the lag of file timestamps behind the clock: the kernel stamps a file with the time of its last tick. On
@@ -39,7 +34,7 @@ const clockTick = 20 * time.Millisecond
 // be examined is treated as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
-	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		for _, name := range s.inputs() {
 			if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(t.Add(-clockTick)) {
 				changed = true

@@ -203,7 +203,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	}
 	var st State
 	missing := false
-	err := in.store.inHome(profile, func(d *fsutil.Dir, home string) error {
+	err := in.store.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return err
 		}

@@ -59,12 +59,8 @@ const topologyFile = ".hinit-topology"
 // decides: the operator's mode, the variable GATEWAY_MULTIPLEX_PROFILES, the agent's configuration. A blank or unknown value
 // counts as unset. If the parameter as is not empty, it replaces the operator's recorded mode. Topology reads the disk. After an
 // error, the result is computed without the file that can't be read.
-func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
-	err = s.inHome(Default, func(d *fsutil.Dir, home string) error {
-		t, err = topology(d, home, getenv, as)
-		return err
-	})
-	return t, err
+func (s *Store) Topology(getenv func(string) string, as string) (Topology, error) {
+	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
 
 func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (t Topology, err error) {
@@ -95,7 +91,7 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 // SetTopology records the mode that the operator wants: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
-	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
+	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, topologyFile)
 		if mode != Auto {
 			return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})

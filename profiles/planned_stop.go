@@ -53,7 +53,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 	}
 	defer s.lock(profile)()
-	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 		}
@@ -66,7 +66,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 // kept.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
-	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		rel := filepath.Join(home, plannedStopFile)
 		var m plannedStop
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
@@ -100,7 +100,7 @@ type pidRecord struct {
 // If the data is missing or invalid, TakeoverOf returns false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
-	err := s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	err := s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		var t takeover
 		var h pidRecord
 		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||

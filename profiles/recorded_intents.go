@@ -37,7 +37,7 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if err != nil {
 		return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 	}
-	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 		}

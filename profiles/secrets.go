@@ -26,7 +26,7 @@ const (
 // separately. Secrets returns at most 256 values and 16 KB; the result more is true if it left some out. For a missing file it
 // returns no secrets.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
-	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	err = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
 		values, more = secretsIn(vars)
 		return err
@@ -71,8 +71,8 @@ const maxExclusive = 16
 
 // Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
 // its port.
-func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
-	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
+	return fromHome(s, profile, func(d *fsutil.Dir, home string) (list []Exclusive, err error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
@@ -80,19 +80,12 @@ func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
 			}
 		}
-		return err
+		return list, err
 	})
-	return list, err
 }
 
 // Env returns the variables in the .env file of a profile. It returns none if the file is missing.
-func (s *Store) Env(profile string) (vars map[string]string, err error) {
-	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
-		vars, err = readEnv(d, home)
-		return err
-	})
-	return vars, err
-}
+func (s *Store) Env(profile string) (map[string]string, error) { return fromHome(s, profile, readEnv) }
 
 // Envs works like Env for several profiles, with a single change of identity. The result maps each profile to its variables. A
 // profile whose file can't be read has no entry. An error means that the volume can't be used.

@@ -20,7 +20,7 @@ const longestStop = time.Hour
 // RecordStopDuration records how long the container took to stop, if that is at least three quarters of the time limit budget.
 // Otherwise RecordStopDuration removes the old record.
 func (s *Store) RecordStopDuration(took, budget time.Duration) error {
-	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
+	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, slowStopFile)
 		if took < budget*3/4 {
 			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +37,7 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 // returns zeros if that stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
-	_ = s.inHome(Default, func(d *fsutil.Dir, home string) error {
+	_ = s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, slowStopFile), maxMarker)
 		if err == nil {
 			_, err = fmt.Sscan(string(text), &of[0], &of[1])

@@ -100,14 +100,7 @@ func (s State) Start() bool { return s.Prior() == Running }
 
 // ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names
 // the file, and the State is zero; treat the error as a warning (contract, section 6).
-func (s *Store) ReadState(profile string) (State, error) {
-	var st State
-	err := s.inHome(profile, func(d *fsutil.Dir, home string) (err error) {
-		st, err = readState(d, home)
-		return err
-	})
-	return st, err
-}
+func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
 	rel := filepath.Join(home, stateFile)
@@ -310,7 +303,7 @@ const (
 
 // syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was syncLater.
 func (s *Store) syncState(profile string) error {
-	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for a removed profile there is nothing to sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -336,7 +329,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
 	}
-	return s.inHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
 // setDesiredIn works like setDesired, for a volume that is already open. home is the profile's home, relative to d.

@@ -99,7 +99,7 @@ func (s *Store) Profile(name string) (Profile, error) {
 // Exists reports whether a profile has a home, with or without the marker. An error means that the name or the volume can't be
 // used.
 func (s *Store) Exists(name string) (bool, error) {
-	err := s.inHome(name, homeExists)
+	err := s.WithHome(name, homeExists)
 	if errors.Is(err, ErrNotExist) {
 		return false, nil
 	}
@@ -142,16 +142,20 @@ func homeOf(profile string) (string, error) {
 // WithHome opens the volume and calls fn with the identity of the store's actor. It passes to fn the opened volume d and the path
 // of the profile's home relative to d.
 func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
-	return s.inHome(profile, fn)
-}
-
-// inHome is WithHome, for calls within the package.
-func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
 		return err
 	}
 	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
+}
+
+// fromHome works like WithHome, for a function with a result.
+func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home string) (T, error)) (result T, err error) {
+	err = s.WithHome(profile, func(d *fsutil.Dir, home string) (err error) {
+		result, err = fn(d, home)
+		return err
+	})
+	return result, err
 }
 
 // profileLock excludes concurrent writers of one profile. A profileLock exists while a goroutine writes to the profile or waits
@@ -232,18 +236,16 @@ type HomeID struct {
 
 // HomeID returns the identity of a profile's home. If it changes, the directory was replaced. HomeID reads the disk. The
 // error wraps errors.ErrUnsupported if the file system does not record the creation times of directories.
-func (s *Store) HomeID(profile string) (id HomeID, err error) {
-	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+func (s *Store) HomeID(profile string) (HomeID, error) {
+	return fromHome(s, profile, func(d *fsutil.Dir, home string) (HomeID, error) {
 		info, err := d.Lstat(home)
-		if err != nil {
-			return err
+		if err == nil && !info.IsDir() {
+			err = ErrNotExist
 		}
-		if !info.IsDir() {
-			return ErrNotExist
+		if err != nil {
+			return HomeID{}, err
 		}
 		born, err := d.CreatedAt(home)
-		id = HomeID{fsutil.IDOf(info), born}
-		return err
+		return HomeID{fsutil.IDOf(info), born}, err
 	})
-	return id, err
 }
