@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,72 +55,58 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dialPurpose is the caller's use of a connection. It decides how long dial waits.
-type dialPurpose int
-
-const (
-	acceptsOnly dialPurpose = iota // the caller only tests whether the port accepts connections; dial returns no connection
-	established                    // dial waits until the connection is established
-	writesFirst                    // the caller writes first, so dial need not wait; writing then reports any error of the connection
-)
-
-// dial connects to the first address in to that accepts the connection. The argument what is the caller's use of the connection.
-func dial(to []unix.Sockaddr, deadline time.Time, what dialPurpose) (c *conn, err error) {
-	if what == writesFirst && len(to) > 1 { // dial must learn about an error, to try the next address
-		what = established
-	}
+// dial connects to the first address in to that accepts the connection. Without keep, dial only tests whether an address accepts
+// connections, and returns no connection. If the deadline is zero, dial does not wait, and isPending reports whether it would have
+// to.
+func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
 	for _, sa := range to {
-		family := unix.AF_INET
-		if _, six := sa.(*unix.SockaddrInet6); six {
-			family = unix.AF_INET6
-		}
-		if c, err = dialOne(family, sa, deadline, what); err == nil {
-			return c, nil
+		if c, err = dialOne(sa, deadline, keep, keep && len(to) == 1); err == nil || deadline.IsZero() && isPending(err) {
+			break
 		}
 	}
-	return nil, err
+	return c, err
 }
 
-func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose) (*conn, error) {
-	fd, keep := -1, what != acceptsOnly
+// dialOne connects to one address. With writesFirst, it need not wait until the connection is established: writing then reports
+// any error of the connection.
+func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*conn, error) {
+	fd, family := -1, unix.AF_INET
+	if _, six := sa.(*unix.SockaddrInet6); six {
+		family = unix.AF_INET6
+	}
 	err := runShortCall(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		blocking.RefuseDescriptors(uintptr(fd))
 		if keep { // with this option off, the request carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine, the connection is usually established immediately
-			if done, wrong := isConnected(fd); done {
-				err = wrong
-			}
+		if isPending(err) && !keep { // on the same machine, the connection is usually established now
+			err = unix.Connect(fd, sa)
 		}
-		if err == nil && keep || errors.Is(err, unix.EINPROGRESS) {
+		if err == nil && keep || isPending(err) && !deadline.IsZero() {
 			return err
 		}
 		unix.Close(fd)
 		return err
 	})
-	switch {
-	case err == nil && !keep:
-		return nil, nil
-	case err != nil && !errors.Is(err, unix.EINPROGRESS):
+	if err == nil && !keep || err != nil && (!isPending(err) || deadline.IsZero()) {
 		return nil, err
 	}
 	c, openErr := newConn(fd, deadline)
-	if openErr != nil || err == nil || what == writesFirst {
+	if openErr != nil || err == nil || writesFirst {
 		return c, openErr
 	}
-	if err := c.awaitConnection(); err != nil {
-		c.close()
-		return nil, err
-	}
-	if !keep {
+	if err = c.awaitConnection(sa); err != nil || !keep {
 		c.close()
 	}
-	return c, nil
+	return c, err
+}
+
+// isPending reports whether connect(2) has returned an error because the connection is not established yet.
+func isPending(err error) bool {
+	return errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EALREADY)
 }
 
 // newConn makes a conn from the socket fd. After an error the socket is closed.
@@ -136,43 +123,24 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// awaitConnection waits until the connection is established, or has failed.
-func (c *conn) awaitConnection() (err error) {
+// awaitConnection waits until the connection is established, or has failed. connect(2) tells which.
+func (c *conn) awaitConnection(sa unix.Sockaddr) (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
-		done, err = isConnected(int(fd))
-		return done
+		err = unix.Connect(int(fd), sa)
+		return !isPending(err)
 	})
-	if waitErr != nil {
-		return waitErr
-	}
-	return err
-}
-
-// isConnected reports whether the connection attempt is over. If it has failed, err says why.
-func isConnected(fd int) (done bool, err error) {
-	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	switch {
-	case err != nil:
-		return true, err
-	case errno != 0:
-		return true, unix.Errno(errno)
-	}
-	_, err = unix.Getpeername(fd) // fails before the connection is established
-	return err == nil, nil
+	return cmp.Or(waitErr, err)
 }
 
 // mustRetry reports whether a system call that failed with the given error must be repeated.
 func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
-func (c *conn) close() {
-	_ = c.raw.Control(blocking.Drain) // fails if the connection is already closed
-	_ = c.file.Close()
-}
+func (c *conn) close() { _ = c.file.Close() }
 
 // Read implements [io.Reader].
 func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
-		err = blocking.Peer(func() (err error) {
+		err = runShortCall(func() (err error) {
 			n, err = unix.Read(int(fd), buf)
 			return err
 		})

@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -10,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // diskCall runs a part of a check that may wait for a disk. While an earlier call still waits, the check fails.
@@ -28,19 +27,18 @@ func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer st
 		good   bool
 		answer string
 	}
-	var came atomic.Pointer[result]
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	err := blocking.Wait(ctx, "a check", func() error {
+	came := make(chan result, 1)
+	guard.Go("a check", func() {
 		defer p.waits.Store(false)
 		good, answer := call()
-		came.Store(&result{good, answer})
-		return nil
+		came <- result{good, answer}
 	})
-	if r := came.Load(); err == nil && r != nil {
+	select {
+	case r := <-came:
 		return r.good, r.answer
+	case <-time.After(time.Until(deadline)):
+		return false, "no answer within " + p.timeout.String()
 	}
-	return false, "no answer within " + p.timeout.String()
 }
 
 // unixCheck checks whether it can connect to a Unix socket, as the service's user.

@@ -11,6 +11,6 @@
 // [DeafWatch] finds deaf gateways, which run but no longer react. A DeafWatch needs no configured check. It owns one goroutine
 // with one timer, and up to [maxProbes] goroutines while it probes silent gateways.
 //
-// With checks, a Prober owns one goroutine with one timer, and up to [maxRunningChecks] goroutines for running checks. Without
-// checks it owns none.
+// With checks, a Prober owns one goroutine with one timer, and up to [maxRunningChecks] goroutines for running checks. It
+// makes tcp checks of ports of this machine in its own goroutine, because they do not wait. Without checks it owns none.
 package probe

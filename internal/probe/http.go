@@ -80,7 +80,7 @@ var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
-	c, err := dial(h.to, deadline, writesFirst)
+	c, err := dial(h.to, deadline, true)
 	if err != nil {
 		return false, shortError(err, h.timeout)
 	}
@@ -176,12 +176,19 @@ func (h *httpCheck) missingText(body []byte) string {
 // tcpCheck checks whether a port accepts connections. It sends nothing.
 type tcpCheck struct {
 	to      []unix.Sockaddr
+	local   bool // the port is on the loopback interface
 	timeout time.Duration
 }
 
 func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
-	if _, err := dial(t.to, deadline, acceptsOnly); err != nil {
-		return false, shortError(err, t.timeout)
+	good, answer, _ = t.connect(deadline)
+	return good, answer
+}
+
+// connect makes the check. If the deadline is zero, connect does not wait, and over is false if it would have to.
+func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
+	if _, err := dial(t.to, deadline, false); err != nil {
+		return false, shortError(err, t.timeout), !isPending(err)
 	}
-	return true, "it takes connections"
+	return true, "it takes connections", true
 }

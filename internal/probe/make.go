@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -78,8 +79,10 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 	case config.CheckHTTP:
 		return newHTTP(c, t.Expand)
 	case config.CheckTCP:
-		to, err := parseAddresses(t.Expand(c.Dial.Target()))
-		return &tcpCheck{to, c.Timeout}, err
+		target := t.Expand(c.Dial.Target())
+		to, err := parseAddresses(target)
+		host, _, _ := cutPort(target)
+		return &tcpCheck{to, host == "localhost" || host == "::1" || strings.HasPrefix(host, "127."), c.Timeout}, err
 	case config.CheckUnix:
 		return &unixCheck{diskCall: diskCall{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
 	case config.CheckFile:
@@ -98,4 +101,45 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 		return &stateCheck{diskCall: diskCall{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
+}
+
+// startCheck starts check i of a service. The caller holds p.mu.
+func (p *Prober) startCheck(t *target, i int, now time.Time) {
+	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
+	t.health.NoteStart(i, now, rand.Float64())
+	if c := &t.health.Checks[i]; c.Verdict == Passing {
+		c.Due = p.endOfSlot(c.Due, min(c.Rule.Period/10, maxSlot))
+	}
+	t.busy[i] = true
+	p.runningChecks++
+	start := func() {
+		guard.Go("asking a check", func() {
+			good, answer := l.check(time.Now().Add(timeout))
+			p.recordResult(t, version, i, good, answer)
+		})
+	}
+	tcp, ok := l.(*tcpCheck)
+	if !ok || !tcp.local {
+		start()
+		return
+	}
+	p.attempts = append(p.attempts, func() {
+		if good, answer, over := tcp.connect(time.Time{}); over {
+			p.recordResult(t, version, i, good, answer)
+		} else {
+			start()
+		}
+	})
+}
+
+// makeAttempts makes the checks that the scheduler itself can make, without a switch to another goroutine. The caller holds p.mu,
+// which makeAttempts releases meanwhile.
+func (p *Prober) makeAttempts() {
+	attempts := p.attempts
+	p.attempts = nil
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	for _, attempt := range attempts {
+		attempt()
+	}
 }

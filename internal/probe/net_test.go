@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -175,7 +176,7 @@ func TestTCPAnswers(t *testing.T) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return (&tcpCheck{to, time.Second}).check(time.Now().Add(time.Second))
+		return (&tcpCheck{to, true, time.Second}).check(time.Now().Add(time.Second))
 	}
 	if good, answer := look(l.Addr().String()); !good {
 		t.Error(answer)
@@ -184,9 +185,52 @@ func TestTCPAnswers(t *testing.T) {
 	if good, answer := look("localhost:" + port); !good {
 		t.Error(answer)
 	}
+	at, _ := parseAddresses(l.Addr().String())
+	here := tcpCheck{at, true, time.Second}
+	if good, answer, over := here.connect(time.Time{}); !good || !over {
+		t.Errorf("without waiting: %t, %q, %t", good, answer, over)
+	}
 	l.Close()
 	if good, answer := look(l.Addr().String()); good || answer != "connection refused" {
 		t.Errorf("%t, %q", good, answer)
+	}
+	if good, answer, over := here.connect(time.Time{}); good || !over || answer != "connection refused" {
+		t.Errorf("without waiting: %t, %q, %t", good, answer, over)
+	}
+}
+
+// A server that takes no connections must not hold up the scheduler, which makes the checks of ports of this machine itself.
+func TestAFullQueueOfConnectionsHoldsUpNoOtherCheck(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0))
+	at, err2 := unix.Getsockname(fd)
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	full := tcpCheck{[]unix.Sockaddr{at}, true, time.Millisecond}
+	for range 5 { // the queue has room for one or two
+		good, answer, over := full.connect(time.Time{})
+		if over && !good {
+			t.Fatal(answer)
+		}
+		if !over {
+			if good, answer := full.check(time.Now().Add(full.timeout)); good || answer != "no answer within 1ms" {
+				t.Errorf("%t, %q", good, answer)
+			}
+			return
+		}
+	}
+	t.Error("the queue is never full")
+}
+
+func TestAddressesOfTCPChecks(t *testing.T) {
+	look := func(target string) (bool, string) {
+		_, err := parseAddresses(target)
+		return err == nil, ""
 	}
 	for _, bad := range []string{"127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "example.com:80", ":80", "[::1%lo]:80"} {
 		if good, _ := look(bad); good {

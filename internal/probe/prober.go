@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +20,8 @@ const (
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer: checks that become due within the same slot start together.
 	timerSlot = 25 * time.Millisecond
+	// maxSlot limits the slots of checks that pass. They last a tenth of the check's period, so that many checks start together.
+	maxSlot = 250 * time.Millisecond
 )
 
 // Options are the functions and channels that a Prober needs. All functions may be called from any goroutine.
@@ -69,7 +70,8 @@ type Prober struct {
 	handedOver      map[string]Health // states that the old program handed over, for services for which Set was not called yet
 	handedOverBeats map[string]Beat   // messages that the old program handed over, for services for which Set was not called yet
 	running         bool
-	runningChecks   int // number of checks that are running
+	runningChecks   int      // number of checks that are running
+	attempts        []func() // checks that have started, for makeAttempts
 	allBusy         bool
 	timerAt         time.Time // when the timer will fire; zero if it is not set
 	origin          time.Time // when the first slot of the timer began
@@ -176,11 +178,12 @@ func (p *Prober) run() {
 		now := time.Now()
 		p.updateTargets(p.options.Snapshot(), now)
 		p.startDue(now)
+		p.makeAttempts()
 		next, some := p.nextWake()
 		p.timerAt = time.Time{}
 		if some {
 			p.timerAt = next
-			timer.Reset(max(next.Sub(now), 0))
+			timer.Reset(max(time.Until(next), 0))
 		} else {
 			timer.Stop()
 		}
@@ -259,10 +262,14 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 		}
 	}
 	if some {
-		after := at.Sub(p.origin)
-		at = p.origin.Add((after + timerSlot - 1).Truncate(timerSlot))
+		at = p.endOfSlot(at, timerSlot)
 	}
 	return at, some
+}
+
+// endOfSlot returns the end of the slot to which a time belongs.
+func (p *Prober) endOfSlot(at time.Time, slot time.Duration) time.Time {
+	return p.origin.Add((at.Sub(p.origin) + slot - 1).Truncate(slot))
 }
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
@@ -291,18 +298,6 @@ func (p *Prober) startDue(now time.Time) {
 			p.startCheck(t, i, now)
 		}
 	}
-}
-
-// startCheck starts check i of a service. The caller holds p.mu.
-func (p *Prober) startCheck(t *target, i int, now time.Time) {
-	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
-	t.health.NoteStart(i, now, rand.Float64())
-	t.busy[i] = true
-	p.runningChecks++
-	guard.Go("asking a check", func() {
-		good, answer := l.check(time.Now().Add(timeout))
-		p.recordResult(t, version, i, good, answer)
-	})
 }
 
 // maxAnswer limits the length of a result's text, in bytes.
