@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,40 +98,38 @@ func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threadNames(dir)
-	for _, thread := range threads {
-		if list, ok := s.readAll(dir + "/" + thread + "/children"); !ok || len(list) > 0 {
-			return true
-		}
-	}
-	return len(threads) == 0
+	return len(threads) == 0 || slices.ContainsFunc(threads, func(thread string) bool {
+		list, ok := s.readAll(dir + "/" + thread + "/children")
+		return !ok || len(list) > 0
+	})
 }
 
 // hasUnknownChild reports whether this process may have a child that it did not start. On a kernel without the file "children"
 // (proc_pid_task(5)) the result is always true. When a process dies, at least the topmost of its descendants become children of
 // this process. So if there is no such child, the dead process has left no process behind.
 //
-// hasUnknownChild reads one file for each thread of this process, instead of one for each process of the container. The oldest
-// thread adopts all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which become
-// children of that thread. The lists are exact, because only this process reaps these children.
-func (s *scanner) hasUnknownChild(owned map[int]uint64) bool {
-	if s.dir < 0 {
-		return true
-	}
-	threads := s.threadNames("self/task")
-	for _, thread := range threads {
-		list, ok := s.readAll("self/task/" + thread + "/children")
-		if !ok {
+// hasUnknownChild reads one file for each thread in forkers, instead of one for each process of the container. The oldest thread
+// adopts all orphans, and the children of a thread that ends. A process that another thread started may make siblings (clone(2),
+// CLONE_PARENT), which become children of that thread. The lists are exact, because only this process reaps these children.
+func (t *Table) hasUnknownChild() bool {
+	for thread := range t.forkers {
+		list, ok := t.procfs.readAll("self/task/" + strconv.Itoa(thread) + "/children")
+		if !ok && thread == os.Getpid() {
 			return true
 		}
-		s.whole = list[:0]
+		if len(list) == 0 && thread != os.Getpid() { // it has no child that could make a sibling, or it has ended
+			delete(t.forkers, thread)
+			continue
+		}
+		t.procfs.whole = list[:0]
 		for word := range bytes.FieldsSeq(list) {
 			pid, err := strconv.Atoi(string(word))
-			if _, own := owned[pid]; err != nil || !own {
+			if _, own := t.owned[pid]; err != nil || !own {
 				return true
 			}
 		}
 	}
-	return len(threads) == 0
+	return false
 }
 
 // threadNames returns the names in a directory of threads, or nil if the directory can't be read.

@@ -251,9 +251,9 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 
 // fork starts the child with an empty signal mask. Otherwise the child would inherit the mask of the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if t.masked {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		var empty, old unix.Sigset_t
 		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &empty, &old); err == nil {
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
@@ -262,6 +262,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	if err := faultinject.Before(faultinject.Fork, path); err != nil {
 		return 0, err
 	}
+	t.forkers[unix.Gettid()] = true
 	return syscall.ForkExec(path, argv, attr)
 }
 

@@ -16,8 +16,9 @@ type Table struct {
 	owned        map[int]uint64  // run numbers by the PID of the living main process
 	runs         map[uint64]*run // runs by number, until Forget drops them
 	null         *os.File
-	nonce        string // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked       bool   // hinit was started with blocked signals
+	nonce        string       // distinguishes the runs of this table from runs of another hinit on the same machine
+	masked       bool         // hinit was started with blocked signals
+	forkers      map[int]bool // threads of this process that may have children: the oldest, and threads that have started a process
 	procfs       *scanner
 	marks        marker
 	oom          oomScore
@@ -74,7 +75,7 @@ func New() (*Table, error) {
 	nonce := make([]byte, 8)
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
-		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
+		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
 		procfs: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
 	}
 	var mask, empty unix.Sigset_t

@@ -203,7 +203,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 // reaped yet. several is true if more than one main process has ended; then one scan serves them all.
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	if !t.procfs.isSeenDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
-		if !several && !t.procfs.hasUnknownChild(t.owned) {
+		if !several && !t.hasUnknownChild() {
 			return false
 		}
 		t.procfs.scan()
@@ -246,7 +246,7 @@ func (s *scanner) isSeenDead(pid int) bool {
 // Observe records the living processes of a run, so that the table still knows their run after their parents have ended. It
 // scans /proc only if the main process may have descendants. Several calls in quick succession share one scan.
 func (t *Table) Observe(id uint64) {
-	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasUnknownChild(t.owned) {
+	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.hasUnknownChild() {
 		t.procfs.skipped = time.Now()
 		return
 	}

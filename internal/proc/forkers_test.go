@@ -1,0 +1,39 @@
+package proc
+
+import (
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testproc"
+)
+
+// PID 1 has 35 threads for calls that may block. Each stop and each crash read three dozen lists of children, of which all but two were
+// those of threads that never start a process.
+func TestTheEndOfAServiceIsSearchedInThreadsThatStartProcesses(t *testing.T) {
+	runtime.LockOSThread() // so that the process is a child of this thread
+	defer runtime.UnlockOSThread()
+	table := newTable(t)
+	spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("exit", "3")})
+	oldest := os.Getpid()
+	want := []int{oldest}
+	if own := unix.Gettid(); own != oldest {
+		want = append(want, own)
+	}
+	if got := slices.Sorted(maps.Keys(table.forkers)); !slices.Equal(got, want) {
+		t.Errorf("after a start the children of the threads %v are read, want %v", got, want)
+	}
+	if x := exitOf(t, table, 1); x.Code != 3 || x.Leftover {
+		t.Errorf("%+v", x)
+	}
+	if table.hasUnknownChild() {
+		t.Error("it has no child, and may have an unknown one")
+	}
+	if got := slices.Collect(maps.Keys(table.forkers)); !slices.Equal(got, want[:1]) {
+		t.Errorf("without children, those of the threads %v are read, want %v", got, want[:1])
+	}
+}
