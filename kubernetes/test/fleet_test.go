@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +122,8 @@ func mostMemory(pid int) int {
 }
 
 // TestSixtyAgentsOnThreeHosts goes through a move of 1 GB, a drained host, a killed one and a new image, with real pods and real gateways. /proc is
-// looked at every ten milliseconds for a second gateway of a profile.
+// looked at every ten milliseconds for a second gateway of a profile. Each gateway is asked for its health twice a second: it answers, or the status
+// of its profile says why it doesn't.
 func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	cluster.InFull(t)
 	const n = 60
@@ -140,11 +142,17 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		},
 	}}
 	var names []string
+	ports := map[string]int{}
 	for i := range n {
-		names = append(names, fmt.Sprintf("agent%02d", i))
-		objects = append(objects, &v1alpha1.AgentProfile{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentProfile"},
-			ObjectMeta: metav1.ObjectMeta{Name: names[i], Namespace: inFleet}, Spec: v1alpha1.AgentProfileSpec{Pool: "agents"},
+		name := fmt.Sprintf("agent%02d", i)
+		names, ports[name] = append(names, name), 9000+i
+		meta := metav1.ObjectMeta{Name: name, Namespace: inFleet}
+		objects = append(objects, &corev1.Secret{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta,
+			StringData: map[string]string{"API_SERVER_ENABLED": "true", "API_SERVER_PORT": strconv.Itoa(ports[name])},
+		}, &v1alpha1.AgentProfile{
+			TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentProfile"}, ObjectMeta: meta,
+			Spec: v1alpha1.AgentProfileSpec{Pool: "agents", Env: []v1alpha1.SecretName{{Secret: name}}},
 		})
 	}
 	began := time.Now()
@@ -164,18 +172,24 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	}
 	b.until("60 agents ready", serve)
 	t.Logf("60 agents ready %.1f s after their objects", time.Since(began).Seconds())
+	b.until("60 gateways answer", func() string {
+		if n := len((&asking{ports: ports}).ask()); n < len(ports) {
+			return fmt.Sprintf("%d do", n)
+		}
+		return ""
+	})
 	inPod := "kubectl -n fleet exec -c agents $(hinit-fleet status agent07 -n fleet | grep -o 'agents-[0-9]') -- sh -c "
 	const big = "/opt/data/profiles/agent07/workspace/big"
 	b.shell(dir, inPod+"'head -c 1073741824 /dev/urandom >"+big+"'")
 	sum := b.shell(dir, inPod+"'sha256sum "+big+"'")
-	down, most := map[string]time.Duration{}, 0
+	down, silent, most := map[string]time.Duration{}, map[string]time.Duration{}, 0
 	for _, step := range []struct{ name, command string }{
 		{"a move of 1 GB", "hinit-fleet move agent07 $(hinit-fleet status agent07 -n fleet | grep -q agents-0 && echo agents-1 || echo agents-0) -n fleet"},
 		{"a drained host", "hinit-fleet drain agents-2 -n fleet && hinit-fleet drain --undo agents-2 -n fleet"},
 		{"a killed host", "kubectl -n fleet delete pod agents-0 --force --grace-period=0"},
 		{"a new image", "hinit-fleet rollout agents registry.example.org/hermes-hinit:2 -n fleet"},
 	} {
-		w := watchGateways(names...)
+		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
 		<-time.After(3 * time.Second) // what it begins has begun
@@ -185,8 +199,14 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		if w.two > 0 {
 			t.Errorf("serious: %s: %d moments with two gateways of one profile", step.name, w.two)
 		}
-		for name, d := range w.down {
-			down[name] += d
+		mute, who := a.end()
+		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
+		if mute > 10*time.Second { // by then the loss of a host is told
+			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
+		}
+		for _, name := range names {
+			down[name] += w.down[name]
+			silent[name] += a.silent[name]
 		}
 		for pid, command := range processes() {
 			if strings.Contains(command, "hinit-fleet\x00host") {
@@ -200,11 +220,8 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	if t.Logf("the program of a host has had at most %d MB", most); most == 0 || most > 128 {
 		t.Error("that is no bounded memory for a move of 1 GB")
 	}
-	account := "seconds down in all:"
-	for _, name := range names {
-		account += fmt.Sprintf(" %s %.1f", name, down[name].Seconds())
-	}
-	t.Log(account)
+	t.Log("seconds without a gateway in all: " + seconds(down))
+	t.Log("seconds without an answer in all: " + seconds(silent))
 }
 
 // TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one back. The gateway runs on

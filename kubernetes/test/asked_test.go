@@ -1,0 +1,177 @@
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/cluster"
+)
+
+// asking is a watch that asks gateways for their health, each at its own port, from inside of their pods.
+type asking struct {
+	cluster *cluster.Cluster
+	ports   map[string]int // by profile
+	stop    chan struct{}
+	done    sync.WaitGroup
+
+	asked   int
+	silent  map[string]time.Duration // the time without an answer, by profile
+	mute    map[string]time.Duration // the longest time without an answer and without a status that says why, by profile
+	since   map[string]time.Time     // since when a profile is mute
+	reasons map[string]int           // what statuses said when a gateway gave no answer, with how often
+}
+
+const askEvery = 500 * time.Millisecond
+
+// askGateways begins to ask.
+func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
+	a := &asking{
+		cluster: c, ports: ports, stop: make(chan struct{}), silent: map[string]time.Duration{}, mute: map[string]time.Duration{},
+		since: map[string]time.Time{}, reasons: map[string]int{},
+	}
+	a.done.Go(func() {
+		for last := time.Now(); ; {
+			answers := a.ask()
+			now := time.Now()
+			a.count(answers, now, now.Sub(last))
+			last = now
+			select {
+			case <-a.stop:
+				return
+			case <-time.After(askEvery):
+			}
+		}
+	})
+	return a
+}
+
+// end stops to ask. It returns the longest time for which a profile neither answered nor said why.
+func (a *asking) end() (longest time.Duration, who string) {
+	close(a.stop)
+	a.done.Wait()
+	for name, d := range a.mute {
+		if d > longest {
+			longest, who = d, name
+		}
+	}
+	return longest, who
+}
+
+// ask asks all gateways once, and returns which have answered.
+func (a *asking) ask() map[string]bool {
+	pids, answers := gateways(), map[string]bool{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for name, port := range a.ports {
+		all.Go(func() {
+			if len(pids[name]) > 0 && healthy(pids[name][0], port) == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				answers[name] = true
+			}
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+// count adds what a round of questions has shown.
+func (a *asking) count(answers map[string]bool, now time.Time, passed time.Duration) {
+	a.asked += len(a.ports)
+	why := map[string]string{}
+	if len(answers) < len(a.ports) {
+		why = a.statuses()
+	}
+	for name := range a.ports {
+		if answers[name] {
+			delete(a.since, name)
+			continue
+		}
+		a.silent[name] += passed
+		if reason := why[name]; reason != "" {
+			a.reasons[reason]++
+			delete(a.since, name)
+			continue
+		}
+		if a.since[name].IsZero() {
+			a.since[name] = now.Add(-passed)
+		}
+		a.mute[name] = max(a.mute[name], now.Sub(a.since[name]))
+	}
+}
+
+// statuses returns the phases of the profiles that say of themselves that they do not serve.
+func (a *asking) statuses() map[string]string {
+	list, out := &v1alpha1.AgentProfileList{}, map[string]string{}
+	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + inFleet + "/agentprofiles"
+	_ = a.cluster.Get(context.Background(), path, list) // after an error they say nothing
+	for _, p := range list.Items {
+		if !p.Status.Ready {
+			out[p.Name] = string(p.Status.Phase)
+		}
+	}
+	return out
+}
+
+// healthy asks a gateway at a port of its pod's loopback interface.
+func healthy(pid, port int) error {
+	conn, err := dialIn(pid, fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}}
+	answer, err := client.Get("http://gateway/health")
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != http.StatusOK || !strings.Contains(string(text), `"status":"ok"`)) {
+		err = fmt.Errorf("it answers %s: %s", answer.Status, text)
+	}
+	return err
+}
+
+// dialIn connects to an address in the network namespace of a process.
+func dialIn(pid int, address string) (conn net.Conn, err error) {
+	there, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer there.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with the goroutine, and with it the change of its namespace
+		if err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err == nil {
+			conn, err = (&net.Dialer{Timeout: 2 * time.Second}).Dial("tcp", address)
+		}
+	}()
+	<-done
+	return conn, err
+}
+
+// seconds describes durations by profile.
+func seconds(of map[string]time.Duration) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, fmt.Sprintf("%s %.1f", name, of[name].Seconds()))
+	}
+	return strings.Join(out, " ")
+}
