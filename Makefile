@@ -83,8 +83,8 @@ SPAN ?= 30m
 chaos-kubernetes: build build-kubernetes $(OUT)/busybox ## end what sandboxes on a real cluster need for SPAN (30m), as root, and account for each command
 	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 2h -v -run TestEveryCommandIsAccountedFor ./test -span $(SPAN)
 
-chaos-fleet: need-go ## break what a simulated fleet needs for SPAN (30m), as root, and see that no profile runs twice and none is lost
-	cd kubernetes && go run ./internal/cluster/build -short && go test -count=1 -timeout 3h -v -run 'TestChaos' ./test/fleet -span $(SPAN)
+chaos-fleet: need-go ## kill, suspend and cut off the programs of a fleet for SPAN (30m), step their clocks, as root, and see that no profile runs twice and none is lost
+	cd kubernetes && go run ./internal/cluster/build -short && go test -count=1 -timeout 3h -v -run 'TestChaos' ./test/fleet -span $(SPAN) -step-clock
 
 build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes and hinit-fleet
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...

@@ -48,23 +48,23 @@ type fault struct {
 
 func again(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
 
-func passes(_ *testing.T, p *pod) { p.gate.open() }
+func passes(_ *testing.T, p *pod) { p.gate.Open() }
 
 func faults() []fault {
 	return []fault{
 		{name: "kill -9 of PID 1", do: func(p *pod) { p.end() }, heal: again},
 		{name: "SIGTERM of PID 1", do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: again},
 		{name: "SIGSTOP of the program", do: func(p *pod) { p.signalProgram(syscall.SIGSTOP) }, heal: func(_ *testing.T, p *pod) { p.signalProgram(syscall.SIGCONT) }},
-		{name: "dropped packets", do: func(p *pod) { p.gate.silent.Store(true) }, heal: passes},
+		{name: "dropped packets", do: func(p *pod) { p.gate.Silence() }, heal: passes},
 		{
 			name: "SIGSTOP of PID 1, and dropped packets",
-			do:   func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP); p.gate.silent.Store(true) },
-			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT); p.gate.open() },
+			do:   func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP); p.gate.Silence() },
+			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT); p.gate.Open() },
 		},
-		{name: "closed connections", do: func(p *pod) { p.gate.close() }, heal: passes},
-		{name: "an API that takes longer than the lease", do: func(p *pod) { p.gate.delay.Store(int64(leaseTime)) }, heal: passes, later: leaseTime},
+		{name: "closed connections", do: func(p *pod) { p.gate.Close() }, heal: passes},
+		{name: "an API that takes longer than the lease", do: func(p *pod) { p.gate.Delay(leaseTime) }, heal: passes, later: leaseTime},
 		{name: "kill -9 of the program", do: func(p *pod) { p.signalProgram(syscall.SIGKILL) }, keeps: true},
-		{name: "an API that takes a tenth of the lease", do: func(p *pod) { p.gate.delay.Store(int64(leaseTime / 20)) }, heal: passes, keeps: true},
+		{name: "an API that takes a tenth of the lease", do: func(p *pod) { p.gate.Delay(leaseTime / 20) }, heal: passes, keeps: true},
 		{
 			name: "SIGSTOP of PID 1", keeps: true, do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP) },
 			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT) },

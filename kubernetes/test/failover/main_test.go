@@ -210,7 +210,7 @@ type pod struct {
 	pair   int
 	number int // 0 or 1
 	dir    string
-	gate   *gate
+	gate   *cluster.Gate
 	cmd    *exec.Cmd
 	log    *os.File
 }
@@ -234,7 +234,12 @@ services: {dashboard: {enabled: false}}
 
 func newPod(t *testing.T, s *site, pair, number int, shared string) *pod {
 	t.Helper()
-	p := &pod{s: s, pair: pair, number: number, dir: filepath.Join(shared, fmt.Sprint("pod", number)), gate: newGate(t, s.Port())}
+	p := &pod{s: s, pair: pair, number: number, dir: filepath.Join(shared, fmt.Sprint("pod", number))}
+	var err error
+	if p.gate, err = s.NewGate(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.gate.End)
 	for _, dir := range []string{p.dir, p.dir + "/home", p.dir + "/run", p.dir + "/run/tmp"} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -263,7 +268,7 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, port, _ := strings.Cut(p.gate.address, ":")
+	host, port, _ := strings.Cut(p.gate.Address, ":")
 	p.cmd = exec.Command(self)
 	p.cmd.Env = []string{
 		podVar + "=" + p.s.programs + "/hinit", "PATH=" + p.s.programs + ":/bin", "HERMES_HOME=" + p.dir + "/home", "HINIT_CONFIG=" + p.dir + "/hinit.yaml",

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,16 +32,16 @@ type chaos struct {
 	after       []func() // what ends the faults that go on
 }
 
-// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off and fills their volumes.
-// Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the same time. Every start is counted when
-// it happens.
+// TestChaosNeverRunsAProfileTwiceAndLosesNone kills and suspends controllers and hosts, kills the API server, pauses etcd, cuts hosts off, fills
+// their volumes and steps clocks. Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the same time.
+// Hosts and controllers are processes of hinit-fleet, beside a stand-in for hinit that counts each start when it happens.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())
 	c := &chaos{sim: f, rnd: rand.New(rand.NewPCG(seed, 2)), did: map[string]int{}}
 	t.Log("seed", seed)
 	for i := range 2 {
-		c.controllers = append(c.controllers, f.controllerIn(t, f.log, []string{"default", "kube-public"}[i]))
+		c.controllers = append(c.controllers, c.newController(t, i))
 	}
 	f.create(chaosProfiles)
 	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(chaosProfiles) })
@@ -101,6 +102,10 @@ func (c *chaos) strike(t *testing.T) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
 		c.after = append(c.after, do)
 	}
+	if one := c.k.hostOf(host); one != nil && c.rnd.IntN(4) == 0 {
+		c.strikeProcess(one, later)
+		return
+	}
 	switch k := c.rnd.IntN(100); {
 	case k < 4:
 		c.did["images"]++
@@ -158,11 +163,16 @@ func (c *chaos) strike(t *testing.T) {
 		c.did["partitions"]++
 		c.k.partition(host, true)
 		later(func() { c.k.partition(host, false) })
-	case k < 93:
+	case k < 90:
 		c.did["killed controllers"]++
 		i := c.rnd.IntN(2)
 		c.controllers[i].kill()
-		c.controllers[i] = c.controllerIn(t, c.log, []string{"default", "kube-public"}[i])
+		c.controllers[i] = c.newController(t, i)
+	case k < 93:
+		c.did["suspended controllers"]++
+		one := c.controllers[c.rnd.IntN(2)].cmd.Process
+		_ = one.Signal(syscall.SIGSTOP)
+		later(func() { _ = one.Signal(syscall.SIGCONT) }) // it may have been killed
 	case k < 96:
 		c.did["killed API servers"]++
 		c.KillServer()
@@ -176,6 +186,36 @@ func (c *chaos) strike(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// strikeProcess kills or suspends the program of a host while the gateways of the pod go on, or steps a clock.
+func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
+	clock := one.clock
+	switch k := c.rnd.IntN(3); {
+	case k == 0:
+		c.did["killed hosts"]++
+		one.signal(syscall.SIGKILL)
+	case k == 1 || !*stepClock:
+		c.did["suspended hosts"]++
+		one.signal(syscall.SIGSTOP)
+		later(func() { one.signal(syscall.SIGCONT) })
+	default:
+		c.did["clock steps"]++
+		if c.rnd.IntN(3) == 0 {
+			clock = c.k.controllerClock(c.rnd.IntN(2))
+		}
+		step(clock, time.Duration(c.rnd.IntN(7201)-3600)*time.Second)
+	}
+}
+
+// newController starts one of two controllers, both of which lead: their Leases are in different namespaces.
+func (c *chaos) newController(t *testing.T, i int) *controllerProcess {
+	t.Helper()
+	namespace := []string{"default", "kube-public"}[i]
+	if c.k.real != nil {
+		return c.k.real.startController(t, c.k.controllerClock(i), namespace)
+	}
+	return c.controllerIn(t, c.log, namespace)
 }
 
 // controllerIn starts a controller whose leader's Lease is in a namespace. With another namespace there are two leaders.

@@ -85,6 +85,7 @@ type fakeInit struct {
 	readyAfter time.Duration
 	server     *http.Server
 	busy       atomic.Bool // a gateway works on an answer
+	user       int         // the owner of what it writes, or 0
 
 	mu       sync.Mutex
 	services map[string]*hinit.Service
@@ -96,13 +97,18 @@ type fakeInit struct {
 	behind   bool              // a gateway is to start between two steps of its host, see answer
 }
 
-func startFakeInit(host, home, socket string, l *ledger) (*fakeInit, error) {
-	f := &fakeInit{host: host, home: home, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}, asked: map[string]uint64{}}
-	if err := os.MkdirAll(filepath.Join(home, "profiles"), 0o755); err != nil {
-		return nil, err
+func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, error) {
+	f := &fakeInit{host: host, home: home, user: user, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}, asked: map[string]uint64{}}
+	for _, dir := range []string{filepath.Join(home, "profiles"), filepath.Dir(socket)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
 	}
 	_ = os.Remove(socket) // of an earlier pod
 	listener, err := net.Listen("unix", socket)
+	if err == nil && user != 0 {
+		err = errors.Join(os.Chown(filepath.Join(home, "profiles"), user, user), os.Chmod(socket, 0o777))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +121,9 @@ func startFakeInit(host, home, socket string, l *ledger) (*fakeInit, error) {
 	}
 	f.mu.Unlock()
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(hinit.Status{Init: hinit.Init{Home: f.home}})
+	})
 	mux.HandleFunc("GET /v1/status/follow", f.follow)
 	mux.HandleFunc("POST /v1/rescan", func(w http.ResponseWriter, _ *http.Request) { f.rescan(); w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /v1/services/{name}", f.answer)
@@ -219,6 +228,9 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 // write replaces a file as a whole, or leaves it.
 func (f *fakeInit) write(file, text string) error {
 	err := os.WriteFile(file+".new", []byte(text), 0o600)
+	if err == nil && f.user != 0 {
+		err = os.Chown(file+".new", f.user, f.user)
+	}
 	if err == nil {
 		err = os.Rename(file+".new", file)
 	}

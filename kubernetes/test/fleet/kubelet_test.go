@@ -63,6 +63,7 @@ type kubelet struct {
 	ledger  *ledger
 	counted *counting
 	log     *slog.Logger
+	real    *realHosts // nil where hosts run in this process
 
 	containers atomic.Int64 // the number of the last one
 
@@ -80,8 +81,18 @@ type simulated struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	init   *fakeInit
-	net    *counting
-	ends   time.Time // since when its preStop hook runs
+	net    *counting    // of a host in this process
+	host   *hostProcess // of a host in its own process
+	ends   time.Time    // since when its preStop hook runs
+}
+
+// cut takes the API server away from the host, or gives it back.
+func (s *simulated) cut(off bool) {
+	if s.host != nil {
+		s.host.cut(off)
+	} else {
+		s.net.cut.Store(off)
+	}
 }
 
 // drained reports whether the preStop hook of a pod that shall end is through, which it is once no gateway works on an answer.
@@ -288,9 +299,16 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	socket := filepath.Join(k.dir, p.Name+".sock")
-	init, err := startFakeInit(p.Name, home, socket, k.ledger)
+	user := 0
+	if k.real != nil {
+		socket, user = filepath.Join(k.dir, p.Name+".run", "control.sock"), agentUser
+	}
+	init, err := startFakeInit(p.Name, home, socket, user, k.ledger)
 	if err != nil {
 		return err
+	}
+	if k.real != nil {
+		return k.beginProcess(ctx, p, init)
 	}
 	mine := &counting{}
 	config := rest.AnonymousClientConfig(k.config)
@@ -332,7 +350,11 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 func (k *kubelet) volume(home string) error {
 	err := os.Mkdir(home, 0o755)
 	if err == nil && os.Geteuid() == 0 {
-		err = unix.Mount("tmpfs", home, "tmpfs", 0, "mode=755,size=64m")
+		options := "mode=755,size=64m"
+		if k.real != nil {
+			options += fmt.Sprintf(",uid=%d,gid=%[1]d", agentUser)
+		}
+		err = unix.Mount("tmpfs", home, "tmpfs", 0, options)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -365,7 +387,10 @@ func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "
 
 // token makes a token of a pod, as the kubelet does for its volumes.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}
+	seconds := int64(6 * 60 * 60) // longer than a run, because nothing renews it
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}, ExpirationSeconds: &seconds,
+	}}
 	if audience != "" {
 		request.Spec.Audiences = []string{audience}
 	}
@@ -405,7 +430,7 @@ func (k *kubelet) partition(name string, off bool) {
 	defer k.mu.Unlock()
 	k.offline[name] = off
 	if s := k.running[name]; s != nil {
-		s.net.cut.Store(off)
+		s.cut(off)
 	}
 }
 

@@ -133,6 +133,12 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 	if err != nil {
 		t.Fatal(err)
 	}
+	if name == "chaos" {
+		k.real = withProcesses(t, s, log)
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // hosts are of another user
+			t.Fatal(err)
+		}
+	}
 	for _, file := range []string{"namespace.yaml", "roles.yaml", "policy.yaml", "controller.yaml"} {
 		if out, err := s.Kubectl(ctx, "apply", "-f", "../../deploy/fleet/"+file).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

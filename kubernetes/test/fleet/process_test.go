@@ -1,0 +1,253 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/cluster"
+	"hinit/kubernetes/internal/pool"
+)
+
+var stepClock = flag.Bool("step-clock", false, "step the wall clocks of hosts and controllers too; this builds hinit-fleet with another time.Now")
+
+const (
+	// agentUser is the user of hosts with their own process.
+	agentUser = 10000
+	// clockVar names the file with the seconds that the clock of a process is ahead.
+	clockVar = "HINIT_TEST_FLEET_CLOCK"
+	// hostVar has the directory of credentials of a process that becomes hinit-fleet host.
+	hostVar = "HINIT_TEST_FLEET_HOST"
+)
+
+// realHosts runs hosts as in a pod: the program hinit-fleet, of the agents' user, with its own credentials and address.
+type realHosts struct {
+	*cluster.Cluster
+	program string
+	out     io.Writer
+	last    atomic.Int32 // the last address that was given away
+}
+
+// withProcesses makes the hosts and controllers of a fleet processes of their own, where that is possible.
+func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Log("hosts run in the process of the test: mounts need root")
+		return nil
+	}
+	dir, err := os.MkdirTemp("/run", "bin") //nolint:usetesting // the agents' user executes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &realHosts{Cluster: s.Cluster, program: filepath.Join(dir, "hinit-fleet"), out: out}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", r.program)
+	if *stepClock {
+		overlay, err := cluster.SteppingClock(t.TempDir(), clockVar)
+		if err != nil {
+			t.Fatal(err)
+		}
+		build.Args = append(build.Args, "-overlay", overlay)
+	}
+	build.Args = append(build.Args, "./cmd/hinit-fleet")
+	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+		t.Fatal(err)
+	}
+	return r
+}
+
+// becomeHost makes this process hinit-fleet host: it mounts the credentials where a pod has them, and gives up root.
+func becomeHost(credentials string) error {
+	if err := os.MkdirAll(pool.Credentials, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount(credentials, pool.Credentials, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	program := os.Getenv("HINIT_TEST_FLEET_PROGRAM")
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(agentUser), syscall.Setuid(agentUser)); err != nil {
+		return err
+	}
+	return unix.Exec(program, []string{program, "host"}, os.Environ())
+}
+
+// hostProcess is the container of hinit-fleet in a pod. Like a kubelet it starts the program again whenever that has ended.
+type hostProcess struct {
+	env   []string
+	out   io.Writer
+	gate  *cluster.Gate
+	clock string
+	done  chan struct{}
+
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	ended bool
+}
+
+// beginProcess starts the host of a pod beside a stand-in for hinit.
+func (k *kubelet) beginProcess(ctx context.Context, p *corev1.Pod, init *fakeInit) error {
+	h, err := k.newHost(ctx, p)
+	if err != nil {
+		init.end()
+		return err
+	}
+	s := &simulated{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: h.end, done: h.done, init: init, host: h}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h.cut(k.offline[p.Name])
+	k.running[p.Name] = s
+	return nil
+}
+
+func (k *kubelet) newHost(ctx context.Context, p *corev1.Pod) (*hostProcess, error) {
+	credentials := filepath.Join(k.dir, p.Name+".credentials")
+	if err := os.MkdirAll(credentials, 0o755); err != nil {
+		return nil, err
+	}
+	authority, err := os.ReadFile(k.real.Authority())
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"ca.crt": string(authority)}
+	for name, audience := range map[string]string{"token": "", "peer": pool.Audience} {
+		if files[name], err = k.token(ctx, p, audience); err != nil {
+			return nil, err
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(credentials, name), []byte(text), 0o644); err != nil { //nolint:gosec // the agents' user reads it
+			return nil, err
+		}
+	}
+	gate, err := k.real.NewGate()
+	if err != nil {
+		return nil, err
+	}
+	host, port := splitAddress(gate.Address)
+	n := k.real.last.Add(1)
+	h := &hostProcess{out: k.real.out, gate: gate, clock: filepath.Join(k.dir, p.Name+".clock"), done: make(chan struct{})}
+	h.env = []string{
+		hostVar + "=" + credentials, "HINIT_TEST_FLEET_PROGRAM=" + k.real.program, clockVar + "=" + h.clock,
+		"HINIT_RUNTIME_DIR=" + filepath.Join(k.dir, p.Name+".run"), "HINIT_FLEET_HOST=" + p.Name, "HINIT_FLEET_UID=" + string(p.UID),
+		"HINIT_FLEET_NAMESPACE=" + p.Namespace, "HINIT_FLEET_POOL=" + p.Labels[v1alpha1.PoolLabel],
+		fmt.Sprintf("HINIT_FLEET_ADDRESS=127.1.%d.%d", n/250, n%250+1), "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port,
+	}
+	go h.keep()
+	return h, nil
+}
+
+func splitAddress(address string) (host, port string) {
+	i := len(address) - 1
+	for address[i] != ':' {
+		i--
+	}
+	return address[:i], address[i+1:]
+}
+
+// keep starts the program until the pod ends.
+func (h *hostProcess) keep() {
+	defer close(h.done)
+	defer h.gate.End()
+	for {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env, cmd.Stdout, cmd.Stderr, cmd.Dir = h.env, h.out, h.out, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		h.mu.Lock()
+		if h.ended {
+			h.mu.Unlock()
+			return
+		}
+		err := cmd.Start()
+		h.cmd = cmd
+		h.mu.Unlock()
+		if err == nil {
+			_ = cmd.Wait()
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// signal sends a signal to the program, if it runs.
+func (h *hostProcess) signal(s syscall.Signal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cmd != nil && h.cmd.Process != nil {
+		_ = h.cmd.Process.Signal(s) // it may have ended
+	}
+}
+
+// end kills the program for good.
+func (h *hostProcess) end() {
+	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	h.signal(syscall.SIGKILL)
+}
+
+// cut takes the API server away, half of the times without a word, or gives it back.
+func (h *hostProcess) cut(off bool) {
+	switch {
+	case !off:
+		h.gate.Open()
+	case time.Now().UnixNano()%2 == 0:
+		h.gate.Silence()
+	default:
+		h.gate.Close()
+	}
+}
+
+// step sets the clock of a process that was built for it.
+func step(file string, ahead time.Duration) {
+	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads it
+	_ = os.Rename(file+".new", file)
+}
+
+// hostOf returns the process of a host, or nil.
+func (k *kubelet) hostOf(name string) *hostProcess {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.running[name]; s != nil {
+		return s.host
+	}
+	return nil
+}
+
+// controllerClock is the file with the clock of a controller.
+func (k *kubelet) controllerClock(i int) string {
+	return filepath.Join(k.dir, fmt.Sprintf("controller%d.clock", i))
+}
+
+// startController starts hinit-fleet controller, with a Lease in a namespace.
+func (r *realHosts) startController(t *testing.T, clock, namespace string) *controllerProcess {
+	t.Helper()
+	c := &controllerProcess{cmd: exec.Command(r.program, "controller", "--kubeconfig", r.Config, "--namespace", cmp.Or(namespace, "default"))}
+	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = append(os.Environ(), clockVar+"="+clock), r.out, r.out
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	return c
+}
