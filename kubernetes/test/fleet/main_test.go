@@ -85,14 +85,17 @@ func withServer(t *testing.T) *server {
 	return s
 }
 
-// until waits for a condition. cond returns what is missing.
+// until waits for a condition. cond returns what is missing. A condition that takes long is looked at less often: to list ten thousand profiles again
+// and again would take a processor of its own.
 func until(t *testing.T, limit time.Duration, what string, cond func() string) {
 	t.Helper()
 	missing := ""
-	for end := time.Now().Add(limit); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		began := time.Now()
 		if missing = cond(); missing == "" {
 			return
 		}
+		<-time.After(max(50*time.Millisecond, 4*time.Since(began)))
 	}
 	t.Fatalf("not %s within %s: %s", what, limit, missing)
 }
