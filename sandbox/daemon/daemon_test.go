@@ -367,6 +367,9 @@ func TestHalfRequests(t *testing.T) {
 // TCP socket can wait as long as its owner has said (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	socket := start(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }})
+	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{}); code != 0 || err != nil { // afterwards, it serves
+		t.Fatal(code, err)
+	}
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)
