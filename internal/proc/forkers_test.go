@@ -12,8 +12,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// PID 1 has 35 threads for calls that may block. Each stop and each crash read three dozen lists of children, of which all but two were
-// those of threads that never start a process.
+// Each stop and each crash read the list of children of every thread of PID 1. All but two of these threads never start a process:
+// they exist for calls that may block.
 func TestTheEndOfAServiceIsSearchedInThreadsThatStartProcesses(t *testing.T) {
 	runtime.LockOSThread() // so that the process is a child of this thread
 	defer runtime.UnlockOSThread()
