@@ -82,30 +82,11 @@ imports = []
       BinaryName = 'BIN/runc'
       Root = 'DIR/mapped'
       SystemdCgroup = false
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + GvisorRuntime + `]
-    runtime_type = 'io.containerd.runc.v2'
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + GvisorRuntime + `.options]
-      BinaryName = 'DIR/runsc'
-      Root = 'DIR/gvisor'
-      SystemdCgroup = false
 `
 
 // MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than the one in Debian 12:
 // version 1.1 lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
-
-// GvisorRuntime is the RuntimeClass handler for pods that gVisor runs: their system calls go to a kernel of their own, written in Go.
-const GvisorRuntime = "gvisor"
-
-// runsc is Debian's gVisor. A node calls it by a script, because containerd passes no options on: platform ptrace needs no
-// virtualisation, which a virtual machine seldom has.
-const runsc = "/usr/bin/runsc"
-
-const runscScript = "#!/bin/sh\nexec " + runsc + ` --platform=ptrace "$@"
-`
-
-// Guards reports whether the nodes have GvisorRuntime.
-func (c *Cluster) Guards() bool { return has(runsc) }
 
 // Maps reports whether the nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
@@ -164,13 +145,13 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
 	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
 	for name, text := range map[string]string{
-		"runsc": runscScript, "containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
+		"containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
 	} {
 		path := filepath.Join(node.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil {
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o644); err != nil {
 			return nil, err
 		}
 	}
