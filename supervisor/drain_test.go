@@ -10,7 +10,7 @@ import (
 // draining is the policy of a logger.
 var draining = func() Policy {
 	p := policy
-	p.Drains = true
+	p.DrainsInput = true
 	return p
 }()
 
@@ -58,7 +58,7 @@ func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 	if got := r.acted(Exited{Name: "log", PID: 50}); !slices.Equal(got, []string{"-log"}) {
 		t.Errorf("when the logger has ended: %v", got)
 	}
-	if x := r.m.services["log"].last; x.Cause != CauseShutdown {
+	if x := r.m.services["log"].lastExit; x.Cause != CauseShutdown {
 		t.Errorf("the logger has ended because of %s", x.Cause)
 	}
 	if got := r.do(Swept{}); !slices.Contains(got, "end") {
@@ -120,7 +120,7 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining
-	last.LastSignal = 30
+	last.DrainSignal = 30
 	r.do(Add{Name: "lease", Policy: last, Want: WantUp})
 	r.do(Spawned{"lease", 50})
 	r.up()
@@ -135,7 +135,7 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 			sent = append(sent, s)
 		}
 	}
-	if want := (Signal{"lease", r.m.services["lease"].id, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
+	if want := (Signal{"lease", r.m.services["lease"].number, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
 		t.Errorf("sent %+v", sent)
 	}
 	if got := r.acted(Tick{}); len(got) != 0 {
@@ -151,13 +151,13 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 // run.
 func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l := NewLoop(Config{})
-	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{LastSignal: 30}}}
+	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{DrainSignal: 30}}}
 	l.units["s"] = &unit{Unit: Unit{Name: "s"}}
 	for event, want := range map[Event]error{
 		SignalMain{Name: "lease", Signal: 30}: ErrReservedSignal, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,
 		SignalMain{Name: "s"}: nil, SignalMain{Name: "lease"}: nil,
 	} {
-		if err := l.admit(request{event: event}); !errors.Is(err, want) {
+		if err := l.checkRequest(request{event: event}); !errors.Is(err, want) {
 			t.Errorf("%+v: %v", event, err)
 		}
 	}

@@ -31,8 +31,8 @@ func TestEvictedFromEveryState(t *testing.T) {
 		if s.pid != 0 {
 			asked := s.requestedCause
 			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
-			if state == Up && (asked != CauseLease || s.last.Cause != CauseLease) {
-				t.Errorf("its exit is caused by %s", s.last.Cause)
+			if state == Up && (asked != CauseLease || s.lastExit.Cause != CauseLease) {
+				t.Errorf("its exit is caused by %s", s.lastExit.Cause)
 			}
 		}
 		r.do(Gone{"s", run})
@@ -41,7 +41,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 		}
 	}
 	r := newRig(t)
-	r.do(Add{Name: "cmd", Policy: Policy{Once: true}, Want: WantUp})
+	r.do(Add{Name: "cmd", Policy: Policy{IsCMD: true}, Want: WantUp})
 	r.do(Spawned{"cmd", 7})
 	r.do(Evict{Names: []string{"cmd"}})
 	if s := r.m.services["cmd"]; s == nil || s.state != Up {

@@ -36,11 +36,11 @@ func FuzzStep(f *testing.F) {
 // as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
 	"a": policy,
-	"b": func() Policy { p := finishing; p.Turns, p.StopCommand = true, []string{"ask"}; return p }(),
+	"b": func() Policy { p := finishing; p.LimitedStarts, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
 		p := finishing
 		p.Backoff.Max, p.LeaveDescendants, p.KillNever, p.KillScope = time.Second, true, true, ScopeMain
-		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains, p.Turns = true, time.Second, time.Minute, true, true
+		p.ReportsReadiness, p.ReadyRestart, p.SpawnRetry, p.DrainsInput, p.LimitedStarts = true, time.Second, time.Minute, true, true
 		return p
 	}(),
 }
@@ -119,14 +119,14 @@ func (w *world) act(b int) {
 		w.step(Tick{})
 	case 12:
 		s := w.m.services[name]
-		soon := s != nil && s.state == Parked && s.since.Equal(w.now) && s.last.Uptime < policy.ResetAfter && s.last.Cause != CauseReplaced
+		soon := s != nil && s.state == Parked && s.since.Equal(w.now) && s.lastExit.Uptime < policy.ResetAfter && s.lastExit.Cause != CauseReplaced
 		w.step(InputsChanged{name})
 		if soon && s.state != Backoff {
 			w.t.Fatalf("%s is %s right after it had been parked: it may change its inputs itself", name, s.state)
 		}
 	case 13:
 		if s := w.m.services[name]; s != nil {
-			w.step(CorrectCause{name, s.id, CauseReplaced})
+			w.step(CorrectCause{name, s.number, CauseReplaced})
 		}
 	case 14:
 		w.step(Gone{name, 1 << 40}) // no such run
@@ -154,14 +154,14 @@ func (w *world) act(b int) {
 			case b/kinds > 6:
 				w.step(Unhealthy{Name: name, Run: p.run, Answer: "no answer", Park: b/kinds > 8})
 			case b/kinds > 3:
-				w.step(Checked{Name: name, Run: p.run, Ready: b/kinds > 5})
+				w.step(ChecksReported{Name: name, Run: p.run, Ready: b/kinds > 5})
 			case b/kinds > 1:
 				w.ends(name, p)
 			}
 		}
 	case 22:
-		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.id) {
-			w.step(Gone{name, s.id}) // its main process lives, or its finish command has begun, or it is long over
+		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.number) {
+			w.step(Gone{name, s.number}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
 		if c := w.stops[name]; c != nil {
@@ -181,18 +181,18 @@ func (w *world) act(b int) {
 	case 24:
 		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:
-		policy.Order = fuzzOrder(name, w.pids+b)
+		policy.RestartAndNeeds = fuzzOrder(name, w.pids+b)
 		w.step(Add{Name: name, Policy: policy, Want: WantUp})
 	}
 }
 
 // fuzzOrder is any order: needs in a circle, too.
-func fuzzOrder(name string, n int) Order {
+func fuzzOrder(name string, n int) RestartAndNeeds {
 	others := map[string][]string{"a": {"b", "c"}, "b": {"c", "a"}, "c": {"a", "b"}}[name]
-	o := Order{
+	o := RestartAndNeeds{
 		RestartPolicy: []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
 		MaxRestarts:   n % 3, RestartsWindow: time.Minute,
-		IsConfiguredTask: n%5 == 0, EachStart: n%10 == 0,
+		IsConfiguredTask: n%5 == 0, RunBeforeEachStart: n%10 == 0,
 		Needs: []Need{{others[0], []Until{UntilReady, UntilDone, UntilStarted, UntilTried}[n%4], n%7 == 0}},
 	}
 	if n%4 == 1 {
@@ -214,7 +214,7 @@ func (w *world) step(e Event) {
 		case Spawn:
 			w.spawn(a.Name, a.Run, false)
 		case SpawnFinish:
-			if a.Exit.Run == a.Run || a.Exit.Run != w.m.services[a.Name].id {
+			if a.Exit.Run == a.Run || a.Exit.Run != w.m.services[a.Name].number {
 				w.t.Fatalf("%s: run %d finishes run %d", a.Name, a.Run, a.Exit.Run)
 			}
 			w.spawn(a.Name, a.Run, true)
@@ -270,7 +270,7 @@ func (w *world) spawn(name string, run uint64, finish bool) {
 	}
 	if s := w.m.services[name]; !finish {
 		for _, n := range s.policy.Needs {
-			if t := w.m.services[n.Name]; (t == nil || !t.policy.EachStart) && w.m.whyUnmet(s, n) != "" {
+			if t := w.m.services[n.Name]; (t == nil || !t.policy.RunBeforeEachStart) && w.m.whyUnmet(s, n) != "" {
 				w.t.Fatalf("%s is started and lacks %s", name, w.m.whyUnmet(s, n))
 			}
 		}
@@ -308,7 +308,7 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 // ends has a process say that it is stopping, and that it needs longer.
 func (w *world) ends(name string, p *process) {
 	up := w.m.services[name].state == Up
-	w.step(Notified{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
+	w.step(NotifyMessage{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
 	if up && w.m.services[name].state == Stopping {
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
@@ -340,8 +340,8 @@ func (w *world) check() {
 		p := w.procs[s.name]
 		c := w.stops[s.name]
 		alive := p != nil && (p.main || p.leftover) || c != nil
-		if (s.command.run != 0) != (c != nil) || c != nil && c.run != s.command.run {
-			w.t.Fatalf("%s: the machine has stop command %d, the kernel %+v", s.name, s.command.run, c)
+		if (s.stopCommand.run != 0) != (c != nil) || c != nil && c.run != s.stopCommand.run {
+			w.t.Fatalf("%s: the machine has stop command %d, the kernel %+v", s.name, s.stopCommand.run, c)
 		}
 		if (s.pid != 0) != (p != nil && p.main) {
 			w.t.Fatalf("%s: machine has pid %d, kernel %+v", s.name, s.pid, p)

@@ -28,7 +28,7 @@ type Handover struct {
 // RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same
 // errors as Do.
 func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
-	return l.ask(ctx, request{call: call})
+	return l.sendRequest(ctx, request{call: call})
 }
 
 // HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from RunInLoop or OnPanic),
@@ -43,30 +43,30 @@ func (l *Loop) HandOver() *Handover {
 			h.Units = append(h.Units, u)
 		}
 	}
-	for run, n := range l.notifiers {
+	for run, n := range l.readinessPipes {
 		h.Notify[run] = n.r
 	}
 	l.history.publish()
 	h.History, _ = l.history.Since(0)
 	if len(h.History) > 0 {
-		h.History = append(l.history.Kept(h.History[0].Seq), h.History...)
+		h.History = append(l.history.KeptRecords(h.History[0].Seq), h.History...)
 	}
 	return h
 }
 
-// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. The function main
-// returns the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop may have lost the event of
-// a start or an exit. TakeOver finds such events by comparing the state with the PIDs from main. When TakeOver returns, the
-// snapshot shows the services.
-func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
+// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. The
+// function mainPID returns the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop
+// may have lost the event of a start or an exit. TakeOver finds such events by comparing the state with these PIDs.
+// When TakeOver returns, the snapshot shows the services.
+func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
 	l.machine.effects.servicesChanged = true
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
-		s.own.ready = s.own.ready || s.ready // the state is from an older hinit, which had no checks
-		if s.processSince.IsZero() {         // the state is from an older hinit, which did not store this time for every service
+		s.ownReport.ready = s.ownReport.ready || s.ready // the state is from an older hinit, which had no checks
+		if s.processSince.IsZero() {                     // the state is from an older hinit, which did not store this time for every service
 			s.processSince = s.since
 		}
 		l.machine.services[s.name] = s
@@ -78,7 +78,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // an older hinit did not store these files
 			u.Files = [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 		}
-		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // stored by an older hinit as a function
+		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // an older hinit did not store this path
 			u.Finish = "./finish"
 		}
 		l.units[u.Name] = u
@@ -88,8 +88,8 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		if r == nil {
 			continue
 		}
-		n := &notifier{r: r}
-		l.notifiers[run] = n
+		n := &readinessPipe{r: r}
+		l.readinessPipes[run] = n
 		guard.Go("waiting for readiness", func() { n.awaitNewline(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
 	}
 	l.lingeringRuns = h.Lingers
@@ -97,11 +97,11 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.oomKills = h.OOMKills
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
-		l.reconcile(s, main(s.liveRun()))
+		l.reconcile(s, mainPID(s.liveRun()))
 		// The stop command has ended, but a fault of the old loop lost that event.
-		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingeringRuns, s.command.run) {
-			l.addLingering(s.name, s.command.run)
-			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
+		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
+			l.addLingering(s.name, s.stopCommand.run)
+			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
 		}
 	}
 	l.dropped = true // so that publish rebuilds all views
@@ -113,16 +113,16 @@ func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
 // reconcile compares a service's state with main, the PID of its main process (0 for none). If a fault lost the event of a start
 // or an exit, reconcile queues that event for Run.
-func (l *Loop) reconcile(s *service, main int) {
+func (l *Loop) reconcile(s *service, mainPID int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
 	switch {
-	case starting && main != 0:
+	case starting && mainPID != 0:
 		l.runs[run] = s.name
-		l.resumed = append(l.resumed, Spawned{s.name, main})
+		l.resumed = append(l.resumed, Spawned{s.name, mainPID})
 	case starting:
 		l.resumed = append(l.resumed, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
-	case s.pid != 0 && s.pid != main:
+	case s.pid != 0 && s.pid != mainPID:
 		l.addLingering(s.name, run) // the next reap looks for its remaining processes
 		l.resumed = append(l.resumed,
 			Remark{Service: s.name, Text: "how it ended is not known: hinit had a fault at that moment"},

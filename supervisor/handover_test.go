@@ -123,13 +123,13 @@ func everyEvent(m *Machine) []Event {
 		Remark{Text: "x"},
 		Add{Name: "new", Policy: policy, Want: WantUp},
 		Add{Name: "a", Policy: Policy{}, Want: WantUp},
-		Add{Name: "new", Policy: Policy{Order: Order{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
+		Add{Name: "new", Policy: Policy{RestartAndNeeds: RestartAndNeeds{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
 	}
 	for _, s := range m.order {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
-			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, StopCommandEnded{n, s.command.run, "x", false}, StopCommandEnded{n, s.command.run, "", true}, Gone{n, s.command.run}, DescendantsEnded{n, s.id, 3}, CorrectCause{n, s.id, CauseReplaced},
-			LastLines{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, InputsChanged{n}, Scheduled{n, time.Unix(1, 0), true}, Notified{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.number}, StopCommandEnded{n, s.stopCommand.run, "x", false}, StopCommandEnded{n, s.stopCommand.run, "", true}, Gone{n, s.stopCommand.run}, DescendantsEnded{n, s.number, 3}, CorrectCause{n, s.number, CauseReplaced},
+			LastLines{n, s.number, []string{"x"}}, Ready{n, s.number, !s.ready, ""}, InputsChanged{n}, Scheduled{n, time.Unix(1, 0), true}, NotifyMessage{n, s.number, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
 			SpawnFailed{Name: n}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
@@ -138,17 +138,17 @@ func everyEvent(m *Machine) []Event {
 // A field that undo does not copy must not be changed in place. Decide that here for a new field.
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
-		"needs": "only replaced", "fastExits.recent": "only replaced",
-		"last":                "never changed, only replaced",
-		"tally.exits":         "never changed, only replaced",
-		"tally.restartCauses": "never changed, only replaced",
+		"needs": "only replaced", "fastExits.recentFastExits": "only replaced",
+		"lastExit":                "never changed, only replaced",
+		"exitCounts.exits":         "never changed, only replaced",
+		"exitCounts.restartCauses": "never changed, only replaced",
 		"policy":              "only replaced",
 		"policy.ParkOn":       "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
-		"policy.Finishes.PermanentFinish": "never changed", "policy.Order.Needs": "never changed", "policy.Order.RestartOn": "never changed",
+		"policy.FinishPolicy.PermanentFinish": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
 		"dependencyState.taskNeeds": "only appended to, and replaced", "dependencyState.respawns": "only replaced", "dependencyState.unmet": "never changed, only replaced",
-		"mainCode":       "never changed, only replaced",
+		"cmdExitCode":       "never changed, only replaced",
 		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
-		"services": "made anew from order", "order": "only appended to, and replaced", "effects.out": "not state", "shortage.held": "only replaced", "Random": "not state",
+		"services": "made anew from order", "order": "only appended to, and replaced", "effects.actions": "not state", "shortage.held": "only replaced", "Random": "not state",
 	}
 	var walk func(path string, typ reflect.Type)
 	walk = func(path string, typ reflect.Type) {
@@ -228,7 +228,7 @@ func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 		{"Unit":{"Name":"roots","Policy":{"Finish":true},"Spec":{"Dir":"/proc/self/fd/9"}},"Stdio":false,"Files":[-1,-1,-1]},
 		{"Unit":{"Name":"piped"},"Stdio":false,"Files":[-1,1,-1]}]}`)), func(uint64) int { return 7 })
 	cmd, s, roots, piped := next.units["cmd"], next.units["s"], next.units["roots"], next.units["piped"]
-	if cmd.Files != [3]*os.File{os.Stdin, os.Stdout, os.Stderr} || !cmd.Stdio || next.machine.services["cmd"].id != 3 {
+	if cmd.Files != [3]*os.File{os.Stdin, os.Stdout, os.Stderr} || !cmd.Stdio || next.machine.services["cmd"].number != 3 {
 		t.Errorf("the CMD: %+v", cmd)
 	}
 	if s.Finish != "./finish" || roots.Finish != "" || s.LastSpec.Argv[0] != "old" || s.Stdio || s.Files != [3]*os.File{} {
@@ -242,11 +242,11 @@ func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 func TestARunOfAnOlderGenerationHasItsAge(t *testing.T) {
 	up := time.Now().Add(-time.Minute)
 	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), processSince: up}} {
-		s.policy, s.state, s.pid, s.id, s.want = &Policy{}, Up, 7, 1, WantUp
+		s.policy, s.state, s.pid, s.number, s.want = &Policy{}, Up, 7, 1, WantUp
 		next := NewLoop(Config{})
 		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: Unit{Name: "s"}}}}, func(uint64) int { return 7 })
 		next.machine.Step(up.Add(time.Minute), Exited{Name: "s", PID: 7, Code: 1})
-		if got := next.machine.services["s"].last.Uptime; got != time.Minute {
+		if got := next.machine.services["s"].lastExit.Uptime; got != time.Minute {
 			t.Errorf("it was up for %s, not for a minute", got)
 		}
 	}
@@ -261,7 +261,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 			m.Step(now, Spawned{name, 100 + len(m.order)})
 		}
 	}
-	run := func(name string) uint64 { return m.services[name].id }
+	run := func(name string) uint64 { return m.services[name].number }
 	next := succeed(t, m, func(r uint64) int {
 		switch r {
 		case run("spawned"):

@@ -53,8 +53,8 @@ type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // maximum number of services with Policy.Turns that may be starting at one time; 0 for no limit
-	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
+	Parallel      int                                // maximum number of services with Policy.LimitedStarts that may be starting at one time; 0 for no limit
+	ParallelExtra int                                // added to Parallel once a service with Policy.LimitedStarts has become ready
 	Children      <-chan os.Signal                   // delivers SIGCHLD; the channel's capacity is 1
 	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if that is impossible
 	Signals       <-chan os.Signal                   // signals to pass to OnSignal
@@ -70,23 +70,23 @@ type Config struct {
 // Loop owns the machine and all other mutable state of the supervisor. Run executes the loop in the calling goroutine. All
 // other methods may be called from any goroutine, unless they say otherwise.
 type Loop struct {
-	cfg           Config
-	machine       Machine
-	units         map[string]*unit
-	runs          map[uint64]string    // service names by run number, for runs that have a living process
-	notifiers     map[uint64]*notifier // pipes on which live runs may still report readiness, by run number
-	lingeringRuns []uint64             // lingering runs: their main process has ended, but descendants are alive
-	orphansEnded  map[uint64]int       // number of reaped orphans of each lingering run
-	requests      chan request
-	ended         chan struct{}
-	code          int
-	done          bool
-	orphans       atomic.Uint64
-	flood         flood
-	oomKills      uint64
-	undo          undo
-	resumed       []Event    // events that TakeOver and Resume have queued; Run handles them first
-	orderedBy     *client.By // the client whose order the next step carries out; nil for none
+	cfg            Config
+	machine        Machine
+	units          map[string]*unit
+	runs           map[uint64]string         // service names by run number, for runs that have a living process
+	readinessPipes map[uint64]*readinessPipe // pipes on which live runs may still report readiness, by run number
+	lingeringRuns  []uint64                  // lingering runs: their main process has ended, but descendants are alive
+	orphansEnded   map[uint64]int            // number of reaped orphans of each lingering run
+	requests       chan request
+	ended          chan struct{}
+	exitCode       int
+	shutdownDone   bool
+	orphans        atomic.Uint64
+	flood          flood
+	oomKills       uint64
+	undo           undo
+	resumed        []Event    // events that TakeOver and Resume have queued; Run handles them first
+	orderedBy      *client.By // the client whose order the next step carries out; nil for none
 	published
 }
 
@@ -124,14 +124,14 @@ func AuthorOf(ctx context.Context) *client.By {
 // NewLoop returns a loop that is not running yet.
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
-		cfg:          cfg,
-		machine:      Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, ParallelExtra: cfg.ParallelExtra},
-		units:        make(map[string]*unit),
-		runs:         make(map[uint64]string),
-		notifiers:    make(map[uint64]*notifier),
-		orphansEnded: make(map[uint64]int),
-		requests:     make(chan request, 64),
-		ended:        make(chan struct{}),
+		cfg:            cfg,
+		machine:        Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, ParallelExtra: cfg.ParallelExtra},
+		units:          make(map[string]*unit),
+		runs:           make(map[uint64]string),
+		readinessPipes: make(map[uint64]*readinessPipe),
+		orphansEnded:   make(map[uint64]int),
+		requests:       make(chan request, 64),
+		ended:          make(chan struct{}),
 	}
 	l.snapshot.Store(&Snapshot{})
 	if cfg.OOMKills != nil {
@@ -159,23 +159,23 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown
 // service, ErrStopping during a shutdown, or the error of ctx. It is ErrIsCMD or ErrReservedSignal for a command that the
 // service does not accept.
-func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
+func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
 // Sweep reaps all processes that have ended by now. It returns when the snapshot shows their exits, with the same errors as Do.
-func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
+func (l *Loop) Sweep(ctx context.Context) error { return l.sendRequest(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
-	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
+	return l.sendRequest(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: &u})
 }
 
 // RegisterSoon queues a Register and returns immediately. The returned function answer blocks until the result is known. The loop
 // adds services in the order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
-	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
+	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: &u})
 }
 
-func (l *Loop) ask(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
+func (l *Loop) sendRequest(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
 
 // enqueue queues a request for the loop. The returned function answer blocks until the loop has answered the request.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
@@ -207,9 +207,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 // HandleNotify passes the sd_notify message t from process pid to the machine, and returns the run to which the process belongs.
 // HandleNotify blocks until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service
 // t.Name, and ErrStopping if the loop has ended.
-func (l *Loop) HandleNotify(pid int, t Notified) (run uint64, err error) {
+func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 	var stranger error
-	err = l.ask(context.Background(), request{call: func() {
+	err = l.sendRequest(context.Background(), request{call: func() {
 		if t.Run = l.cfg.Procs.RunOf(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
 			stranger = ErrForeignProcess
 			return
@@ -238,7 +238,7 @@ const inputsPerSnapshot = 64
 func (l *Loop) Run() (code int) {
 	defer close(l.ended)
 	defer func() {
-		for _, n := range l.notifiers {
+		for _, n := range l.readinessPipes {
 			n.close()
 		}
 	}()
@@ -261,7 +261,7 @@ func (l *Loop) Run() (code int) {
 	l.reap() // processes may have ended before this process listened for SIGCHLD
 	var answers []request
 	for {
-		for i := 0; i < inputsPerSnapshot && !l.done; i++ {
+		for i := 0; i < inputsPerSnapshot && !l.shutdownDone; i++ {
 			select {
 			case r := <-l.requests:
 				answers = l.handleRequest(r, answers)
@@ -270,17 +270,17 @@ func (l *Loop) Run() (code int) {
 				l.reap()
 				continue
 			case s := <-l.cfg.Signals:
-				l.signal(s)
+				l.handleSignal(s)
 				continue
 			default:
 			}
 			break
 		}
-		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
+		if at, ok := l.machine.Deadline(); ok && !l.shutdownDone && !time.Now().Before(at) {
 			l.step(Tick{})
 			l.reap() // a process that is traced (ptrace) may end without a SIGCHLD
 		}
-		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
+		if l.flood.on && !l.shutdownDone && !time.Now().Before(l.flood.next) {
 			l.reap()
 		}
 		l.publish()
@@ -288,8 +288,8 @@ func (l *Loop) Run() (code int) {
 			r.reply <- nil
 		}
 		answers = answers[:0]
-		if l.done {
-			return l.code
+		if l.shutdownDone {
+			return l.exitCode
 		}
 		var alarm <-chan time.Time
 		if at, ok := l.nextDeadline(); ok {
@@ -304,7 +304,7 @@ func (l *Loop) Run() (code int) {
 		case <-l.cfg.Children:
 			l.reap()
 		case s := <-l.cfg.Signals:
-			l.signal(s)
+			l.handleSignal(s)
 		case <-alarm: // the next iteration handles the deadline
 		}
 	}
@@ -326,7 +326,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 		r.call()
 		return append(answers, r)
 	}
-	err := l.admit(r)
+	err := l.checkRequest(r)
 	switch {
 	case err == nil:
 		if r.unit != nil {
@@ -351,17 +351,17 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 	return answers
 }
 
-func (l *Loop) admit(r request) error {
+func (l *Loop) checkRequest(r request) error {
 	switch r.event.(type) {
 	case Start, Stop, Restart, Once, StayDown, Pause, Continue, SignalMain, Remove, InputsChanged:
 		u := l.units[r.event.target()]
 		if u == nil {
 			return ErrUnknown
 		}
-		if u.Policy.Once {
+		if u.Policy.IsCMD {
 			return ErrIsCMD
 		}
-		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.LastSignal {
+		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.DrainSignal {
 			return ErrReservedSignal
 		}
 	case Add:
@@ -377,7 +377,7 @@ func (l *Loop) admit(r request) error {
 	return nil
 }
 
-func (l *Loop) signal(s os.Signal) {
+func (l *Loop) handleSignal(s os.Signal) {
 	if e := l.cfg.OnSignal(s); e != nil {
 		l.step(e)
 	}
@@ -423,13 +423,13 @@ func (l *Loop) step(e Event) {
 				_ = u.Files[1].Close() // an error changes nothing: the loop never writes here, and the owner may have closed the file
 			}
 		case End:
-			l.done, l.code = true, a.Code
+			l.shutdownDone, l.exitCode = true, a.Code
 		}
 	}
 	for _, e := range follow {
 		l.step(e)
 	}
-	if l.machine.phase == sweeping && !l.done {
+	if l.machine.phase == sweeping && !l.shutdownDone {
 		l.reap()
 	}
 }

@@ -268,7 +268,7 @@ func TestLoopRefusesWhatMakesNoSense(t *testing.T) {
 		if err := b.Do(t.Context(), Start{"nobody"}); !errors.Is(err, ErrUnknown) {
 			t.Errorf("error %v", err)
 		}
-		u := Unit{Name: "cmd", Kind: KindCmd, Policy: Policy{Once: true, StopSignal: sigTerm, Grace: time.Second}}
+		u := Unit{Name: "cmd", Kind: KindCmd, Policy: Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Second}}
 		if err := b.Register(t.Context(), u, WantUp); err != nil {
 			t.Fatal(err)
 		}

@@ -132,7 +132,7 @@ const (
 	firstKillInterval = 10 * time.Millisecond
 	firstKillCount    = 25
 	maxKillInterval   = time.Second
-	// drainTime is how long a service with Policy.Drains (a logger) may read its input after all other services have ended.
+	// drainTime is how long a service with Policy.DrainsInput (a logger) may read its input after all other services have ended.
 	drainTime = time.Second
 	// maxQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
 	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
@@ -181,7 +181,7 @@ type Machine struct {
 	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
-	// Parallel is the maximum number of services with Policy.Turns that may be starting at the same time; 0 means no limit.
+	// Parallel is the maximum number of services with Policy.LimitedStarts that may be starting at the same time; 0 means no limit.
 	Parallel int `reexec:"-"`
 	// ParallelExtra is added to Parallel once one of these services has become ready. A starting service often waits, so a
 	// few more starts keep the processor busy.
@@ -191,47 +191,47 @@ type Machine struct {
 	order             []*service          `reexec:"-"` // all services, in the order of registration
 	dependentServices int                 `reexec:"-"` // number of services that depend on other services
 	turns
-	runs     uint64
-	phase    phase
-	code     int
-	shortage shortage `reexec:"short"`
-	mainCode *int
-	killAt   time.Time // in phase stopping: when living services are killed; in phase sweeping: when all other processes are killed
-	hardEnd  time.Time // the shutdown ends at this time, even if processes are alive
-	killed   bool      // phase sweeping: SIGKILL has been sent
-	effects  effects   `reexec:"-"`
+	runs        uint64
+	phase       phase
+	exitCode    int       `reexec:"code"`
+	shortage    shortage  `reexec:"short"`
+	cmdExitCode *int      `reexec:"mainCode"`
+	killAt      time.Time // in phase stopping: when living services are killed; in phase sweeping: when all other processes are killed
+	hardEnd     time.Time // the shutdown ends at this time, even if processes are alive
+	killSent    bool      `reexec:"killed"` // phase sweeping: SIGKILL has been sent
+	effects     effects   `reexec:"-"`
 }
 
 // effects holds the results of one call of Step.
 type effects struct {
 	servicesChanged bool // a service has changed, so startReleased must check the waiting services again
-	out             []Action
+	actions         []Action
 }
 
 // Step handles one event and returns the actions that it causes, in order. The time now must never go backwards. The next call of
 // Step reuses the returned slice. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
-	m.effects.out = m.effects.out[:0]
+	m.effects.actions = m.effects.actions[:0]
 	if m.phase == finished {
 		return nil
 	}
 	switch e := e.(type) {
 	case Add:
-		m.add(now, e)
+		m.handleAdd(now, e)
 	case NeedMet:
 		// The most recently used services get the first chance to start.
 		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
-			m.needMet(now, s, e.Need)
+			m.handleNeedMet(now, s, e.Need)
 		}
 	case HoldStarts:
-		m.holdStarts(now, e.Reason)
+		m.handleHoldStarts(now, e.Reason)
 	case Evict:
 		for _, name := range e.Names {
 			m.evict(now, m.services[name], e)
 		}
 	case Shutdown:
-		m.shutdown(now, e)
+		m.handleShutdown(now, e)
 	case Remark:
 		m.emit(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case Swept:
@@ -239,19 +239,19 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 			m.concludeShutdown(now, "everything has ended")
 		}
 	case Tick:
-		m.tick(now)
+		m.handleTick(now)
 	default:
 		if s := m.services[e.target()]; s != nil {
-			m.step(now, s, e)
+			m.handleServiceEvent(now, s, e)
 		}
 	}
 	m.startReleased(now)
 	m.startQueued(now)
 	m.advanceShutdown(now)
-	return m.effects.out
+	return m.effects.actions
 }
 
-func (m *Machine) step(now time.Time, s *service, e Event) {
+func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 	switch e := e.(type) {
 	case Remove:
 		s.removing = true
@@ -276,57 +276,57 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case SignalMain:
 		m.sendOperatorSignal(s, e.Signal, e.Group)
 	case Spawned:
-		m.spawned(now, s, e)
+		m.handleSpawned(now, s, e)
 	case SpawnFailed:
-		m.spawnFailed(now, s, e)
+		m.handleSpawnFailed(now, s, e)
 	case Exited:
-		m.exited(now, s, e)
+		m.handleExited(now, s, e)
 	case StopCommandEnded:
-		m.stopCommandEnded(now, s, e)
+		m.handleStopCommandEnded(now, s, e)
 	case Gone:
-		m.runGone(now, s, e)
+		m.handleGone(now, s, e)
 	case DescendantsEnded:
 		if s.liveRun() == e.Run {
-			s.killProgress.growing = s.killProgress.kills >= firstKillCount && e.Count > s.killProgress.deaths
+			s.killProgress.treeGrows = s.killProgress.kills >= firstKillCount && e.Count > s.killProgress.deaths
 			s.killProgress.deaths = e.Count
 		}
 	case CorrectCause:
 		m.correctCause(now, s, e)
 	case LastLines:
-		if s.last != nil && s.last.Run == e.Run {
-			last := *s.last
+		if s.lastExit != nil && s.lastExit.Run == e.Run {
+			last := *s.lastExit
 			last.Tail = append([]string{}, e.Lines...)
-			s.last = &last
-			m.changed(s)
+			s.lastExit = &last
+			m.markChanged(s)
 			m.parkRefused(now, s)
-			if s.looping && !s.loopTold {
-				s.loopTold = true
-				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Explanation()}})
+			if s.looping && !s.loopReported {
+				s.loopReported = true
+				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.lastExit.Explanation()}})
 			}
 		}
 	case Ready:
-		if s.state == Up && s.id == e.Run {
-			s.own = readinessReport{e.Ready, e.Text}
+		if s.state == Up && s.number == e.Run {
+			s.ownReport = readinessReport{e.Ready, e.Text}
 			m.updateReadiness(now, s)
 		}
-	case Checked:
-		if s.state == Up && s.id == e.Run {
-			s.probed = readinessReport{e.Ready, e.Text}
+	case ChecksReported:
+		if s.state == Up && s.number == e.Run {
+			s.checkReport = readinessReport{e.Ready, e.Text}
 			m.updateReadiness(now, s)
 		}
 	case Hold:
-		m.hold(now, s, e)
+		m.handleHold(now, s, e)
 	case Unhealthy:
-		m.unhealthy(now, s, e)
-	case Notified:
+		m.handleUnhealthy(now, s, e)
+	case NotifyMessage:
 		m.handleNotified(now, s, e)
 	case InputsChanged:
 		if s.state == Parked {
-			m.inputsChanged(now, s)
+			m.handleInputsChanged(now, s)
 		}
 	case Forward:
 		if s.isRunning() {
-			m.emit(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
+			m.emit(Signal{s.name, s.number, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
 		}
 	case Add, NeedMet, HoldStarts, Evict, Remark, Shutdown, Swept, Tick:
 	}
@@ -335,9 +335,9 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 // Stopping reports whether a container shutdown has begun.
 func (m *Machine) Stopping() bool { return m.phase != running }
 
-func (m *Machine) emit(a Action) { m.effects.out = append(m.effects.out, a) }
+func (m *Machine) emit(a Action) { m.effects.actions = append(m.effects.actions, a) }
 
-func (m *Machine) changed(s *service) {
+func (m *Machine) markChanged(s *service) {
 	m.effects.servicesChanged = true
 	m.emit(Changed{s.name})
 }
@@ -360,20 +360,20 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 		s.readinessText = ""
 	}
 	m.emit(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
-	m.changed(s)
+	m.markChanged(s)
 	if to == Down && m.phase != running {
 		m.emit(CloseOutput{s.name})
 	}
 }
 
-func (m *Machine) add(now time.Time, e Add) {
+func (m *Machine) handleAdd(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.dependentServices += e.Policy.dependsOnOthers() - s.policy.dependsOnOthers()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.checked || !e.Checked { // the set of checks may have changed, so earlier results don't count
-			s.probed = readinessReport{}
+		if !s.hasChecks || !e.HasReadinessChecks { // the set of checks may have changed, so earlier results don't count
+			s.checkReport = readinessReport{}
 		}
-		s.policy, s.checked = &e.Policy, e.Checked
+		s.policy, s.hasChecks = &e.Policy, e.HasReadinessChecks
 		switch {
 		case s.state == Up:
 			m.updateReadiness(now, s)
@@ -386,28 +386,28 @@ func (m *Machine) add(now time.Time, e Add) {
 				m.start(now, s)
 			}
 		}
-		m.changed(s)
+		m.markChanged(s)
 		return
 	}
 	if m.services == nil {
 		m.services = make(map[string]*service)
 	}
 	s := &service{
-		name: e.Name, policy: &e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.Checked, now},
+		name: e.Name, policy: &e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.HasReadinessChecks, now},
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
 	m.dependentServices += s.policy.dependsOnOthers()
 	m.order = append(m.order, s)
 	m.emit(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
-	m.changed(s)
+	m.markChanged(s)
 	if e.Want == WantUp && m.phase == running {
 		s.want = WantUp
 		m.startOrWait(now, s, "wanted up at registration")
 	}
 }
 
-func (m *Machine) needMet(now time.Time, s *service, need string) {
+func (m *Machine) handleNeedMet(now time.Time, s *service, need string) {
 	if !slices.Contains(s.needs, need) {
 		return
 	}
@@ -437,14 +437,14 @@ func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 // startRun begins the next run of a service.
 func (m *Machine) startRun(now time.Time, s *service, reason string) {
 	m.runs++
-	s.run = run{id: m.runs}
+	s.run = run{number: m.runs}
 	if s.respawn {
 		s.respawn = false
 		s.restarts++
-		if s.last != nil {
-			s.restartCauses = s.restartCauses.with(s.last.Cause, 1)
+		if s.lastExit != nil {
+			s.restartCauses = s.restartCauses.with(s.lastExit.Cause, 1)
 		}
 	}
 	m.setState(now, s, Starting, time.Time{}, reason)
-	m.emit(Spawn{s.name, s.id})
+	m.emit(Spawn{s.name, s.number})
 }

@@ -27,7 +27,7 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	again()
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}})
 	r.exit(1)
-	r.do(CorrectCause{Name: "s", Run: r.s().id, Cause: CauseConfig})
+	r.do(CorrectCause{Name: "s", Run: r.s().number, Cause: CauseConfig})
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}})
 	again()
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}})
@@ -47,7 +47,7 @@ func TestARefusalParksWithItsReason(t *testing.T) {
 	r.do(Add{Name: "s", Policy: refusing, Want: WantUp})
 	r.spawned()
 	r.exit(1)
-	r.do(LastLines{"s", r.s().id, []string{"Traceback", "it crashed"}})
+	r.do(LastLines{"s", r.s().number, []string{"Traceback", "it crashed"}})
 	if r.s().state == Parked {
 		t.Error("an ordinary crash is parked")
 	}
@@ -55,7 +55,7 @@ func TestARefusalParksWithItsReason(t *testing.T) {
 	r.spawned()
 	r.exit(1)
 	const why = "Refusing to bind dashboard to 0.0.0.0"
-	r.do(LastLines{"s", r.s().id, []string{"starting", "  " + why, "set a password"}})
+	r.do(LastLines{"s", r.s().number, []string{"starting", "  " + why, "set a password"}})
 	if r.s().state != Parked || r.s().reason != why {
 		t.Errorf("%s, %q", r.s().state, r.s().reason)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// This part computes the readiness of services with checks, and stops a service whose checks fail.
+// This file computes the readiness of services with checks, and stops a service whose checks fail.
 
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
@@ -14,10 +14,10 @@ const ReasonUnhealthy = "unhealthy"
 // checks holds the two readiness reports about a run: the one from the run itself and the one from its checks. If hinit ended the
 // run because of a failed check, failedAnswer holds the answer of that check.
 type checks struct {
-	own          readinessReport // report of the run itself
-	probed       readinessReport // report of its ready and start-up checks
+	ownReport    readinessReport `reexec:"own"`    // report of the run itself
+	checkReport  readinessReport `reexec:"probed"` // report of its ready and start-up checks
 	failedAnswer string          `reexec:"answer"` // last answer of the failed check for which hinit ended the run
-	park         bool            // park the service after this run
+	parkAfterRun bool            `reexec:"park"`   // park the service after this run
 }
 
 // readinessReport says whether a run is ready, according to the run itself or to its checks.
@@ -29,8 +29,8 @@ type readinessReport struct {
 // updateReadiness computes whether a running service is ready. The run itself must be ready. If the service has readiness
 // checks, they must also have passed.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
-	ready := s.own.ready && (!s.checked || s.probed.ready)
-	said := strings.Join(slices.DeleteFunc([]string{s.own.text, s.probed.text}, func(t string) bool { return t == "" }), "; ")
+	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)
+	said := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
 	if s.ready == ready && s.readinessText == said {
 		return
 	}
@@ -38,25 +38,25 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 		s.ready, s.readySince = ready, time.Time{}
 		if ready {
 			s.readySince = now
-			if s.policy.Turns {
+			if s.policy.LimitedStarts {
 				m.timedOutTurns, m.anyReady = 0, true
 			}
 		}
 	}
 	s.readinessText = said
-	m.changed(s)
+	m.markChanged(s)
 }
 
-// unhealthy stops a run whose check has failed for too long. Depending on the event, the service is then restarted or parked.
-func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
-	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
+// handleUnhealthy stops a run whose check has failed for too long. Depending on the event, the service is then restarted or parked.
+func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
+	if s.state != Up || s.number != e.Run || s.policy.IsCMD || m.phase != running {
 		return
 	}
-	s.requestedCause, s.failedAnswer, s.park = CauseHealth, e.Answer, e.Park
+	s.requestedCause, s.failedAnswer, s.parkAfterRun = CauseHealth, e.Answer, e.Park
 	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }
 
-// This part handles the sd_notify(3) messages from the processes of a service.
+// The rest of this file handles the sd_notify(3) messages from the processes of a service.
 
 // maxExtensionFactor limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC. The limit is this many grace
 // periods.
@@ -67,19 +67,19 @@ const reasonEnding = "it says that it is stopping"
 
 // handleNotified handles a message from the current run of a service. It ignores messages from other runs, and messages
 // that arrive after the end of the main process.
-func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
-	if s.id != e.Run || !s.isRunning() {
+func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
+	if s.number != e.Run || !s.isRunning() {
 		return
 	}
 	if e.HasStatus && s.status != e.Status {
 		s.status = e.Status
-		m.changed(s)
+		m.markChanged(s)
 	}
 	if e.Ready && s.state == Up {
-		s.own.ready = true
+		s.ownReport.ready = true
 		m.updateReadiness(now, s)
 	}
-	if e.Stopping && s.state == Up && m.phase == running && !s.policy.Once {
+	if e.Stopping && s.state == Up && m.phase == running && !s.policy.IsCMD {
 		// The service ends by itself: hinit sends no signal, and the exit decides what follows.
 		s.paused = false
 		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)

@@ -10,13 +10,13 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 78} {
 		r := newRig(t)
 		r.enter(Up)
-		r.do(Unhealthy{Name: "s", Run: r.s().id + 1, Answer: "of another run"})
+		r.do(Unhealthy{Name: "s", Run: r.s().number + 1, Answer: "of another run"})
 		r.want(Up)
-		r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "connection refused"})
+		r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "connection refused"})
 		r.want(Stopping)
 		r.exit(code)
 		r.want(Backoff)
-		if x := r.s().last; x.Cause != CauseHealth || x.Error != "connection refused" || r.s().failures != 1 || !strings.Contains(r.s().reason, "unhealthy: connection refused") {
+		if x := r.s().lastExit; x.Cause != CauseHealth || x.Error != "connection refused" || r.s().failures != 1 || !strings.Contains(r.s().reason, "unhealthy: connection refused") {
 			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.s().failures, r.s().reason)
 		}
 		r.do(Start{"s"})
@@ -31,7 +31,7 @@ func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
 	r.now = r.now.Add(policy.ResetAfter)
-	r.do(Unhealthy{Name: "s", Run: r.s().id})
+	r.do(Unhealthy{Name: "s", Run: r.s().number})
 	r.exit(0)
 	r.want(Starting)
 }
@@ -40,7 +40,7 @@ func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 func TestAFailedCheckCanPark(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
-	r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "x", Park: true})
+	r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "x", Park: true})
 	r.exit(0)
 	r.want(Parked)
 	r.do(Start{"s"})
@@ -48,7 +48,7 @@ func TestAFailedCheckCanPark(t *testing.T) {
 
 	r = newRig(t)
 	r.enter(Up)
-	r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "x"})
+	r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "x"})
 	r.do(Stop{"s"})
 	r.exit(0)
 	r.want(Down)
@@ -59,8 +59,8 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 	for _, announces := range []bool{false, true} {
 		r := newRig(t)
 		own := policy
-		own.Announces = announces
-		r.do(Add{Name: "s", Policy: own, Checked: true})
+		own.ReportsReadiness = announces
+		r.do(Add{Name: "s", Policy: own, HasReadinessChecks: true})
 		r.do(Start{"s"})
 		r.do(Spawned{"s", 7})
 		expect := func(when string, ready bool, said string) {
@@ -70,15 +70,15 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 			}
 		}
 		expect("at first", false, "")
-		r.do(Checked{Name: "s", Run: r.s().id, Text: "no port"})
+		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after a bad answer", false, "no port")
-		r.do(Checked{Name: "s", Run: r.s().id + 1, Ready: true})
+		r.do(ChecksReported{Name: "s", Run: r.s().number + 1, Ready: true})
 		expect("after one for another run", false, "no port")
-		r.do(Checked{Name: "s", Run: r.s().id, Ready: true})
+		r.do(ChecksReported{Name: "s", Run: r.s().number, Ready: true})
 		expect("after a good answer", !announces, "")
-		r.do(Ready{"s", r.s().id, true, "one platform fails"})
+		r.do(Ready{"s", r.s().number, true, "one platform fails"})
 		expect("when it says so too", true, "one platform fails")
-		r.do(Checked{Name: "s", Run: r.s().id, Text: "no port"})
+		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after another bad answer", false, "one platform fails; no port")
 		r.do(Add{Name: "s", Policy: own})
 		expect("without the checks", true, "one platform fails")
@@ -87,9 +87,9 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 
 func TestAnUnhealthyCmdIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "c", Policy: Policy{Once: true}, Want: WantUp})
+	r.do(Add{Name: "c", Policy: Policy{IsCMD: true}, Want: WantUp})
 	r.do(Spawned{"c", 9})
-	r.do(Unhealthy{Name: "c", Run: r.m.services["c"].id})
+	r.do(Unhealthy{Name: "c", Run: r.m.services["c"].number})
 	if got := r.m.services["c"].state; got != Up {
 		t.Errorf("it is %s", got)
 	}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// This part handles commands to a service, from operators or from hinit itself, and sends the signals that these commands cause.
+// This file handles commands to a service, from operators or from hinit itself, and sends the signals that these
+// commands cause.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
@@ -23,13 +24,13 @@ func (m *Machine) start(now time.Time, s *service) {
 		m.startOrWait(now, s, "operator asked to start")
 	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
 		s.restartAfterRun = true
-		m.changed(s)
+		m.markChanged(s)
 	case Up: // the service runs already, but its earlier failures are forgotten
 		s.forgetFailures()
 		s.deadline = time.Time{}
-		m.changed(s)
+		m.markChanged(s)
 	case Waiting, Starting:
-		m.changed(s)
+		m.markChanged(s)
 		if held && s.state == Waiting && len(s.needs) == 0 {
 			m.startOrWait(now, s, "operator asked to start")
 		}
@@ -74,7 +75,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	case Waiting, Backoff, Parked, Failed:
 		m.setState(now, s, Down, time.Time{}, reason)
 	case Down, Starting, Up, Stopping, Killing, Finishing:
-		m.changed(s)
+		m.markChanged(s)
 	}
 }
 
@@ -88,22 +89,22 @@ func (m *Machine) startOnce(now time.Time, s *service) {
 	case Down, Waiting, Backoff, Parked, Failed:
 		s.forgetFailures()
 		s.once = true
-		m.changed(s)
+		m.markChanged(s)
 		m.startOrWait(now, s, "operator asked for one run")
 	case Starting, Up, Stopping, Killing, Finishing:
-		m.changed(s)
+		m.markChanged(s)
 	}
 }
 
 // evict kills the processes of a service without a grace period, and forgets the service after they have ended.
 func (m *Machine) evict(now time.Time, s *service, e Evict) {
-	if s == nil || s.policy.Once {
+	if s == nil || s.policy.IsCMD {
 		return
 	}
 	s.removing = true
 	m.setWantDown(now, s, e.Reason)
 	if m.phase == running && s.hasProcess() {
-		s.command.end = now
+		s.stopCommand.end = now
 		if s.requestedCause == "" {
 			s.requestedCause = e.Cause
 		}
@@ -123,7 +124,7 @@ func (m *Machine) setPaused(s *service, group, paused bool) {
 	m.sendSignal(s, signal, group)
 	if s.paused != paused {
 		s.paused = paused
-		m.changed(s)
+		m.markChanged(s)
 	}
 }
 
@@ -144,7 +145,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	if group {
 		scope = ScopeGroup
 	}
-	m.emit(Signal{s.name, s.id, signal, scope, false})
+	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 
 // noteCause records an operator or the shutdown as the cause why hinit ends a run. A cause that is already recorded is kept.
@@ -170,36 +171,36 @@ func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
-		m.emit(Signal{s.name, s.id, sigCont, ScopeMain, false})
-		if s.command.run == 0 {
+		m.emit(Signal{s.name, s.number, sigCont, ScopeMain, false})
+		if s.stopCommand.run == 0 {
 			m.runs++
-			s.command.run, s.command.end = m.runs, m.deadlineIn(now, s, s.policy.Grace, false)
-			m.emit(SpawnStop{s.name, s.command.run})
+			s.stopCommand.run, s.stopCommand.end = m.runs, m.deadlineIn(now, s, s.policy.Grace, false)
+			m.emit(SpawnStop{s.name, s.stopCommand.run})
 		}
 		return
 	}
-	m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+	m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
 }
 
-// stopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal.
+// handleStopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal.
 // Processes that the stop command has left behind are killed.
-func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
-	if s.command.run == 0 || s.command.run != e.Run {
+func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
+	if s.stopCommand.run == 0 || s.stopCommand.run != e.Run {
 		return
 	}
 	if e.Fault != "" {
 		m.emit(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
 	}
 	if s.state == Stopping && s.isRunning() {
-		m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+		m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
 	}
 	only := s.onlyStopCommandLives()
-	s.command.end = now
+	s.stopCommand.end = now
 	switch {
 	case !e.Leftover:
-		s.command.run = 0
+		s.stopCommand.run = 0
 	case !only:
-		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 	if only {
 		m.leftoversGone(now, s)
@@ -210,7 +211,7 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 // stop command and its descendants may run until the grace period of the stop is over. Then the machine kills them.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
-	if end := m.withinBudget(s, s.command.end); now.Before(end) {
+	if end := m.withinBudget(s, s.stopCommand.end); now.Before(end) {
 		m.setState(now, s, Stopping, end, "it is gone, its stop command still runs")
 		return
 	}
@@ -234,7 +235,7 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 		return deadline
 	}
 	last := m.killAt
-	if s.policy.Drains {
+	if s.policy.DrainsInput {
 		last = last.Add(max(m.hardEnd.Sub(last), 0) / 2)
 	}
 	if deadline.IsZero() || last.Before(deadline) {
@@ -253,7 +254,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 			m.noteCause(s)
 		}
 	}
-	if s.killProgress.growing {
+	if s.killProgress.treeGrows {
 		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
 	again := min(firstKillInterval<<min(max(0, s.killProgress.kills-firstKillCount+1), 10), maxKillInterval)
@@ -268,7 +269,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})
-	if s.command.run != 0 && s.pid != 0 { // the main process is being killed, so its stop command gets no more time
-		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+	if s.stopCommand.run != 0 && s.pid != 0 { // the main process is being killed, so its stop command gets no more time
+		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 }

@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// This part makes the transitions that happen when a time has been reached.
+// This file makes the transitions that happen when a deadline has been reached.
 
 // Deadline returns the time at which Step needs a Tick event. The result is false if no deadline is pending.
 func (m *Machine) Deadline() (time.Time, bool) {
@@ -33,7 +33,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	return first, !first.IsZero()
 }
 
-func (m *Machine) tick(now time.Time) {
+func (m *Machine) handleTick(now time.Time) {
 	for _, s := range m.order {
 		if s.deadline.IsZero() || now.Before(s.deadline) {
 			continue
@@ -55,7 +55,7 @@ func (m *Machine) tick(now time.Time) {
 			}
 			s.forgetFailures() // the run was long enough to clear earlier failures
 			s.deadline = time.Time{}
-			m.changed(s)
+			m.markChanged(s)
 		case Down, Waiting, Starting, Parked, Failed:
 			s.deadline = time.Time{}
 		}

@@ -16,9 +16,9 @@ type (
 		Policy Policy
 		Want   Want
 		Needs  []string // names of conditions; the service does not start before a NeedMet event has reported each of them
-		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event. If
-		// Policy.Announces is also set, the service must also have sent a Ready event.
-		Checked bool
+		// HasReadinessChecks is true if the service has readiness checks. The service is then ready only after a ChecksReported event. If
+		// Policy.ReportsReadiness is also set, the service must also have sent a Ready event.
+		HasReadinessChecks bool
 	}
 	// NeedMet reports that a condition is met. It concerns all services that list the condition in Add.Needs.
 	NeedMet struct{ Need string }
@@ -89,7 +89,7 @@ type (
 		Signal       int    // signal that ended the process; 0 if the process exited by itself
 		OOM          bool   // the kernel's out-of-memory killer killed the process
 		Leftover     bool   // descendants of the process are alive
-		MaybeMembers string // PIDs of living processes that may belong to the run, but hide this; "" for none
+		MaybeMembers string // PIDs of living orphans whose run is unknown and may be this one; "" for none
 		CPU          time.Duration
 		MaxRSS       int64
 	}
@@ -132,9 +132,9 @@ type (
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// Checked carries the result of the ready and start-up checks of a running service. The service is ready only if both
+	// ChecksReported carries the result of the ready and start-up checks of a running service. The service is ready only if both
 	// the checks and its own Ready event say so.
-	Checked struct {
+	ChecksReported struct {
 		Name  string
 		Run   uint64
 		Ready bool
@@ -157,8 +157,8 @@ type (
 	}
 	// HoldStarts makes all services with Policy.Sheddable wait before they start. An empty Reason releases them.
 	HoldStarts struct{ Reason string }
-	// Notified is an sd_notify message from a process of a running service, see [Loop.HandleNotify].
-	Notified struct {
+	// NotifyMessage is an sd_notify message from a process of a running service, see [Loop.HandleNotify].
+	NotifyMessage struct {
 		Name            string
 		Run             uint64
 		Ready, Stopping bool
@@ -206,9 +206,9 @@ func (e DescendantsEnded) target() string { return e.Name }
 func (e CorrectCause) target() string     { return e.Name }
 func (e LastLines) target() string        { return e.Name }
 func (e Ready) target() string            { return e.Name }
-func (e Checked) target() string          { return e.Name }
+func (e ChecksReported) target() string   { return e.Name }
 func (e Unhealthy) target() string        { return e.Name }
-func (e Notified) target() string         { return e.Name }
+func (e NotifyMessage) target() string    { return e.Name }
 func (e InputsChanged) target() string    { return e.Name }
 func (e Forward) target() string          { return e.Name }
 

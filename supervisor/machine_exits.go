@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// This part handles the starts and exits of the processes of a service, and the transitions that follow from them.
+// This file handles the starts and exits of the processes of a service, and the transitions that follow from them.
 
-func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
+func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
 		s.pid = e.PID
 		return
@@ -26,7 +26,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 		forget = now.Add(s.policy.ResetAfter)
 	}
 	m.setState(now, s, Up, forget, "started")
-	s.own.ready = !s.policy.Announces
+	s.ownReport.ready = !s.policy.ReportsReadiness
 	m.updateReadiness(now, s)
 	if !wanted || m.phase != running {
 		m.requestEnd(now, s, "stopped while starting")
@@ -36,28 +36,28 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	}
 }
 
-func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
+func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state == Finishing && s.pid == 0 {
 		if e.Code != 127 { // 127: the service has no finish command
 			m.emit(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
 		m.finishVerdict(now, s, -1)
-		m.settle(now, s)
+		m.enterNextState(now, s)
 		return
 	}
 	if s.state != Starting {
 		return
 	}
-	s.once, s.done, e.Error = false, false, Shorten(e.Error)
-	m.recordExit(now, s, &Exit{Run: s.id, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
+	s.once, s.succeeded, e.Error = false, false, Shorten(e.Error)
+	m.recordExit(now, s, &Exit{Run: s.number, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
-	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
-		m.mainCode = &e.Code
+	case s.policy.IsCMD && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
+		m.cmdExitCode = &e.Code
 		m.setState(now, s, Failed, time.Time{}, e.Error)
 	case s.want == WantDown, s.policy.SingleRun:
 		s.want = WantDown
 		m.setState(now, s, Down, time.Time{}, e.Error)
-	case s.policy.SpawnRetry > 0 && (s.policy.Once || !e.Passing):
+	case s.policy.SpawnRetry > 0 && (s.policy.IsCMD || !e.Passing):
 		s.respawn = true
 		m.setState(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
 	case e.Permanent, s.policy.RestartPolicy == RestartNever, s.policy.RestartPolicy == RestartOnSuccess:
@@ -69,7 +69,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	m.dropIfDown(now, s)
 }
 
-func (m *Machine) exited(now time.Time, s *service, e Exited) {
+func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	if s.pid == 0 || s.pid != e.PID {
 		return
 	}
@@ -80,13 +80,13 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		return
 	}
 	exit := &Exit{
-		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.processSince),
+		Run: s.number, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.processSince),
 		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.failedAnswer,
 	}
 	if s.policy.SingleRun {
 		s.want = WantDown
 	}
-	s.done = s.requestedCause == "" && s.policy.success(e.Code) && e.Signal == 0
+	s.succeeded = s.requestedCause == "" && s.policy.success(e.Code) && e.Signal == 0
 	s.next = s.limitRestarts(now, m.afterExit(now, s, exit))
 	s.pid, s.paused, s.processSince, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
@@ -95,37 +95,37 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		s.next.reason += "; " + hides
 		m.emit(Note{Record{At: now, Service: s.name, Reason: hides}})
 	}
-	if s.policy.Once {
+	if s.policy.IsCMD {
 		code := e.Code
 		if e.Signal != 0 {
 			code = 128 + e.Signal
 		}
 		if exit.Cause == CauseShutdown && e.Signal == s.policy.StopSignal {
-			code = m.code // the CMD ended by its stop signal, so the code of the shutdown applies
+			code = m.exitCode // the CMD ended by its stop signal, so the code of the shutdown applies
 		}
-		m.mainCode = &code
+		m.cmdExitCode = &code
 	}
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants that a dead process has left behind. The parameter of names the dead process in the reason
-// text: the main process or the finish command. If leftover is false, no descendants are left, and the next transition follows
-// immediately.
-func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
+// endLeftovers ends the descendants that a dead process has left behind. The parameter dead names that process in the
+// reason text: the main process or the finish command. If leftover is false, no descendants are left, and the next
+// transition follows immediately.
+func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
 		m.leftoversGone(now, s)
 		return
 	}
 	if s.state == Killing {
-		m.kill(now, s, of+" is gone, what it left behind is killed")
+		m.kill(now, s, dead+" is gone, what it left behind is killed")
 		return
 	}
 	deadline := m.withinBudget(s, now.Add(leftoverGrace))
 	if s.state == Stopping && !s.deadline.IsZero() && s.deadline.Before(deadline) {
 		deadline = s.deadline
 	}
-	m.setState(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
+	m.setState(now, s, Stopping, deadline, dead+" is gone, ending what it left behind")
 	m.emit(Signal{s.name, s.liveRun(), sigTerm, ScopeTree, false})
 }
 
@@ -133,40 +133,40 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 // alive, leftoversGone waits for the end of this command. Then it starts the finish command, or settles the service if the finish
 // command has already run.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
-	if s.command.run != 0 {
+	if s.stopCommand.run != 0 {
 		m.awaitStopCommand(now, s)
 		return
 	}
-	if !s.policy.Finish || s.finish != 0 || m.phase != running && !now.Before(m.killAt) {
-		m.settle(now, s)
+	if !s.policy.Finish || s.finishRun != 0 || m.phase != running && !now.Before(m.killAt) {
+		m.enterNextState(now, s)
 		return
 	}
 	m.runs++
-	s.finish, s.killProgress.kills = m.runs, 0
-	m.setState(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
-	m.emit(SpawnFinish{s.name, s.finish, *s.last})
+	s.finishRun, s.killProgress.kills = m.runs, 0
+	m.setState(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describeExit(s.lastExit))
+	m.emit(SpawnFinish{s.name, s.finishRun, *s.lastExit})
 }
 
 // finishVerdict handles the exit code of a finish command. The restart delay begins at the time now. The exit code may say that
 // the service must not start again. A start that was requested after the exit of the main process overrides the code.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
-	s.next.from = now
+	s.next.delayStart = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
-		s.want, s.permanent = WantDown, true
+		s.want, s.staysDown = WantDown, true
 		s.next = nextState{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
 	}
 }
 
 // afterExit chooses the state that follows an exit, and updates the counters of failures.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
-	reason := describe(exit)
+	reason := describeExit(exit)
 	switch {
 	case s.requestedCause != "" && s.requestedCause != CauseHealth:
 		return nextState{state: Down, reason: reasonEndedAsRequested}
-	case s.policy.Once, s.want == WantDown, m.phase != running:
+	case s.policy.IsCMD, s.want == WantDown, m.phase != running:
 		return nextState{state: Down, reason: reason}
 	}
-	if s.park {
+	if s.parkAfterRun {
 		return nextState{state: Parked, reason: reason}
 	}
 	if s.policy.RestartPolicy == RestartNever {
@@ -203,7 +203,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
-	if s.ready && s.policy.Announces && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
+	if s.ready && s.policy.ReportsReadiness && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
 		m.countFailure(now, s) // so that the next restart has a delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
@@ -213,22 +213,22 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was
+// handleInputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was
 // long, or if it was parked for longer than its restart delay. Otherwise the service may have changed the files itself. Then
 // the change counts as a fast exit, and the service waits for the rest of the delay.
-func (m *Machine) inputsChanged(now time.Time, s *service) {
+func (m *Machine) handleInputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
 	if quiet >= s.policy.ResetAfter {
 		s.forgetFailures()
 	}
 	delay := s.policy.Backoff.Delay(s.failures+1, m.random())
-	if s.last == nil || s.last.Cause == CauseReplaced || s.last.Uptime >= s.policy.ResetAfter || quiet >= delay {
+	if s.lastExit == nil || s.lastExit.Cause == CauseReplaced || s.lastExit.Uptime >= s.policy.ResetAfter || quiet >= delay {
 		m.startOrWait(now, s, reason)
 		return
 	}
 	m.countFailure(now, s)
-	m.setState(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describe(s.last))
+	m.setState(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describeExit(s.lastExit))
 }
 
 // afterFailure counts a fast exit and returns the delay before the restart.
@@ -240,12 +240,12 @@ func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
-	s.recent = without(s.recent, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
+	s.recentFastExits = without(s.recentFastExits, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
 	if s.policy.LoopCount > 0 {
-		s.recent = append(s.recent, now)
-		if len(s.recent) >= s.policy.LoopCount {
+		s.recentFastExits = append(s.recentFastExits, now)
+		if len(s.recentFastExits) >= s.policy.LoopCount {
 			s.looping = true
-			s.recent = nil
+			s.recentFastExits = nil
 		}
 	}
 }
@@ -271,14 +271,14 @@ func Shorten(text string) string {
 
 // recordExit stores an exit as the service's last exit, counts it, and adds it to the history.
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
-	s.last = exit
+	s.lastExit = exit
 	s.exits = s.exits.with(exit.Cause, 1)
-	m.emit(Note{Record{At: now, Service: s.name, Reason: describe(exit), PID: exit.PID, Exit: exit}})
-	m.changed(s)
+	m.emit(Note{Record{At: now, Service: s.name, Reason: describeExit(exit), PID: exit.PID, Exit: exit}})
+	m.markChanged(s)
 }
 
-// describe returns a text that says how a run ended.
-func describe(e *Exit) string {
+// describeExit returns a text that says how a run ended.
+func describeExit(e *Exit) string {
 	switch {
 	case e.Cause == CauseSpawn:
 		return e.Error
@@ -290,10 +290,10 @@ func describe(e *Exit) string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
-func (m *Machine) runGone(now time.Time, s *service, e Gone) {
+func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
 	switch only := s.onlyStopCommandLives(); {
-	case s.command.run != 0 && s.command.run == e.Run:
-		s.command.run = 0
+	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
+		s.stopCommand.run = 0
 		if only {
 			m.leftoversGone(now, s)
 		}
@@ -303,16 +303,16 @@ func (m *Machine) runGone(now time.Time, s *service, e Gone) {
 	}
 }
 
-// settle enters the next state after a run, when all its processes and its finish command have ended.
-func (m *Machine) settle(now time.Time, s *service) {
+// enterNextState enters the next state after a run, when all its processes and its finish command have ended.
+func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
 	switch {
-	case s.removing || m.phase != running || s.policy.Once:
+	case s.removing || m.phase != running || s.policy.IsCMD:
 		m.setState(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
 		m.setState(now, s, Down, time.Time{}, next.reason)
-		if s.policy.IsConfiguredTask && s.done {
+		if s.policy.IsConfiguredTask && s.succeeded {
 			m.restartFollowers(now, s)
 		}
 	case s.want == WantDown:
@@ -344,10 +344,10 @@ var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota,
 
 // parkRefused parks a service if its last output says that a restart would not help, see Policy.ParkOnOutput.
 func (m *Machine) parkRefused(now time.Time, s *service) {
-	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.last.Code < 1 {
+	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.lastExit.Code < 1 {
 		return
 	}
-	for _, line := range s.last.Tail {
+	for _, line := range s.lastExit.Tail {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.ParkOnOutput) {
 			s.forgetFailures()
 			m.setState(now, s, Parked, time.Time{}, line)
@@ -357,19 +357,19 @@ func (m *Machine) parkRefused(now time.Time, s *service) {
 }
 
 func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
-	if s.last == nil || s.last.Run != e.Run || slices.Contains(certainCauses, s.last.Cause) || s.last.Cause == e.Cause {
+	if s.lastExit == nil || s.lastExit.Run != e.Run || slices.Contains(certainCauses, s.lastExit.Cause) || s.lastExit.Cause == e.Cause {
 		return
 	}
-	last := *s.last
+	last := *s.lastExit
 	last.Cause = e.Cause
-	s.exits = s.exits.with(s.last.Cause, -1).with(e.Cause, 1)
-	s.last = &last
+	s.exits = s.exits.with(s.lastExit.Cause, -1).with(e.Cause, 1)
+	s.lastExit = &last
 	why := ", explained: " + string(e.Cause)
 	if e.Cause == CauseOperator {
 		why = " " + SuffixProfileGone
 	}
-	m.emit(Note{Record{At: now, Service: s.name, Reason: describe(&last) + why, PID: last.PID, Exit: &last}})
-	m.changed(s)
+	m.emit(Note{Record{At: now, Service: s.name, Reason: describeExit(&last) + why, PID: last.PID, Exit: &last}})
+	m.markChanged(s)
 	if e.Cause != CauseReplaced || s.want != WantUp {
 		return
 	}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// This part handles holds: services wait before their start, or are ended, because the container lacks memory or a profile uses
-// too much disk space. A hold does not change the desired state of a service.
+// This file handles holds. A held service is ended or waits before its start, because the container lacks memory or its
+// profile uses too much disk space. A hold does not change the desired state of a service.
 
 // shortage records which services must not run, because memory or disk space is short.
 type shortage struct {
-	all  string            `reexec:"full"` // why all services with Policy.Sheddable must wait before they start; "" if they need not wait
-	held map[string]string // why a single service must not run, by name; a step replaces the map, so that undo can restore the old one
+	startsHeld string            `reexec:"full"` // why all services with Policy.Sheddable must wait before they start; "" if they need not wait
+	held       map[string]string // why a single service must not run, by name; a step replaces the map, so that undo can restore the old one
 }
 
 // setHold records why a service must not run. An empty reason releases the service.
@@ -32,8 +32,9 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// NeedMemory and NeedDisk are the names of a shortage in the list of unmet needs of a waiting service. The container lacks
-// memory, or the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with NeedDisk.
+// NeedMemory and NeedDisk appear in the list of unmet needs of a waiting service: NeedMemory if the container lacks
+// memory, NeedDisk if the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with
+// NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -41,8 +42,8 @@ const (
 
 func isDiskHold(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
 
-// hold handles a Hold event: it ends a running service and keeps it from starting, or releases it if the event has no reason.
-func (m *Machine) hold(now time.Time, s *service, e Hold) {
+// handleHold handles a Hold event: it ends a running service and keeps it from starting, or releases it if the event has no reason.
+func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
 	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {
 		return
@@ -57,24 +58,24 @@ func (m *Machine) hold(now time.Time, s *service, e Hold) {
 		}
 		m.requestEnd(now, s, e.Reason)
 	default:
-		m.changed(s)
+		m.markChanged(s)
 	}
 }
 
-// holdStarts makes all services with Policy.Sheddable wait before they start, and shows them the given reason. With an empty
+// handleHoldStarts makes all services with Policy.Sheddable wait before they start, and shows them the given reason. With an empty
 // reason it starts the waiting services.
-func (m *Machine) holdStarts(now time.Time, reason string) {
-	if m.shortage.all == reason || m.phase != running {
+func (m *Machine) handleHoldStarts(now time.Time, reason string) {
+	if m.shortage.startsHeld == reason || m.phase != running {
 		return
 	}
 	told := reason
 	if reason == "" {
 		told = "there is memory for starts again"
 	}
-	if m.shortage.all == "" || reason == "" {
+	if m.shortage.startsHeld == "" || reason == "" {
 		m.emit(Note{Record{At: now, Reason: told}})
 	}
-	m.shortage.all = reason
+	m.shortage.startsHeld = reason
 	for _, s := range m.order {
 		if s.state == Waiting && len(s.unmet) == 1 && s.unmet[0] == NeedMemory && len(s.needs) == 0 {
 			m.startOrWait(now, s, "there is memory again")
@@ -89,7 +90,7 @@ func (m *Machine) shortageFor(s *service) (need, reason string) {
 	case isDiskHold(held):
 		return NeedDisk, held
 	case s.policy.Sheddable:
-		return NeedMemory, cmp.Or(held, m.shortage.all)
+		return NeedMemory, cmp.Or(held, m.shortage.startsHeld)
 	}
 	return "", ""
 }

@@ -39,8 +39,8 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		r.want(Stopping)
 		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
 		r.want(Waiting)
-		if s := r.s(); s.want != WantUp || s.last.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
-			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.last.Cause, s.reason, s.unmet, s.failures)
+		if s := r.s(); s.want != WantUp || s.lastExit.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.lastExit.Cause, s.reason, s.unmet, s.failures)
 		}
 		r.do(HoldStarts{}) // the others go first
 		r.want(Waiting)
@@ -91,13 +91,13 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r := newRig(t)
 	r.m.Parallel = 1
 	turns := sheds
-	turns.Turns, turns.Announces = true, true
+	turns.LimitedStarts, turns.ReportsReadiness = true, true
 	r.do(Add{Name: "first", Policy: turns, Want: WantUp})
 	r.do(Add{Name: "s", Policy: turns, Want: WantUp})
 	r.want(Waiting)
 	r.do(HoldStarts{"waits for memory"})
 	r.do(Spawned{"first", 50})
-	r.do(Ready{Name: "first", Run: r.m.services["first"].id, Ready: true})
+	r.do(Ready{Name: "first", Run: r.m.services["first"].number, Ready: true})
 	r.want(Waiting)
 	if r.s().reason != "waits for memory" {
 		t.Errorf("the reason is %q", r.s().reason)
@@ -117,8 +117,8 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 		r.want(Stopping)
 		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
 		r.want(Waiting)
-		if s := r.s(); s.want != WantUp || s.last.Cause != CauseQuota || s.reason != reason || !slices.Equal(s.unmet, []string{NeedDisk}) {
-			t.Fatalf("want %s, cause %s, reason %q, lacks %q", s.want, s.last.Cause, s.reason, s.unmet)
+		if s := r.s(); s.want != WantUp || s.lastExit.Cause != CauseQuota || s.reason != reason || !slices.Equal(s.unmet, []string{NeedDisk}) {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q", s.want, s.lastExit.Cause, s.reason, s.unmet)
 		}
 		r.do(HoldStarts{"92 % are used"})
 		r.do(HoldStarts{})

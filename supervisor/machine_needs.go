@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This part handles dependencies between services, limits on restarts, and tasks.
+// This file handles dependencies between services, limits on restarts, and tasks.
 
 // RestartAfter says which kinds of exit are followed by an automatic restart. It does not apply to exits that hinit requested.
 type RestartAfter string
@@ -29,7 +29,7 @@ const (
 	UntilStarted Until = "started" // the service is up; a task has been started at least once
 	UntilReady   Until = "ready"   // the service is up and ready
 	UntilDone    Until = "done"    // down after a run that ended by itself with success
-	UntilTried   Until = "tried"   // ready, or has ended at least once; it delays starts, but not the end of services at shutdown
+	UntilTried   Until = "tried"   // the service is up and ready, or has ended at least once; this need does not delay the end of services at shutdown
 )
 
 // Need names a service that another service waits for before each start.
@@ -39,33 +39,33 @@ type Need struct {
 	Optional bool // the need counts as met while that service is unknown or not wanted up
 }
 
-// Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value is a service without needs or
+// RestartAndNeeds is the part of a [Policy] about dependencies, tasks and restarts. The zero value is a service without needs or
 // limits.
-type Order struct {
-	RestartPolicy    RestartAfter  `reexec:"After"`
-	MaxRestarts      int           // limit of automatic restarts within RestartsWindow; 0 means no limit
-	RestartsWindow   time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
-	Needs            []Need
-	RestartOn        []string  // names of services; this service restarts when one of them starts again, or when a task succeeds
-	IsConfiguredTask bool      `reexec:"OneShot"` // the service is a task (of hinit.yaml), so its end is expected
-	Turns            bool      // the number of simultaneous starts of such services is limited, see [Machine.Parallel]
-	LastUsed         time.Time `reexec:"Used"` // when the service was last used; for the first start, recently used services come first in the queue
-	EachStart        bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
+type RestartAndNeeds struct {
+	RestartPolicy      RestartAfter  `reexec:"After"`
+	MaxRestarts        int           // limit of automatic restarts within RestartsWindow; 0 means no limit
+	RestartsWindow     time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
+	Needs              []Need
+	RestartOn          []string  // names of services; this service restarts when one of them starts again, or when a task succeeds
+	IsConfiguredTask   bool      `reexec:"OneShot"`   // the service is a task (of hinit.yaml), so its end is expected
+	LimitedStarts      bool      `reexec:"Turns"`     // the number of simultaneous starts of such services is limited, see [Machine.Parallel]
+	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; for the first start, recently used services come first in the queue
+	RunBeforeEachStart bool      `reexec:"EachStart"` // the service is a task that runs again before each start of a service that needs it with UntilDone
 }
 
 // dependsOnOthers returns 1 if the policy makes a service depend on others. Otherwise it returns 0.
-func (o *Order) dependsOnOthers() int {
+func (o *RestartAndNeeds) dependsOnOthers() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
 	}
 	return 0
 }
 
-// dependencyState is the part of a service's state that belongs to the [Order] of its policy.
+// dependencyState is the part of a service's state that belongs to the [RestartAndNeeds] of its policy.
 type dependencyState struct {
-	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: runs of EachStart tasks that must succeed before this start
+	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: runs of RunBeforeEachStart tasks that must succeed before this start
 	unmet     []string    `reexec:"lacks"` // in state waiting: names of the unmet needs
-	done      bool        // the last run ended by itself with success
+	succeeded bool        `reexec:"done"`  // the last run ended by itself with success
 	respawns  []time.Time // times of the automatic restarts within RestartsWindow
 	nextRun   time.Time   // when the schedule starts the service next; zero without a schedule
 }
@@ -82,17 +82,17 @@ var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 // idleStates lists the states in which no process of a service runs and no start is pending.
 var idleStates = []State{Down, Parked, Failed}
 
-// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with EachStart that s needs with the
+// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with RunBeforeEachStart that s needs with the
 // condition UntilDone. Each of them runs once for each start of s.
 func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
-		if t == nil || t == s || !t.policy.EachStart || n.Until != UntilDone || s.taskNeedFor(n.Name) != nil {
+		if t == nil || t == s || !t.policy.RunBeforeEachStart || n.Until != UntilDone || s.taskNeedFor(n.Name) != nil {
 			continue
 		}
 		after := m.runs
 		if slices.Contains(runningStates, t.state) && t.requestedCause == "" {
-			after = t.id - 1 // the current run of the task also meets the need
+			after = t.number - 1 // the current run of the task also meets the need
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idleStates, t.state) && !t.removing {
@@ -144,12 +144,12 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 		met = t.state == Up || t.policy.IsConfiguredTask && t.started
 		to = "up"
 	case UntilReady, UntilTried:
-		met = t.state == Up && t.ready || n.Until == UntilTried && t.last != nil
+		met = t.state == Up && t.ready || n.Until == UntilTried && t.lastExit != nil
 		to = string(UntilReady)
 	case UntilDone:
-		met = t.state == Down && t.done
+		met = t.state == Down && t.succeeded
 		if g := s.taskNeedFor(n.Name); g != nil {
-			met = met && t.last != nil && t.last.Run > g.Run
+			met = met && t.lastExit != nil && t.lastExit.Run > g.Run
 		}
 	}
 	if met {
@@ -159,10 +159,10 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	if t.state == Up && to == string(UntilReady) {
 		is += ", and not ready"
 	}
-	if t.last != nil && t.last.Code != 0 && slices.Contains([]State{Failed, Parked, Backoff}, t.state) {
-		is = "it " + describe(t.last)
-		if t.last.Cause == CauseSpawn {
-			is = t.last.Error
+	if t.lastExit != nil && t.lastExit.Code != 0 && slices.Contains([]State{Failed, Parked, Backoff}, t.state) {
+		is = "it " + describeExit(t.lastExit)
+		if t.lastExit.Cause == CauseSpawn {
+			is = t.lastExit.Error
 		}
 	}
 	return n.Name + " to be " + to + " (" + is + ")"
@@ -188,7 +188,7 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 		m.setState(now, s, Waiting, time.Time{}, reason)
 	case s.reason != reason:
 		s.reason = reason
-		m.changed(s)
+		m.markChanged(s)
 	}
 	return true
 }
@@ -280,7 +280,7 @@ func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 // is running or about to start, this start is skipped.
 func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
-	m.changed(s)
+	m.markChanged(s)
 	switch {
 	case !e.Now || m.phase != running || s.removing:
 	case slices.Contains(idleStates, s.state):
@@ -296,9 +296,9 @@ func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns, in the result of, a height for each service that others need: the length of the longest chain of live
+// dependantHeights returns a height for each service that others need: the length of the longest chain of live
 // dependants above it. The result top is the greatest height. A shutdown ends services in the order of their heights.
-func (m *Machine) dependantHeights() (of map[*service]int, top int) {
+func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
 		for _, n := range s.policy.Needs {
@@ -307,24 +307,24 @@ func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 			}
 		}
 	}
-	of = make(map[*service]int, len(above))
+	heights = make(map[*service]int, len(above))
 	var height func(s *service) int
 	height = func(s *service) int {
-		if h, known := of[s]; known {
+		if h, known := heights[s]; known {
 			return h
 		}
 		h := 0
-		of[s] = h // ends a recursion in a cycle
+		heights[s] = h // ends a recursion in a cycle
 		for _, t := range above[s] {
 			h = max(h, height(t)+1)
 		}
-		of[s] = h
+		heights[s] = h
 		return h
 	}
 	for s := range above {
 		top = max(top, height(s))
 	}
-	return of, top
+	return heights, top
 }
 
 // endUnneeded ends, during a shutdown, the services whose dependants have all ended.
@@ -341,7 +341,7 @@ func (m *Machine) endUnneeded(now time.Time) {
 		}
 	}
 	for _, s := range m.order {
-		if s.state == Up && !s.policy.Drains && !needed[s.name] {
+		if s.state == Up && !s.policy.DrainsInput && !needed[s.name] {
 			m.requestEnd(now, s, ReasonShutdown)
 		}
 	}

@@ -8,25 +8,25 @@ import (
 )
 
 // with returns the usual policy with an order.
-func with(o Order) Policy {
+func with(o RestartAndNeeds) Policy {
 	p := policy
-	p.Order = o
+	p.RestartAndNeeds = o
 	return p
 }
 
 // order brings about what the words of the transition table say that need another policy, or another service.
 func (r *rig) order(word string) []string {
 	other := []Need{{Name: "o", Until: UntilReady}}
-	define := func(o Order) { r.do(Add{Name: "s", Policy: with(o)}) }
+	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: with(o)}) }
 	switch word {
 	case "lacking":
-		define(Order{Needs: other})
+		define(RestartAndNeeds{Needs: other})
 		if r.s().state == Backoff {
 			return r.wait(r.s().deadline.Sub(r.now))
 		}
 		return r.do(Start{"s"})
 	case "needsmet":
-		define(Order{Needs: other})
+		define(RestartAndNeeds{Needs: other})
 		r.do(NeedMet{"boot"})
 		r.want(Waiting)
 		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
@@ -34,7 +34,7 @@ func (r *rig) order(word string) []string {
 	case "crowded", "turn":
 		r.m.Parallel = 1
 		p := policy
-		p.Turns, p.Announces = true, true
+		p.LimitedStarts, p.ReportsReadiness = true, true
 		r.do(Add{Name: "o", Policy: p, Want: WantUp})
 		r.do(Spawned{"o", 50})
 		r.do(Add{Name: "s", Policy: p})
@@ -43,9 +43,9 @@ func (r *rig) order(word string) []string {
 		}
 		r.do(NeedMet{"boot"})
 		r.want(Waiting)
-		return r.do(Ready{"o", r.m.services["o"].id, true, ""})
+		return r.do(Ready{"o", r.m.services["o"].number, true, ""})
 	case "follow":
-		define(Order{RestartOn: []string{"o"}})
+		define(RestartAndNeeds{RestartOn: []string{"o"}})
 		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
 		r.do(Spawned{"o", 50})
 		r.want(Up)
@@ -53,13 +53,13 @@ func (r *rig) order(word string) []string {
 		r.do(Start{"o"})
 		return r.do(Spawned{"o", 51})
 	case "over":
-		define(Order{RestartPolicy: RestartOnFailure})
+		define(RestartAndNeeds{RestartPolicy: RestartOnFailure})
 		return r.exit(0)
 	case "never":
-		define(Order{RestartPolicy: RestartNever})
+		define(RestartAndNeeds{RestartPolicy: RestartNever})
 		return r.exit(1)
 	}
-	define(Order{MaxRestarts: 1, RestartsWindow: time.Hour})
+	define(RestartAndNeeds{MaxRestarts: 1, RestartsWindow: time.Hour})
 	r.s().respawns = []time.Time{r.now}
 	return r.exit(1)
 }
@@ -71,7 +71,9 @@ type crew struct {
 
 func newCrew(t *testing.T) crew { return crew{newRig(t)} }
 
-func (c crew) add(name string, o Order) { c.do(Add{Name: name, Policy: with(o), Want: WantUp}) }
+func (c crew) add(name string, o RestartAndNeeds) {
+	c.do(Add{Name: name, Policy: with(o), Want: WantUp})
+}
 
 func (c crew) of(name string) *service { return c.m.services[name] }
 
@@ -113,19 +115,19 @@ func needs(names ...string) (out []Need) {
 
 func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c := newCrew(t)
-	c.add("web", Order{Needs: needs("db:ready", "migrate:done", "log:started")})
+	c.add("web", RestartAndNeeds{Needs: needs("db:ready", "migrate:done", "log:started")})
 	c.is("web", Waiting)
 	c.why("web", "waits for db, which does not exist, and for migrate, which does not exist, and for log, which does not exist")
-	c.add("log", Order{})
+	c.add("log", RestartAndNeeds{})
 	c.spawn("log")
-	db := with(Order{})
-	db.Announces = true
+	db := with(RestartAndNeeds{})
+	db.ReportsReadiness = true
 	c.do(Add{Name: "db", Policy: db, Want: WantUp})
 	c.spawn("db")
 	c.why("web", "waits for db to be ready (it is up, and not ready), and for migrate, which does not exist")
-	c.add("migrate", Order{RestartPolicy: RestartNever, IsConfiguredTask: true, Needs: needs("db:ready")})
+	c.add("migrate", RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true, Needs: needs("db:ready")})
 	c.why("migrate", "waits for db to be ready (it is up, and not ready)")
-	c.do(Ready{"db", c.of("db").id, true, ""})
+	c.do(Ready{"db", c.of("db").number, true, ""})
 	c.spawn("migrate")
 	c.is("web", Waiting)
 	if got := c.of("web").snapshot(&unit{}).Needs; !slices.Equal(got, []string{"migrate"}) {
@@ -152,14 +154,14 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	if c.of("db").state == Starting { // its delay was over at the same time
 		c.is("web", Waiting)
 		c.spawn("db")
-		c.do(Ready{"db", c.of("db").id, true, ""})
+		c.do(Ready{"db", c.of("db").number, true, ""})
 	}
 	c.spawn("web")
 }
 
 func TestOptionalNeedsAreLeftOutWhereNobodyWantsThem(t *testing.T) {
 	c := newCrew(t)
-	o := Order{Needs: []Need{{"cache", UntilReady, true}}}
+	o := RestartAndNeeds{Needs: []Need{{"cache", UntilReady, true}}}
 	c.add("web", o)
 	c.spawn("web")
 	c.do(Add{Name: "cache", Policy: policy, Want: WantDown})
@@ -175,11 +177,11 @@ func TestOptionalNeedsAreLeftOutWhereNobodyWantsThem(t *testing.T) {
 
 func TestChangedNeedsCountForWhoWaits(t *testing.T) {
 	c := newCrew(t)
-	c.add("web", Order{Needs: needs("db:ready")})
+	c.add("web", RestartAndNeeds{Needs: needs("db:ready")})
 	c.is("web", Waiting)
-	c.add("web", Order{Needs: needs("db2:ready")})
+	c.add("web", RestartAndNeeds{Needs: needs("db2:ready")})
 	c.why("web", "waits for db2")
-	c.add("web", Order{})
+	c.add("web", RestartAndNeeds{})
 	c.spawn("web")
 	if c.m.dependentServices != 0 {
 		t.Errorf("%d services depend on others", c.m.dependentServices)
@@ -188,12 +190,12 @@ func TestChangedNeedsCountForWhoWaits(t *testing.T) {
 
 func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
 	c := newCrew(t)
-	task := Order{RestartPolicy: RestartNever, IsConfiguredTask: true, EachStart: true}
+	task := RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true, RunBeforeEachStart: true}
 	c.add("keys", task)
 	c.spawn("keys")
-	c.add("a", Order{Needs: needs("keys:done")})
-	c.add("b", Order{Needs: needs("keys:done")})
-	if got := c.of("keys").id; got != 1 {
+	c.add("a", RestartAndNeeds{Needs: needs("keys:done")})
+	c.add("b", RestartAndNeeds{Needs: needs("keys:done")})
+	if got := c.of("keys").number; got != 1 {
 		t.Fatalf("keys run %d: the run under way has to do", got)
 	}
 	c.ends("keys", 0)
@@ -233,7 +235,7 @@ func TestPolicies(t *testing.T) {
 				want = Failed
 			}
 			c := newCrew(t)
-			c.add("s", Order{RestartPolicy: tt.after})
+			c.add("s", RestartAndNeeds{RestartPolicy: tt.after})
 			c.spawn("s")
 			c.ends("s", code)
 			if c.of("s").state != want {
@@ -251,7 +253,7 @@ func TestPolicies(t *testing.T) {
 			}
 		}
 		c := newCrew(t)
-		c.add("s", Order{RestartPolicy: tt.after})
+		c.add("s", RestartAndNeeds{RestartPolicy: tt.after})
 		c.spawn("s")
 		c.do(Stop{"s"})
 		c.do(Exited{Name: "s", PID: c.of("s").pid, Code: -1, Signal: sigTerm})
@@ -266,7 +268,7 @@ func TestPolicies(t *testing.T) {
 
 func TestTooManyRestartsAreAFailure(t *testing.T) {
 	c := newCrew(t)
-	c.add("s", Order{MaxRestarts: 2, RestartsWindow: 10 * time.Minute})
+	c.add("s", RestartAndNeeds{MaxRestarts: 2, RestartsWindow: 10 * time.Minute})
 	c.spawn("s")
 	for range 2 {
 		c.ends("s", 1)
@@ -292,14 +294,14 @@ func TestTooManyRestartsAreAFailure(t *testing.T) {
 
 func TestRestartOn(t *testing.T) {
 	c := newCrew(t)
-	c.add("db", Order{})
-	c.add("certs", Order{RestartPolicy: RestartNever, IsConfiguredTask: true})
+	c.add("db", RestartAndNeeds{})
+	c.add("certs", RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true})
 	c.spawn("db")
 	c.spawn("certs")
 	c.ends("certs", 0)
-	c.add("web", Order{RestartOn: []string{"db", "certs"}, Needs: needs("db:ready")})
+	c.add("web", RestartAndNeeds{RestartOn: []string{"db", "certs"}, Needs: needs("db:ready")})
 	c.spawn("web")
-	c.add("idle", Order{RestartOn: []string{"db"}})
+	c.add("idle", RestartAndNeeds{RestartOn: []string{"db"}})
 	c.spawn("idle")
 	c.do(Stop{"idle"})
 	c.ends("idle", 0)
@@ -332,7 +334,7 @@ func TestRestartOn(t *testing.T) {
 
 func TestASchedule(t *testing.T) {
 	c := newCrew(t)
-	c.do(Add{Name: "s", Policy: with(Order{RestartPolicy: RestartNever, IsConfiguredTask: true}), Want: WantDown})
+	c.do(Add{Name: "s", Policy: with(RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true}), Want: WantDown})
 	next := c.now.Add(time.Hour)
 	c.do(Scheduled{"s", next, false})
 	c.is("s", Down)
@@ -366,13 +368,13 @@ func TestASchedule(t *testing.T) {
 func TestTheContainerStopsInReverse(t *testing.T) {
 	build := func(t *testing.T) crew {
 		c := newCrew(t)
-		c.add("db", Order{})
+		c.add("db", RestartAndNeeds{})
 		c.spawn("db")
-		c.add("app", Order{Needs: needs("db:ready")})
+		c.add("app", RestartAndNeeds{Needs: needs("db:ready")})
 		c.spawn("app")
-		c.add("web", Order{Needs: needs("app:ready", "db:ready")})
+		c.add("web", RestartAndNeeds{Needs: needs("app:ready", "db:ready")})
 		c.spawn("web")
-		c.add("other", Order{})
+		c.add("other", RestartAndNeeds{})
 		c.spawn("other")
 		return c
 	}
@@ -390,9 +392,9 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 		c.is("db", Up)
 		c.do(Exited{Name: "app", PID: c.of("app").pid, Leftover: true})
 		c.is("db", Up) // something of app is alive
-		c.do(Gone{"app", c.of("app").id})
+		c.do(Gone{"app", c.of("app").number})
 		c.is("db", Stopping)
-		if cause := c.of("app").last.Cause; cause != CauseShutdown {
+		if cause := c.of("app").lastExit.Cause; cause != CauseShutdown {
 			t.Errorf("app ended by %s", cause)
 		}
 	})
@@ -424,7 +426,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 	})
 	t.Run("a cycle is no trap", func(t *testing.T) {
 		c := build(t)
-		c.add("db", Order{Needs: needs("web:ready")})
+		c.add("db", RestartAndNeeds{Needs: needs("web:ready")})
 		c.do(Shutdown{Reason: "test"})
 		for c.m.phase != finished {
 			at, ok := c.m.Deadline()
@@ -439,10 +441,10 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 
 func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	c := newCrew(t)
-	c.add("keys", Order{RestartPolicy: RestartNever, IsConfiguredTask: true, EachStart: true})
+	c.add("keys", RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true, RunBeforeEachStart: true})
 	c.spawn("keys")
 	c.ends("keys", 0)
-	c.add("a", Order{Needs: needs("keys:done")})
+	c.add("a", RestartAndNeeds{Needs: needs("keys:done")})
 	c.spawn("keys")
 	var u undo
 	u.prepare(&c.m, Exited{Name: "keys", PID: c.of("keys").pid})

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-func (r *rig) told(e Notified) {
+func (r *rig) told(e NotifyMessage) {
 	r.t.Helper()
 	e.Name = "s"
 	if e.Run == 0 {
-		e.Run = r.s().id
+		e.Run = r.s().number
 	}
 	if kinds := r.do(e); len(kinds) > 0 {
 		r.t.Errorf("%+v: %v", e, kinds)
@@ -21,28 +21,28 @@ func (r *rig) told(e Notified) {
 func TestARunTellsOfItself(t *testing.T) {
 	r := newRig(t)
 	p := policy
-	p.Announces = true
+	p.ReportsReadiness = true
 	r.do(Add{Name: "s", Policy: p, Want: WantUp})
 	r.spawned()
-	r.told(Notified{Status: "loading", HasStatus: true})
+	r.told(NotifyMessage{Status: "loading", HasStatus: true})
 	if s := r.s(); s.ready || s.status != "loading" || s.readinessText != "" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(Notified{Ready: true, Run: 99})
+	r.told(NotifyMessage{Ready: true, Run: 99})
 	if r.s().ready {
 		t.Error("another run has said it")
 	}
-	r.told(Notified{Ready: true})
+	r.told(NotifyMessage{Ready: true})
 	if s := r.s(); !s.ready || s.status != "loading" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(Notified{HasStatus: true})
+	r.told(NotifyMessage{HasStatus: true})
 	if r.s().status != "" {
 		t.Error("it can't take its status back")
 	}
-	r.told(Notified{Status: "last", HasStatus: true})
+	r.told(NotifyMessage{Status: "last", HasStatus: true})
 	r.exit(1)
-	r.told(Notified{Status: "too late", HasStatus: true})
+	r.told(NotifyMessage{Status: "too late", HasStatus: true})
 	if s := r.s(); s.status == "too late" || s.snapshot(&unit{}).Status != "" {
 		t.Errorf("%q of one that has ended", s.status)
 	}
@@ -57,22 +57,22 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Notified{Stopping: true})
+		r.told(NotifyMessage{Stopping: true})
 		r.want(Stopping)
 		r.exit(1)
 		r.want(Backoff)
-		if last := r.s().last; last.Cause != CauseCrash {
+		if last := r.s().lastExit; last.Cause != CauseCrash {
 			t.Errorf("%+v", last)
 		}
 	})
 	t.Run("and doesn't end", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Notified{Stopping: true})
+		r.told(NotifyMessage{Stopping: true})
 		r.wait(policy.Grace)
 		r.want(Killing)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		if last := r.s().last; last.Cause != CauseHealth || last.Error == "" {
+		if last := r.s().lastExit; last.Cause != CauseHealth || last.Error == "" {
 			t.Errorf("%+v", last)
 		}
 		r.want(Backoff)
@@ -80,7 +80,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and is stopped", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Notified{Stopping: true})
+		r.told(NotifyMessage{Stopping: true})
 		r.do(Stop{"s"})
 		r.exit(1)
 		r.want(Down)
@@ -88,11 +88,11 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("while the container ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Notified{Stopping: true})
+		r.told(NotifyMessage{Stopping: true})
 		r.do(Shutdown{Reason: "test"})
 		r.wait(7500 * time.Millisecond)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		if last := r.s().last; last.Cause != CauseShutdown {
+		if last := r.s().lastExit; last.Cause != CauseShutdown {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -101,31 +101,31 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.told(Notified{Extend: time.Hour}) // nothing to extend yet
+	r.told(NotifyMessage{Extend: time.Hour}) // nothing to extend yet
 	r.do(Stop{"s"})
 	begin := r.now
-	r.told(Notified{Extend: time.Second}) // less than it has
+	r.told(NotifyMessage{Extend: time.Second}) // less than it has
 	if left := r.s().deadline.Sub(r.now); left != policy.Grace {
 		t.Errorf("%v left", left)
 	}
 	r.wait(policy.Grace - time.Second)
-	r.told(Notified{Extend: time.Minute})
+	r.told(NotifyMessage{Extend: time.Minute})
 	if left := r.s().deadline.Sub(r.now); left != time.Minute {
 		t.Errorf("%v left", left)
 	}
-	r.told(Notified{Extend: 24 * time.Hour})
+	r.told(NotifyMessage{Extend: 24 * time.Hour})
 	if all := r.s().deadline.Sub(begin); all != 10*policy.Grace {
 		t.Errorf("%v in all", all)
 	}
 	r.wait(10 * policy.Grace)
 	r.want(Killing)
-	r.told(Notified{Extend: time.Hour})
+	r.told(NotifyMessage{Extend: time.Hour})
 	r.want(Killing)
 
 	r = newRig(t) // the container's budget stays
 	r.up()
 	r.do(Shutdown{Reason: "test"})
-	r.told(Notified{Extend: time.Hour})
+	r.told(NotifyMessage{Extend: time.Hour})
 	if left := r.s().deadline.Sub(r.now); left > 8*time.Second {
 		t.Errorf("%v left of the container's budget", left)
 	}
@@ -137,11 +137,11 @@ func TestTellKnowsWhoseProcessSaysIt(t *testing.T) {
 		b.register(t, "a", WantUp)
 		b.register(t, "b", WantUp)
 		a, other := b.Snapshot().Find("a"), b.Snapshot().Find("b")
-		if run, err := b.HandleNotify(a.PID, Notified{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
+		if run, err := b.HandleNotify(a.PID, NotifyMessage{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
 			t.Errorf("run %d, %v", run, err)
 		}
 		for _, pid := range []int{other.PID, 1, 0, -1} {
-			if _, err := b.HandleNotify(pid, Notified{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrForeignProcess) {
+			if _, err := b.HandleNotify(pid, NotifyMessage{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrForeignProcess) {
 				t.Errorf("of process %d: %v", pid, err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestTellKnowsWhoseProcessSaysIt(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		b.shutdown(t)
-		if _, err := b.HandleNotify(a.PID, Notified{Name: "a"}); !errors.Is(err, ErrStopping) {
+		if _, err := b.HandleNotify(a.PID, NotifyMessage{Name: "a"}); !errors.Is(err, ErrStopping) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

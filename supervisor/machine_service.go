@@ -24,20 +24,20 @@ type service struct {
 
 	run
 
-	command stopCommand
+	stopCommand stopCommand `reexec:"command"`
 
 	started      bool
 	processSince time.Time `reexec:"turned"` // when the main process last started or ended
-	last         *Exit
+	lastExit     *Exit     `reexec:"last"`
 
-	tally
+	exitCounts
 	readiness
 	fastExits
 	dependencyState
 }
 
-// tally counts the exits and restarts of a service.
-type tally struct {
+// exitCounts counts the exits and restarts of a service.
+type exitCounts struct {
 	restarts      int
 	exits         causeCounts // all exits by cause, including failed starts
 	restartCauses causeCounts `reexec:"restarted"` // the exits that were followed by a restart, by cause
@@ -45,34 +45,34 @@ type tally struct {
 
 // readiness is the part of the readiness state that outlives a run.
 type readiness struct {
-	checked    bool      // the service has checks, so it is ready only after they pass
+	hasChecks  bool      `reexec:"checked"` // the service has checks, so it is ready only after they pass
 	readySince time.Time // when the service became ready; between two runs: when the last run was over
 }
 
 // fastExits holds the counters that decide about restart delays, crash loops and parking.
 type fastExits struct {
-	failures      int         // number of fast exits in a row
-	quickRestarts int         `reexec:"quick"` // consecutive short runs whose exit code requested a restart
-	recent        []time.Time // times of the fast exits within Policy.LoopWindow
-	looping       bool
-	loopTold      bool // the history already explains the crash loop
+	failures        int         // number of fast exits in a row
+	quickRestarts   int         `reexec:"quick"`  // consecutive short runs whose exit code requested a restart
+	recentFastExits []time.Time `reexec:"recent"` // times of the fast exits within Policy.LoopWindow
+	looping         bool
+	loopReported    bool `reexec:"loopTold"` // the history already explains the crash loop
 }
 
 // run is the current or last run of a service. It includes the finish command.
 type run struct {
-	id             uint64 `reexec:"run"`
+	number         uint64 `reexec:"run"`
 	pid            int    // PID of the main process, or of the finish command in state finishing; 0 for none
 	ready          bool
 	readinessText  string `reexec:"said"` // text of the last Ready event
-	status         string // text of the last Notified event with a status
+	status         string // text of the last NotifyMessage event with a status
 	paused         bool
 	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent
 	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if the process was not asked
 	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
-	finish          uint64 // run number of the finish command, 0 before it starts
-	permanent       bool   // the exit code of the finish command said not to start the service again
+	finishRun       uint64 `reexec:"finish"`    // run number of the finish command, 0 before it starts
+	staysDown       bool   `reexec:"permanent"` // the exit code of the finish command said not to start the service again
 	next            nextState
 	restartAfterRun bool `reexec:"again"` // start the service again at once after this run
 
@@ -81,10 +81,9 @@ type run struct {
 
 // killProgress records whether repeated SIGKILLs reduce the number of processes of a run.
 type killProgress struct {
-	// number of SIGKILLs so far
-	kills   int
-	deaths  int  // number of the run's processes that have ended since its main process ended
-	growing bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
+	kills     int
+	deaths    int  // number of the run's processes that have ended since its main process ended
+	treeGrows bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
 }
 
 // stopCommand describes a stop command while any of the command's processes is alive.
@@ -95,10 +94,10 @@ type stopCommand struct {
 
 // nextState is the state that a service enters when all processes of its run and of its finish command have ended.
 type nextState struct {
-	state  State
-	delay  time.Duration // restart delay
-	from   time.Time     // when the delay begins
-	reason string
+	state      State
+	delay      time.Duration // restart delay
+	delayStart time.Time     `reexec:"from"` // when the delay begins
+	reason     string
 }
 
 // startTime returns the end of the restart delay, or the zero time if the state is not backoff.
@@ -106,13 +105,13 @@ func (n nextState) startTime() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
 	}
-	return n.from.Add(n.delay)
+	return n.delayStart.Add(n.delay)
 }
 
 // forgetFailures resets the counters of fast exits.
 func (s *service) forgetFailures() {
-	s.failures, s.quickRestarts, s.looping, s.loopTold = 0, 0, false, false
-	s.recent = nil
+	s.failures, s.quickRestarts, s.looping, s.loopReported = 0, 0, false, false
+	s.recentFastExits = nil
 }
 
 // isRunning reports whether the main process is alive.
@@ -122,19 +121,21 @@ func (s *service) isRunning() bool { return s.pid != 0 && s.state != Finishing }
 // left, it is the run of the stop command. After the finish command has started, it is the run of the finish command.
 func (s *service) liveRun() uint64 {
 	switch {
-	case s.finish != 0:
-		return s.finish
+	case s.finishRun != 0:
+		return s.finishRun
 	case s.onlyStopCommandLives():
-		return s.command.run
+		return s.stopCommand.run
 	}
-	return s.id
+	return s.number
 }
 
 // onlyStopCommandLives reports whether only the stop command or its descendants are alive.
-func (s *service) onlyStopCommandLives() bool { return s.command.run != 0 && s.pid == 0 && !s.leftover }
+func (s *service) onlyStopCommandLives() bool {
+	return s.stopCommand.run != 0 && s.pid == 0 && !s.leftover
+}
 
 // hasProcess reports whether any process of the service is alive.
-func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.command.run != 0 }
+func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.stopCommand.run != 0 }
 
 func (s *service) classify(e Exited) Cause {
 	switch {

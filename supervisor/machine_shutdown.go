@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// This part shuts down the container.
+// This file shuts down the container.
 
-func (m *Machine) shutdown(now time.Time, e Shutdown) {
+func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
 		m.killAtOnce(now)
 		return
 	}
-	m.code = e.Code
+	m.exitCode = e.Code
 	m.beginShutdown(now, e.Reason)
 }
 
@@ -35,16 +35,16 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 		switch s.state {
 		case Up:
 			height := heights[s]
-			if !s.policy.Drains && height == 0 {
+			if !s.policy.DrainsInput && height == 0 {
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}
 			m.noteCause(s)
 			s.deadline = m.killAt
-			if !s.policy.Drains {
+			if !s.policy.DrainsInput {
 				s.deadline = now.Add(m.killAt.Sub(now) * time.Duration(height) / time.Duration(top+1))
 			}
-			m.changed(s)
+			m.markChanged(s)
 		case Stopping, Finishing:
 			s.deadline = m.withinBudget(s, s.deadline)
 		case Waiting, Backoff, Parked, Failed:
@@ -56,14 +56,14 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// startDraining is called when only services with Policy.Drains are left. It gives them drainTime to read the rest of their
-// input, and sends them the signal Policy.LastSignal.
+// startDraining is called when only services with Policy.DrainsInput are left. It gives them drainTime to read the rest of their
+// input, and sends them the signal Policy.DrainSignal.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
-		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
+		if end := now.Add(drainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
 			s.deadline = end
-			if sig := s.policy.LastSignal; sig != 0 {
-				m.emit(Signal{s.name, s.id, sig, ScopeMain, false})
+			if sig := s.policy.DrainSignal; sig != 0 {
+				m.emit(Signal{s.name, s.number, sig, ScopeMain, false})
 			}
 		}
 	}
@@ -82,15 +82,15 @@ func (m *Machine) killAtOnce(now time.Time) {
 
 // advanceShutdown moves a shutdown to its next phase when the current one is over.
 func (m *Machine) advanceShutdown(now time.Time) {
-	if m.phase == running && m.mainCode != nil {
-		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.mainCode))
+	if m.phase == running && m.cmdExitCode != nil {
+		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.cmdExitCode))
 	}
 	if m.phase == stopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
 		for _, s := range slices.Backward(m.order) { // the last service usually ends last, so a search from the end is short
 			if s.isActive() {
-				alive, writing = true, !s.policy.Drains
+				alive, writing = true, !s.policy.DrainsInput
 			}
 			if writing {
 				break
@@ -113,10 +113,10 @@ func (m *Machine) advanceShutdown(now time.Time) {
 	}
 	if m.phase == sweeping {
 		switch {
-		case m.killed && !now.Before(m.killAt), !now.Before(m.hardEnd):
+		case m.killSent && !now.Before(m.killAt), !now.Before(m.hardEnd):
 			m.concludeShutdown(now, "some processes did not end")
 		case !now.Before(m.killAt):
-			m.killed = true
+			m.killSent = true
 			m.emit(SignalDescendants{sigKill})
 			m.killAt = now.Add(leftoverGrace)
 		}
@@ -125,9 +125,9 @@ func (m *Machine) advanceShutdown(now time.Time) {
 
 func (m *Machine) concludeShutdown(now time.Time, reason string) {
 	m.phase = finished
-	code := m.code
-	if m.mainCode != nil {
-		code = *m.mainCode
+	code := m.exitCode
+	if m.cmdExitCode != nil {
+		code = *m.cmdExitCode
 	}
 	m.emit(Note{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
 	m.emit(End{code})

@@ -180,20 +180,20 @@ func (r *rig) cause(word string) []string {
 	case "sendgroup":
 		return r.do(SignalMain{"s", sigHup, true})
 	case "unhealthy":
-		return r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "no answer"})
+		return r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "no answer"})
 	case "ending":
-		return r.do(Notified{Name: "s", Run: r.s().id, Stopping: true})
+		return r.do(NotifyMessage{Name: "s", Run: r.s().number, Stopping: true})
 	case "leftover":
 		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 	case "gone":
 		if r.s().pid != 0 {
 			r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 		}
-		return r.do(Gone{"s", r.s().id})
+		return r.do(Gone{"s", r.s().number})
 	case "deadline":
 		return r.wait(max(r.s().deadline.Sub(r.now), 0))
 	case "replaced":
-		return r.do(CorrectCause{"s", r.s().id, CauseReplaced})
+		return r.do(CorrectCause{"s", r.s().number, CauseReplaced})
 	case "inputs":
 		if r.s().state == Parked {
 			r.now = r.now.Add(policy.Backoff.Initial)
@@ -341,8 +341,8 @@ func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 	for range 20 {
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
 		r.want(Backoff)
-		if r.s().last.Cause != CauseSignal {
-			t.Fatalf("cause %s", r.s().last.Cause)
+		if r.s().lastExit.Cause != CauseSignal {
+			t.Fatalf("cause %s", r.s().lastExit.Cause)
 		}
 		r.up()
 	}
@@ -376,8 +376,8 @@ func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 	}
 	r.spawned()
 	s := r.s()
-	if s.restarts != 0 || s.failures != 0 || s.last.Cause != CauseOperator {
-		t.Errorf("restarts %d, failures %d, cause %s", s.restarts, s.failures, s.last.Cause)
+	if s.restarts != 0 || s.failures != 0 || s.lastExit.Cause != CauseOperator {
+		t.Errorf("restarts %d, failures %d, cause %s", s.restarts, s.failures, s.lastExit.Cause)
 	}
 }
 
@@ -423,9 +423,9 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	if sig := r.lastTree().Signal; sig != sigKill {
 		t.Fatalf("signal %d", sig)
 	}
-	r.do(Gone{"s", r.s().id})
+	r.do(Gone{"s", r.s().number})
 	r.want(Backoff)
-	if got := r.s().deadline.Sub(r.s().last.At); got != time.Second {
+	if got := r.s().deadline.Sub(r.s().lastExit.At); got != time.Second {
 		t.Errorf("the delay counts from the exit: %v after it", got)
 	}
 }
@@ -481,7 +481,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 			if r.s().killProgress.kills <= firstKillCount && strings.Contains(r.s().reason, "take their place") {
 				t.Fatalf("after %d KILLs: %s", r.s().killProgress.kills, r.s().reason)
 			}
-			r.do(DescendantsEnded{"s", r.s().id, deaths})
+			r.do(DescendantsEnded{"s", r.s().number, deaths})
 			deaths += more
 			at, _ := r.m.Deadline()
 			r.wait(at.Sub(r.now))
@@ -490,7 +490,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		if said := strings.HasPrefix(r.s().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
 			t.Errorf("%d more each time: %s", more, r.s().reason)
 		}
-		r.do(Gone{"s", r.s().id})
+		r.do(Gone{"s", r.s().number})
 		r.want(Down)
 	}
 }
@@ -499,7 +499,7 @@ func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.cause("leftover")
-	r.do(Gone{"s", r.s().id - 1})
+	r.do(Gone{"s", r.s().number - 1})
 	r.want(Stopping)
 }
 
@@ -531,7 +531,7 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	r.up()
 	r.exit(78)
 	r.want(Parked)
-	if got := r.s().last.Cause; got != CauseConfig {
+	if got := r.s().lastExit.Cause; got != CauseConfig {
 		t.Errorf("cause %s", got)
 	}
 	r.wait(24 * time.Hour)
@@ -550,7 +550,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 		r.now = r.now.Add(200 * time.Millisecond) // until it is noticed
 		r.do(InputsChanged{"s"})
 		r.want(Backoff)
-		if got := r.s().deadline.Sub(r.s().last.At); got != want*time.Second || r.s().failures != i+1 {
+		if got := r.s().deadline.Sub(r.s().lastExit.At); got != want*time.Second || r.s().failures != i+1 {
 			t.Fatalf("delay %d is %v, want %v; failures %d", i+1, got, want*time.Second, r.s().failures)
 		}
 		r.wait(r.s().deadline.Sub(r.now))
@@ -591,7 +591,7 @@ func TestExitZeroNobodyAskedForRestarts(t *testing.T) {
 	r.up()
 	r.exit(0)
 	r.want(Backoff)
-	if got := r.s().last.Cause; got != CauseClean {
+	if got := r.s().lastExit.Cause; got != CauseClean {
 		t.Errorf("cause %s", got)
 	}
 }
@@ -600,10 +600,10 @@ func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(0)
-	r.do(CorrectCause{"s", r.s().id, CauseReplaced})
+	r.do(CorrectCause{"s", r.s().number, CauseReplaced})
 	r.want(Parked)
-	if s := r.s(); s.failures != 0 || s.last.Cause != CauseReplaced || s.want != WantUp {
-		t.Errorf("failures %d, cause %s, want %s", s.failures, s.last.Cause, s.want)
+	if s := r.s(); s.failures != 0 || s.lastExit.Cause != CauseReplaced || s.want != WantUp {
+		t.Errorf("failures %d, cause %s, want %s", s.failures, s.lastExit.Cause, s.want)
 	}
 }
 
@@ -611,16 +611,16 @@ func TestTailIsKeptWithItsExitOnly(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(1)
-	first := r.s().last
+	first := r.s().lastExit
 	r.do(LastLines{"s", first.Run, []string{"boom"}})
 	if first.Tail != nil {
 		t.Error("a published exit was changed")
 	}
-	if got := r.s().last.Tail; !slices.Equal(got, []string{"boom"}) {
+	if got := r.s().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
 	r.do(LastLines{"s", first.Run + 1, []string{"other"}})
-	if got := r.s().last.Tail; !slices.Equal(got, []string{"boom"}) {
+	if got := r.s().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
 }
@@ -673,7 +673,7 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		if v := r.s().snapshot(&unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
 			t.Fatalf("while it finishes: %+v", v)
 		}
-		if x := r.s().last; x.PID != main || x.Cause != CauseCrash {
+		if x := r.s().lastExit; x.PID != main || x.Cause != CauseCrash {
 			t.Fatalf("exit %+v", x)
 		}
 		r.do(Spawned{"s", 50})
@@ -791,8 +791,8 @@ func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
 		if got != said {
 			t.Errorf("code %d: said %v", code, got)
 		}
-		if r.s().last.Cause != CauseCrash {
-			t.Errorf("the exit of the run is %s", r.s().last.Cause)
+		if r.s().lastExit.Cause != CauseCrash {
+			t.Errorf("the exit of the run is %s", r.s().lastExit.Cause)
 		}
 	}
 }
@@ -837,7 +837,7 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 var s6like = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
 	StopSignal: sigTerm, KillNever: true, KillScope: ScopeMain, LeaveDescendants: true,
-	SpawnRetry: time.Minute, ReadyRestart: time.Second, Announces: true,
+	SpawnRetry: time.Minute, ReadyRestart: time.Second, ReportsReadiness: true,
 }
 
 func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
@@ -850,7 +850,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
-			r.do(Ready{"s", r.s().id, true, ""})
+			r.do(Ready{"s", r.s().number, true, ""})
 			r.now = r.now.Add(c.ready)
 		}
 		r.exit(1)
@@ -951,7 +951,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 		}
 		r.exit(1)
 		r.want(Down)
-		if got := r.s().last.Cause; got != CauseCrash {
+		if got := r.s().lastExit.Cause; got != CauseCrash {
 			t.Errorf("from %s: cause %s", from, got)
 		}
 		r.wait(time.Hour)
@@ -1015,7 +1015,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r.acts = nil
 	r.do(Stop{"s"})
 	paused(false)
-	if !slices.Contains(r.acts, Action(Signal{"s", r.s().id, sigTerm, ScopeMain, true})) {
+	if !slices.Contains(r.acts, Action(Signal{"s", r.s().number, sigTerm, ScopeMain, true})) {
 		t.Errorf("a paused process is not continued so that it can end: %v", r.acts)
 	}
 }
@@ -1030,14 +1030,14 @@ func TestAnOperatorsSignalLeavesTheWantAndIsNoFailure(t *testing.T) {
 		r.want(Up)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
 		r.want(Backoff)
-		if s := r.s(); s.last.Cause != CauseOperator || s.failures != 0 || s.deadline.Sub(r.now) != time.Second {
-			t.Fatalf("cause %s, failures %d, delay %v", s.last.Cause, s.failures, s.deadline.Sub(r.now))
+		if s := r.s(); s.lastExit.Cause != CauseOperator || s.failures != 0 || s.deadline.Sub(r.now) != time.Second {
+			t.Fatalf("cause %s, failures %d, delay %v", s.lastExit.Cause, s.failures, s.deadline.Sub(r.now))
 		}
 		r.wait(time.Second)
 		r.spawned()
 	}
 	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if got := r.s().last.Cause; got != CauseSignal {
+	if got := r.s().lastExit.Cause; got != CauseSignal {
 		t.Errorf("the signal of a run is taken for that of the next: cause %s", got)
 	}
 }
@@ -1050,7 +1050,7 @@ func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 	r.spawned()
 	r.acts = nil
 	r.do(SignalMain{"s", 0, true})
-	if !slices.Contains(r.acts, Action(Signal{"s", r.s().id, sigHup, ScopeGroup, false})) {
+	if !slices.Contains(r.acts, Action(Signal{"s", r.s().number, sigHup, ScopeGroup, false})) {
 		t.Errorf("actions %v", r.acts)
 	}
 }
@@ -1061,7 +1061,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
 		r.acts = nil
 		r.do(Forward{"s", signal})
-		if want := (Signal{"s", r.s().id, signal, ScopeMain, wakes}); !slices.Contains(r.acts, Action(want)) {
+		if want := (Signal{"s", r.s().number, signal, ScopeMain, wakes}); !slices.Contains(r.acts, Action(want)) {
 			t.Errorf("signal %d: %v", signal, r.acts)
 		}
 	}
@@ -1076,10 +1076,10 @@ func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 	r.do(Shutdown{Reason: "asked"})
 	r.exit(0)
 	r.do(Exited{Name: "t", PID: 50})
-	if got := r.s().last.Cause; got != CauseShutdown {
+	if got := r.s().lastExit.Cause; got != CauseShutdown {
 		t.Errorf("cause %s of what ended with the container", got)
 	}
-	if got := r.m.services["t"].last.Cause; got != CauseOperator {
+	if got := r.m.services["t"].lastExit.Cause; got != CauseOperator {
 		t.Errorf("cause %s of what was stopped before", got)
 	}
 }
@@ -1088,7 +1088,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(0)
-	run := r.s().id
+	run := r.s().number
 	r.acts = nil
 	for range 2 { // the second says nothing new
 		r.do(CorrectCause{"s", run, CauseReplaced})
@@ -1109,9 +1109,9 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r.up()
 	r.exit(1)
 	r.acts = nil
-	r.do(CorrectCause{"s", r.s().id, CauseOperator})
-	if r.s().last.Cause != CauseOperator || r.s().last.Code != 1 {
-		t.Errorf("its last exit is %+v", r.s().last)
+	r.do(CorrectCause{"s", r.s().number, CauseOperator})
+	if r.s().lastExit.Cause != CauseOperator || r.s().lastExit.Code != 1 {
+		t.Errorf("its last exit is %+v", r.s().lastExit)
 	}
 	for _, a := range r.acts {
 		if n, ok := a.(Note); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
@@ -1128,22 +1128,22 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 		t.Error("a service without readiness of its own is not ready while up")
 	}
 	p := policy
-	p.Announces = true
+	p.ReportsReadiness = true
 	r = newRig(t)
 	r.do(Add{Name: "s", Policy: p, Want: WantUp})
 	r.spawned()
 	if r.s().ready {
 		t.Error("ready before it said so")
 	}
-	r.do(Ready{"s", r.s().id + 1, true, ""})
+	r.do(Ready{"s", r.s().number + 1, true, ""})
 	if r.s().ready {
 		t.Error("ready because of another run")
 	}
-	r.do(Ready{"s", r.s().id, false, "it still loads"})
+	r.do(Ready{"s", r.s().number, false, "it still loads"})
 	if v := r.s(); v.ready || v.readinessText != "it still loads" {
 		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
-	r.do(Ready{"s", r.s().id, true, "a port is in use"})
+	r.do(Ready{"s", r.s().number, true, "a port is in use"})
 	if v := r.s(); !v.ready || v.readinessText != "a port is in use" {
 		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
@@ -1244,7 +1244,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 	} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, c.e)
 		m.Step(now, Gone{"cmd", 1})
@@ -1271,7 +1271,7 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 	} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, Shutdown{Code: c.told, Reason: "received SIGTERM"})
 		m.Step(now, c.ends)
@@ -1287,7 +1287,7 @@ func TestATaskRunsOnce(t *testing.T) {
 	p.SingleRun = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
-		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().id}) },
+		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().number}) },
 		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)
@@ -1296,8 +1296,8 @@ func TestATaskRunsOnce(t *testing.T) {
 		r.want(Down)
 		r.wait(time.Hour)
 		r.want(Down)
-		if r.s().want != WantDown || r.s().last == nil {
-			t.Errorf("want %s, last exit %+v", r.s().want, r.s().last)
+		if r.s().want != WantDown || r.s().lastExit == nil {
+			t.Errorf("want %s, last exit %+v", r.s().want, r.s().lastExit)
 		}
 	}
 }
@@ -1305,7 +1305,7 @@ func TestATaskRunsOnce(t *testing.T) {
 func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	m := Machine{Budget: time.Second}
 	now := time.Unix(1000, 0)
-	m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true}, Want: WantUp})
+	m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
 	acts := m.Step(now, Swept{})
 	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 127 {
@@ -1328,7 +1328,7 @@ func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 	for passing, want := range map[bool]State{true: Backoff, false: Down} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{Once: true, SpawnRetry: time.Second}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, SpawnRetry: time.Second}, Want: WantUp})
 		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Passing: passing})
 		if got := m.services["cmd"].state; got != want || m.Stopping() == passing {
 			t.Errorf("passing %v: the CMD is %s, the container stops: %v", passing, got, m.Stopping())

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// A turn is the permission to start. The number of turns limits how many services start at the same time. A start mainly
-// needs the processor, so too many at once would delay all of them.
+// A turn is the permission to start. The number of turns limits how many services start at the same time. A starting
+// service mainly needs the processor, so many simultaneous starts would delay each other.
 
 const (
 	// turnTime is the maximum time for which a service that is not ready counts as starting, and so keeps its turn.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime when many services in a row have not become ready in time. The services then seem not to
-	// report readiness. If each of 500 services counted as starting for 10 s, the last one would start after 40 minutes.
+	// shortTurn replaces turnTime when many services in a row have not become ready in time, probably because they do
+	// not report readiness. If each of 500 services counted as starting for 10 s, the last one would start after 40
+	// minutes.
 	shortTurn = time.Second
 	// ReasonTurn is the prefix of the reason of a service that waits because too many services are starting.
 	ReasonTurn = "waits for its turn"
@@ -27,7 +28,7 @@ type turns struct {
 	starting      []*service `reexec:"-"`
 	queue         []*service `reexec:"-"` // not sorted: service.queuePosition gives the order
 	lastPosition  int64      `reexec:"tickets"`
-	timedOutTurns int        `reexec:"-"` // number of turns that timed out since a service with Policy.Turns last became ready
+	timedOutTurns int        `reexec:"-"` // number of turns that timed out since a service with Policy.LimitedStarts last became ready
 	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
 
@@ -51,11 +52,11 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	case s.queuePosition != 0:
 		if s.unmet != nil { // the needs of the service are met again
 			s.unmet, s.reason = nil, ReasonTurn
-			m.changed(s)
+			m.markChanged(s)
 			m.updateQueuePositions()
 		}
 		return true
-	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
+	case m.Parallel == 0 || !s.policy.LimitedStarts || s.respawn:
 		return false
 	case len(m.queue) == 0 && m.freeTurns(now) > 0:
 		m.anyReady = m.anyReady && len(m.starting) > 0
@@ -131,7 +132,7 @@ func (m *Machine) updateQueuePositions() {
 	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), compareQueuePositions) {
 		if reason := ReasonTurn + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
 			s.reason = reason
-			m.changed(s)
+			m.markChanged(s)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.queuePosition != 0 {
 			m.queue = append(m.queue, s)
-		} else if s.policy.Turns && m.holdsTurn(now, s) {
+		} else if s.policy.LimitedStarts && m.holdsTurn(now, s) {
 			m.starting = append(m.starting, s)
 		}
 	}

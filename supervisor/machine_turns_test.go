@@ -12,7 +12,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 2
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	names := []string{"a", "b", "old", "new", "middle"}
 	for i, name := range names {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
@@ -37,7 +37,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 		}
 	}
 	up := func(name string, pid int) { c.do(Spawned{name, pid}) }
-	ready := func(name string) { c.do(Ready{name, c.m.services[name].id, true, ""}) }
+	ready := func(name string) { c.do(Ready{name, c.m.services[name].number, true, ""}) }
 	up("a", 50)
 	up("b", 51)
 	expect("up up (2 before it) (0 before it) (1 before it)")
@@ -65,13 +65,13 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	c := newCrew(t)
 	p := policy
-	p.Announces = true
+	p.ReportsReadiness = true
 	c.do(Add{Name: "a", Policy: p, Want: WantUp})
 	crash := func(pid int, ready bool, want State) {
 		t.Helper()
 		c.do(Spawned{"a", pid})
 		if ready {
-			c.do(Ready{"a", c.m.services["a"].id, true, ""})
+			c.do(Ready{"a", c.m.services["a"].number, true, ""})
 		}
 		c.now = c.now.Add(10 * time.Second)
 		c.do(Exited{Name: "a", PID: pid, Code: -1, Signal: sigKill})
@@ -109,7 +109,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 2
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
 		c.do(Add{Name: name, Policy: p, Want: WantUp, Needs: []string{"profiles"}})
@@ -127,7 +127,7 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 1
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	for _, name := range []string{"a", "b", "c"} {
 		p.LastUsed = time.Unix(0, 0)
 		c.do(Add{Name: name, Policy: p, Want: WantUp})
@@ -143,7 +143,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	c.m.Parallel = 2
 	const many = 100
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range many {
 		name := fmt.Sprint("s", i)
 		c.do(Add{Name: name, Policy: p, Want: WantUp})
@@ -175,7 +175,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.ParallelExtra = 2, 1
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range 6 {
 		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantUp})
 	}
@@ -191,7 +191,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 		t.Fatalf("%d start at first", n)
 	}
 	c.do(Spawned{"s0", 50})
-	c.do(Ready{"s0", c.m.services["s0"].id, true, ""})
+	c.do(Ready{"s0", c.m.services["s0"].number, true, ""})
 	if n := starting(); n != 3 {
 		t.Errorf("%d start when one is ready", n)
 	}
@@ -203,10 +203,10 @@ func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.ParallelExtra = 2, 2
 	p := policy
-	p.Turns, p.Announces = true, true
+	p.LimitedStarts, p.ReportsReadiness = true, true
 	c.do(Add{Name: "default", Policy: p, Want: WantUp})
 	c.do(Spawned{"default", 50})
-	c.do(Ready{"default", c.m.services["default"].id, true, ""})
+	c.do(Ready{"default", c.m.services["default"].number, true, ""})
 	c.wait(time.Hour)
 	for i := range 6 {
 		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantDown})

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// This part starts, signals and reaps processes for the loop.
+// This file starts, signals and reaps processes for the loop.
 
 // spawn starts the main process of a run.
 func (l *Loop) spawn(a Spawn) Event {
@@ -23,10 +23,10 @@ func (l *Loop) spawn(a Spawn) Event {
 			return SpawnFailed{Name: a.Name, Error: err.Error(), Passing: true, Code: 126}
 		}
 	}
-	var notify *notifier
+	var notify *readinessPipe
 	if u.NotifyFD != 0 {
 		var err error
-		if notify, err = newNotifier(u.NotifyFD); err != nil {
+		if notify, err = newReadinessPipe(u.NotifyFD); err != nil {
 			return SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
 		}
 		defer notify.closeWriter()
@@ -34,7 +34,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	u.LastSpec = nil
 	answer := l.startProcess(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
 	if _, up := answer.(Spawned); up && notify != nil {
-		l.notifiers[a.Run] = notify
+		l.readinessPipes[a.Run] = notify
 		guard.Go("waiting for readiness", func() { notify.awaitNewline(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
 	} else {
 		notify.close()
@@ -52,7 +52,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	if a.Exit.Signal != 0 {
 		code = 256 // s6 passes this value if a signal ended the run
 	}
-	u.finish = a.Run
+	u.lastFinishRun = a.Run
 	spec := u.Spec
 	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
 	return l.startProcess(u, a.Run, spec, oomAdjCheap, nil)
@@ -71,7 +71,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 
 // startProcess starts a process of a service and returns a Spawned or SpawnFailed event. The error in SpawnFailed names the
 // command, and the directory if that may be the reason.
-func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
+func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *readinessPipe) Event {
 	files, own, err := l.openFiles(u)
 	if err != nil {
 		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
@@ -126,11 +126,11 @@ func closeAll(files ...*os.File) {
 // reap collects ended processes and feeds their exits to the machine.
 func (l *Loop) reap() {
 	before := l.orphans.Load()
-	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.Mute != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
 		if !l.flood.on { // SIGCHLD was off, so processes may have ended without a signal
-			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
+			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}
 	if len(l.lingeringRuns) > 0 {
@@ -143,7 +143,7 @@ func (l *Loop) reap() {
 	}
 }
 
-func (l *Loop) exited(x proc.Exit) {
+func (l *Loop) handleExit(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {
 		l.orphans.Add(1)
@@ -171,19 +171,19 @@ func (l *Loop) exited(x proc.Exit) {
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
-	if s := l.machine.services[name]; s != nil && s.command.run == x.ID {
+	if s := l.machine.services[name]; s != nil && s.stopCommand.run == x.ID {
 		said := StopCommandEnded{Name: name, Run: x.ID, Leftover: x.Leftover}
 		if x.Code != 0 {
-			said.Fault = "has failed: " + describe(&Exit{Code: x.Code, Signal: x.Signal})
+			said.Fault = "has failed: " + describeExit(&Exit{Code: x.Code, Signal: x.Signal})
 		}
 		l.step(said)
 		return
 	}
-	if n := l.notifiers[x.ID]; n != nil {
-		delete(l.notifiers, x.ID)
+	if n := l.readinessPipes[x.ID]; n != nil {
+		delete(l.readinessPipes, x.ID)
 		n.close()
 	}
-	if u != nil && !u.Stdio && u.finish != x.ID { // must precede the step, which may start the next run
+	if u != nil && !u.Stdio && u.lastFinishRun != x.ID { // must precede the step, which may start the next run
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(LastLines{name, id, lines}) })
 	}

@@ -6,14 +6,14 @@ import (
 	"os"
 )
 
-// notifier is the pipe on which a run writes a newline to say that it is ready. A goroutine reads the pipe until a newline, the
+// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine reads the pipe until a newline, the
 // end of the input, or a call of close.
-type notifier struct {
+type readinessPipe struct {
 	fd   int // descriptor number of the writing end in the new process
 	r, w *os.File
 }
 
-func newNotifier(fd int) (*notifier, error) {
+func newReadinessPipe(fd int) (*readinessPipe, error) {
 	if fd < 1 || fd > MaxNotifyFD {
 		return nil, fmt.Errorf("cannot listen for readiness on descriptor %d: it must be 1 to %d", fd, MaxNotifyFD)
 	}
@@ -21,12 +21,12 @@ func newNotifier(fd int) (*notifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the pipe for readiness: %w", err)
 	}
-	return &notifier{fd, r, w}, nil
+	return &readinessPipe{fd, r, w}, nil
 }
 
 // addTo extends the list files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that
 // addTo adds below fd are closed in the new process.
-func (n *notifier) addTo(files []*os.File) []*os.File {
+func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
 	}
@@ -37,17 +37,17 @@ func (n *notifier) addTo(files []*os.File) []*os.File {
 }
 
 // closeWriter closes hinit's copy of the writing end. Call closeWriter after the process was started.
-func (n *notifier) closeWriter() { _ = n.w.Close() }
+func (n *readinessPipe) closeWriter() { _ = n.w.Close() }
 
 // close closes the reading end, which ends the goroutine.
-func (n *notifier) close() {
+func (n *readinessPipe) close() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
 // awaitNewline calls ready when it reads the first newline, and then returns. It ignores later output.
-func (n *notifier) awaitNewline(ready func()) {
+func (n *readinessPipe) awaitNewline(ready func()) {
 	defer n.r.Close()
 	buf := make([]byte, 256)
 	for {

@@ -19,7 +19,6 @@ type flood struct {
 	on    bool
 	next  time.Time // time of the next reap in a flood
 	count int       // outside a flood: orphans reaped since `since`; during a flood: consecutive reaps without an orphan
-	// when the current window began
 	since time.Time
 }
 

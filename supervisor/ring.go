@@ -18,7 +18,7 @@ const (
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. No method blocks: a slow
 // reader loses the oldest records, but learns how many. One busy service could overwrite the records of all other services. So
-// the ring also keeps, for longer, the last few records of each service and the last orders of root, see [Ring.Kept].
+// the ring also keeps, for longer, the last few records of each service and the last orders of root, see [Ring.KeptRecords].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
 	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced, not modified
@@ -77,18 +77,18 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the last
+// KeptRecords returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the last
 // overwritten records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not
 // block.
-func (r *Ring) Kept(end uint64) (records []Record) {
-	for _, rec := range r.Older(0, end) {
+func (r *Ring) KeptRecords(end uint64) (records []Record) {
+	for _, rec := range r.KeptBetween(0, end) {
 		records = append(records, *rec)
 	}
 	return records
 }
 
-// Older works like Kept, but returns only the records with a Seq above the parameter after, and doesn't copy them.
-func (r *Ring) Older(after, end uint64) (records []*Record) {
+// KeptBetween works like Kept, but returns only the records with a Seq above the parameter after, and doesn't copy them.
+func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {
 			for i := range own.slots {

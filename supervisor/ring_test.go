@@ -27,7 +27,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 		records, _ := r.Since(0)
 		of := make(map[string]int)
 		last := uint64(0)
-		for _, rec := range append(r.Kept(records[0].Seq), records...) {
+		for _, rec := range append(r.KeptRecords(records[0].Seq), records...) {
 			of[rec.Service+rec.Key]++
 			if rec.Seq <= last {
 				t.Fatalf("event %d comes after %d", rec.Seq, last)
@@ -41,7 +41,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 	check(&r)
 	records, _ := r.Since(0)
 	var next Ring // of another generation
-	next.restore(append(r.Kept(records[0].Seq), records...))
+	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }
 
@@ -60,7 +60,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	check := func(r *Ring) {
 		t.Helper()
 		records, _ := r.Since(0)
-		kept := r.Kept(records[0].Seq)
+		kept := r.KeptRecords(records[0].Seq)
 		of := make(map[string]int)
 		for _, rec := range kept {
 			of[rec.By.Program+rec.Service]++
@@ -72,7 +72,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	check(&r)
 	records, _ := r.Since(0)
 	var next Ring // of another generation
-	next.restore(append(r.Kept(records[0].Seq), records...))
+	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }
 
@@ -82,7 +82,7 @@ func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
 		r.add(Record{Service: fmt.Sprint("s", i%2000)})
 	}
 	r.publish()
-	if n := len(r.Kept(r.Last())); n > maxKeptServices*keptSize {
+	if n := len(r.KeptRecords(r.Last())); n > maxKeptServices*keptSize {
 		t.Errorf("%d records are kept", n)
 	}
 	for range 3 * ringSize {

@@ -32,7 +32,7 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	script("finish", finish)
 	p := s6like
 	p.Backoff.Initial, p.Backoff.Max, p.SpawnRetry = 10*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond
-	p.Announces, p.Finish, p.FinishTimeout, p.PermanentFinish = false, true, time.Minute, []int{125}
+	p.ReportsReadiness, p.Finish, p.FinishTimeout, p.PermanentFinish = false, true, time.Minute, []int{125}
 	spec := proc.Spec{Env: os.Environ(), Dir: dir}
 	u := Unit{Name: name, Kind: KindService, Policy: p, Spec: spec}
 	u.Spec.Argv = []string{"./run", name}
@@ -197,7 +197,7 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 			// Only its standard three and that descriptor are open (10 is the script, where the shell reads it from).
 			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
 echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
-			u.Policy.Announces, u.NotifyFD = true, fd
+			u.Policy.ReportsReadiness, u.NotifyFD = true, fd
 			register(t, l, u, WantUp)
 			if got := line(); got != "checked" {
 				t.Errorf("got %q", got)
@@ -223,14 +223,14 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	l, out := realLoop(t)
 	line := output(t, out)
 	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // what it leaves behind keeps the descriptor open
-	u.Policy.Announces, u.NotifyFD = true, 3
+	u.Policy.ReportsReadiness, u.NotifyFD = true, 3
 	register(t, l, u, WantUp)
 	for range 5 {
 		line()
 	}
 	do(t, l, StayDown{"s"})
 	untilState(t, l, Down)
-	if n := len(l.notifiers); n != 0 { // the loop is idle
+	if n := len(l.readinessPipes); n != 0 { // the loop is idle
 		t.Errorf("%d notifiers are left", n)
 	}
 }

@@ -46,7 +46,7 @@ type Service struct {
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
 	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
-	Status        string    // what the running service says about its current work, see [Notified]; not a warning
+	Status        string    // what the running service says about its current work, see [NotifyMessage]; not a warning
 	Paused        bool      // an operator has stopped the process with SIGSTOP
 	Started       bool      // the service has started at least once
 	Permanent     bool      // the service won't start again by itself: its finish command said so, or it is parked or failed
@@ -77,10 +77,10 @@ func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
 		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, YieldsToProfile: u.YieldsToProfile, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		ProcessSince: s.processSince, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
-		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,
-		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
-		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.done, RestartPolicy: s.policy.RestartPolicy,
+		ProcessSince: s.processSince, Run: s.number, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.ReportsReadiness || s.hasChecks, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
+		Paused: s.paused, Started: s.started, Permanent: s.staysDown || s.state == Parked || s.state == Failed,
+		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.lastExit,
+		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.succeeded, RestartPolicy: s.policy.RestartPolicy,
 		Exits: s.exits, Restarted: s.restartCauses,
 	}
 	if s.isRunning() {
@@ -110,10 +110,10 @@ func (l *Loop) viewOf(s *service, u *unit) *Service {
 func (l *Loop) publish() {
 	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
-	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.HoldReason == l.machine.shortage.all {
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.HoldReason == l.machine.shortage.startsHeld {
 		return
 	}
-	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), HoldReason: l.machine.shortage.all}
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), HoldReason: l.machine.shortage.startsHeld}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
 		kept = 0 // a service was removed, so the indexes of the others have changed

@@ -71,7 +71,7 @@ const (
 )
 
 // oomAdj is, for each kind, the difference between the oom_score_adj of its processes and the value of hinit. 50 points
-// weigh as much as 5 % of the memory. The kernel should first kill processes that are cheap to lose: a gateway only
+// weigh as much as 5 % of the memory. The values make the kernel first kill processes that are cheap to lose: a gateway
 // restarts, but without PID 1 or the CMD the container ends.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjCheap, KindRun: oomAdjCheap, KindCheck: oomAdjCheap}
 
@@ -106,29 +106,29 @@ type Policy struct {
 	StopSignal       int           // signal that asks the service to end
 	Grace            time.Duration // time from the stop signal to SIGKILL
 	StopCommand      []string      // command to run first when the service must end; the stop signal follows after its end; empty for none
-	Announces        bool          // the service is ready only after a Ready event; otherwise it is ready as soon as it is up
-	SingleRun        bool          `reexec:"Task"`  // every run is a single run, then the desired state is down (hooks, client commands, exec checks)
-	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive the main process stay alive
-	Sheddable        bool          `reexec:"Sheds"` // when memory is short, the service may be ended, or must wait before it starts
-	Once             bool          // the service is the CMD: it runs once, and its exit ends the container with its code
-	Order
+	ReportsReadiness bool          `reexec:"Announces"` // the service is ready only after a Ready event; otherwise it is ready as soon as it is up
+	SingleRun        bool          `reexec:"Task"`      // every run is a single run, then the desired state is down (hooks, client commands, exec checks)
+	LeaveDescendants bool          `reexec:"Spare"`     // descendants that outlive the main process stay alive
+	Sheddable        bool          `reexec:"Sheds"`     // when memory is short, the service may be ended, or must wait before it starts
+	IsCMD            bool          `reexec:"Once"`      // the service is the CMD: it runs once, and its exit ends the container with its code
+	RestartAndNeeds
 
 	// Fields for s6 service directories.
 
-	Drains       bool          // the service reads the output of other services, so a shutdown ends it after all of them
-	LastSignal   int           `reexec:"Last"` // at shutdown: signal that tells a service with Drains that all others have ended; 0 for none
+	DrainsInput  bool          `reexec:"Drains"` // the service reads the output of other services, so a shutdown ends it after all of them
+	DrainSignal  int           `reexec:"Last"`   // at shutdown: signal that tells a service with Drains that all others have ended; 0 for none
 	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with Once: a passing one); 0 counts the failure as a fast exit
-	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 for never
+	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 never does this
 	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
-	Finishes
+	FinishPolicy
 }
 
 // success reports whether an exit code counts as success.
 func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
 
-// Finishes is the part of [Policy] about the finish command of an s6 service directory.
-type Finishes struct {
+// FinishPolicy is the part of [Policy] about the finish command of an s6 service directory.
+type FinishPolicy struct {
 	Finish          bool          // run Unit.Finish after each run, before the service enters its next state
 	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none
 	PermanentFinish []int         // exit codes of the finish command that mean: do not start the service again
@@ -175,9 +175,9 @@ func (x *Exit) Explanation() string {
 		why = cmp.Or(why, line)
 	}
 	if why == "" {
-		return describe(x)
+		return describeExit(x)
 	}
-	return describe(x) + ": " + why
+	return describeExit(x) + ": " + why
 }
 
 // isWarning reports whether a line of a log looks like a warning or worse.

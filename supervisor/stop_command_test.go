@@ -106,7 +106,7 @@ func TestAStopCommandIsKilledTogetherWithItsService(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
 	_, command := r.asked()
-	main := r.s().id
+	main := r.s().number
 	r.wait(policy.Grace)
 	if runs := r.killed(); !slices.Equal(runs, []uint64{main, command}) {
 		t.Errorf("runs %v were killed, want %d and %d", runs, main, command)
@@ -174,8 +174,8 @@ func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {
 		r.do(Add{Name: "s", Policy: p, Want: WantUp})
 		r.spawned()
 		r.exit(code)
-		if s := r.s(); s.state != want || s.done != (want == Down) {
-			t.Errorf("code %d: %s, done %t, cause %s", code, s.state, s.done, s.last.Cause)
+		if s := r.s(); s.state != want || s.succeeded != (want == Down) {
+			t.Errorf("code %d: %s, done %t, cause %s", code, s.state, s.succeeded, s.lastExit.Cause)
 		}
 	}
 }

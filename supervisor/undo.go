@@ -8,22 +8,22 @@ import (
 // undo restores the machine after a step that panicked, so that the next loop starts from a consistent state. It keeps only
 // shallow copies. So a step must replace slices and maps, and never change their contents.
 type undo struct {
-	armed    bool
-	machine  Machine
-	touched  []*service
-	services []service
+	armed         bool
+	savedMachine  Machine
+	savedServices []*service
+	savedCopies   []service
 }
 
 // prepare saves all state that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed = true
-	u.machine = *m
-	clear(u.touched)
-	u.touched, u.services = u.touched[:0], u.services[:0]
+	u.savedMachine = *m
+	clear(u.savedServices)
+	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
 	one := m.services[changedService(e)]
 	if add, ok := e.(Add); m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
-			if s.policy.dependsOnOthers() > 0 || s.policy.EachStart {
+			if s.policy.dependsOnOthers() > 0 || s.policy.RunBeforeEachStart {
 				u.save(s)
 			}
 		}
@@ -42,11 +42,11 @@ func (u *undo) prepare(m *Machine, e Event) {
 			}
 		}
 	default:
-		if one != nil && !one.policy.Once { // the end of the CMD affects every service
+		if one != nil && !one.policy.IsCMD { // the end of the CMD affects every service
 			u.save(one)
 			return
 		}
-		u.touched, u.services = slices.Grow(u.touched, len(m.order)), slices.Grow(u.services, len(m.order))
+		u.savedServices, u.savedCopies = slices.Grow(u.savedServices, len(m.order)), slices.Grow(u.savedCopies, len(m.order))
 		for _, s := range m.order {
 			u.save(s)
 		}
@@ -66,8 +66,8 @@ func (u *undo) save(s *service) {
 	if s == nil {
 		return
 	}
-	u.touched = append(u.touched, s)
-	u.services = append(u.services, *s)
+	u.savedServices = append(u.savedServices, s)
+	u.savedCopies = append(u.savedCopies, *s)
 }
 
 // restore resets the machine to the state before the step, unless the step has completed.
@@ -76,9 +76,9 @@ func (u *undo) restore(m *Machine) {
 		return
 	}
 	u.armed = false
-	*m = u.machine
-	for i, s := range u.touched {
-		*s = u.services[i]
+	*m = u.savedMachine
+	for i, s := range u.savedServices {
+		*s = u.savedCopies[i]
 	}
 	m.services = make(map[string]*service, len(m.order))
 	for _, s := range m.order {

@@ -13,7 +13,7 @@ type Unit struct {
 	Name            string
 	Profile         string
 	Kind            Kind
-	YieldsToProfile bool `reexec:"Yields"` // an agent could have created this service, so a profile of the same name takes precedence
+	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service, so a profile of the same name takes precedence
 	Policy          Policy
 	Spec            proc.Spec // at each start the loop sets ID, Name and Files
 	Log             string
@@ -28,20 +28,20 @@ type Unit struct {
 	StdOverrides [3]*os.File `reexec:"-"`
 
 	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It is
-	// used together with Policy.Announces.
+	// used together with Policy.ReportsReadiness.
 	NotifyFD int
 
-	// Checked is true if the service has readiness checks. It is then ready only after a Checked event.
-	Checked bool
+	// HasReadinessChecks is true if the service has readiness checks. It is then ready only after a ChecksReported event.
+	HasReadinessChecks bool `reexec:"Checked"`
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the
 	// descriptors, environment, directory and user of the service. Its arguments are the same as in s6: exit code (256
 	// after a signal), signal or 0, name, PID. A program that does not exist is ignored.
 	Finish string
 
-	// Pin is the open directory to which Spec.Dir refers by descriptor number, or nil. While the unit keeps it open, that number
+	// OpenDir is the open directory to which Spec.Dir refers by descriptor number, or nil. While the unit keeps it open, that number
 	// can't refer to another file.
-	Pin *os.File
+	OpenDir *os.File `reexec:"Pin"`
 }
 
 // MaxNotifyFD is the highest value of Unit.NotifyFD.
@@ -54,10 +54,10 @@ type unit struct {
 	Stdio    bool        // the output goes to Files and not to a log; descriptors that Files lacks are /dev/null
 	Files    [3]*os.File // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
 
-	finish uint64   `reexec:"-"` // run number of the finish command that was started last
-	view   *Service `reexec:"-"`
-	index  int      `reexec:"-"` // index of the unit's view in the snapshot
-	dirty  bool     `reexec:"-"`
+	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
+	view          *Service `reexec:"-"`
+	index         int      `reexec:"-"` // index of the unit's view in the snapshot
+	dirty         bool     `reexec:"-"`
 }
 
 // setDefinition replaces the unit's definition. The running process keeps the old one until its next start.

@@ -46,7 +46,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 		if err != nil {
 			return reply{}, err
 		}
-		older := ring.Older(0, end)
+		older := ring.KeptBetween(0, end)
 		if n := last - min(last, newest-cursor); n < uint64(len(older)) {
 			kept = older[uint64(len(older))-n-1].Seq
 		}
@@ -82,7 +82,7 @@ func number(text, name string) (uint64, error) {
 // before.
 func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
-	for older := ring.Older(kept, end); len(older) > 0 && out.err == nil; older = ring.Older(kept, end) {
+	for older := ring.KeptBetween(kept, end); len(older) > 0 && out.err == nil; older = ring.KeptBetween(kept, end) {
 		older = slices.Clone(older[:min(batch, len(older))])
 		for _, rec := range older {
 			out.write(eventView(rec))

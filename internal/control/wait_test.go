@@ -313,14 +313,14 @@ func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 // says makes the service describe itself, some time after its next start.
 func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
-		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.Announces = true })
+		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
 		run := w.Snapshot().Find("gateway-x").Run + 1
 		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Text: said}) })
 	}
 }
 
 func ready(t *testing.T, w *waiter) {
-	w.add(t, "x", supervisor.WantUp, func(u *supervisor.Unit) { u.Policy.Announces = true })
+	w.add(t, "x", supervisor.WantUp, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
 	v := w.Snapshot().Find("gateway-x")
 	if err := w.Do(t.Context(), supervisor.Ready{Name: v.Name, Run: v.Run, Ready: true}); err != nil {
 		t.Fatal(err)

@@ -359,7 +359,7 @@ func (p *Prober) reportReadiness(t *target) {
 	now.ready, now.said = t.health.Ready()
 	if now != t.reported {
 		t.reported = now
-		p.post(supervisor.Checked{Name: t.name, Run: now.run, Ready: now.ready, Text: now.said})
+		p.post(supervisor.ChecksReported{Name: t.name, Run: now.run, Ready: now.ready, Text: now.said})
 	}
 }
 

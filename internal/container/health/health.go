@@ -117,7 +117,7 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 // when the service is ready.
 func (h *Health) Prepare(u *supervisor.Unit) {
 	h.addNotifySocket(u)
-	u.Checked = probe.AffectsReadiness(checksOf(h.o.Config(), u))
+	u.HasReadinessChecks = probe.AffectsReadiness(checksOf(h.o.Config(), u))
 }
 
 // Check sets the checks of a service. The checks begin at the next start of the service, or now if it is running.

@@ -38,7 +38,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 	if err != nil {
 		h.o.Warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
-		u.Policy.Announces = false
+		u.Policy.ReportsReadiness = false
 		return
 	}
 	env := notify.Environ(path, s.Notify.Watchdog)
@@ -56,7 +56,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 // handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds out
 // which run of the service the process belongs to.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
-	run, err := h.o.Loop.HandleNotify(pid, supervisor.Notified{
+	run, err := h.o.Loop.HandleNotify(pid, supervisor.NotifyMessage{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
 	if errors.Is(err, supervisor.ErrForeignProcess) {

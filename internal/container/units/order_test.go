@@ -20,15 +20,15 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 	}
 	m := NewMaker(boot.Caller(), "/data", nil, false)
 	coder, other := m.Gateway(cfg, profiles.Profile{Name: "coder", Home: "/data/coder"}, nil), m.Gateway(cfg, profiles.Profile{Name: "other", Home: "/data/other"}, nil)
-	want := supervisor.Order{
+	want := supervisor.RestartAndNeeds{
 		RestartPolicy: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
-		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"}, Turns: true,
+		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"}, LimitedStarts: true,
 	}
-	if !reflect.DeepEqual(coder.Policy.Order, want) {
-		t.Errorf("coder: %+v", coder.Policy.Order)
+	if !reflect.DeepEqual(coder.Policy.RestartAndNeeds, want) {
+		t.Errorf("coder: %+v", coder.Policy.RestartAndNeeds)
 	}
 	if other.Policy.RestartPolicy != supervisor.RestartAlways || other.Policy.Needs != nil {
-		t.Errorf("other: %+v", other.Policy.Order)
+		t.Errorf("other: %+v", other.Policy.RestartAndNeeds)
 	}
 	for _, v := range []string{"A=of coder", "B=all"} {
 		if !slices.Contains(coder.Spec.Env, v) {

@@ -167,7 +167,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
-	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
+	policy.ReportsReadiness, policy.LimitedStarts = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
 		Argv: cfg.Expand(command, vars), Env: m.reuseEnv(proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set)),
@@ -249,13 +249,13 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy := policyOf(s.Restart, s.Stop)
 	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
-	policy.IsConfiguredTask, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
-	policy.Announces, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
+	policy.IsConfiguredTask, policy.RunBeforeEachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
+	policy.ReportsReadiness, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
 		policy.ParkOnOutput = refusalText
 	}
 	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
-		policy.Drains, policy.LastSignal = true, int(unix.SIGPWR)
+		policy.DrainsInput, policy.DrainSignal = true, int(unix.SIGPWR)
 	}
 	agents := !m.plain && m.agent.RunsAs(cred)
 	u := supervisor.Unit{
@@ -329,7 +329,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 	}
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindCmd,
-		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
+		Policy: supervisor.Policy{IsCMD: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
 			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.venvEnv(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty, Setup: m.agentSetup(cfg),
 		},
@@ -428,7 +428,7 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
 		ParkOn: bad(r.ParkOn), ImmediateOn: bad(r.ImmediateOn), Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
-		Order: supervisor.Order{RestartPolicy: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
+		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}
 }
 

@@ -193,7 +193,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	u := s.unit(name, p)
 	switch {
 	case p == s.LoggerPlace:
-		u.StdOverrides[0], u.Policy.Drains = s.Read, true
+		u.StdOverrides[0], u.Policy.DrainsInput = s.Read, true
 	case def.Logger && s.LoggerPlace != nil:
 		u.StdOverrides[1] = s.Write
 	}

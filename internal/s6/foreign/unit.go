@@ -28,13 +28,13 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
-		Finishes:  supervisor.Finishes{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
-		Announces: def.NotifyFD != 0,
+		FinishPolicy:     supervisor.FinishPolicy{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
+		ReportsReadiness: def.NotifyFD != 0,
 	}
 	if policy.KillNever {
 		policy.Grace = killGrace
 	}
-	if policy.Announces {
+	if policy.ReportsReadiness {
 		policy.ReadyRestart = readyEnough // a service that does not report readiness has no ready time
 	}
 	if def.KillGroup {
@@ -43,6 +43,6 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindService, YieldsToProfile: !p.Root, Policy: policy, NotifyFD: def.NotifyFD,
 		Spec:   spec,
-		Finish: "./" + formats.FinishFile, Pin: p.Pin,
+		Finish: "./" + formats.FinishFile, OpenDir: p.Pin,
 	}
 }

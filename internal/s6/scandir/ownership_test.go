@@ -58,7 +58,7 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 	must(t, os.Chown(logged+"/log/run", agentUID, agentGID))
 	must(t, s.Scan(t.Context()))
 	for name := range spoil {
-		if u := h.unit(name); u.Name == "" || u.Spec.Cred == nil || u.Pin != nil {
+		if u := h.unit(name); u.Name == "" || u.Spec.Cred == nil || u.OpenDir != nil {
 			t.Errorf("%s is run as root: %+v", name, u.Spec)
 		}
 		if h.heard("/"+name+": it is not run as root") != 1 {
@@ -99,7 +99,7 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 		must(t, s.Refresh(t.Context(), name)) // as at the end of every run
 	}
 	for _, name := range []string{"given", "given/log", "closed"} {
-		if u := h.unit(name); u.Spec.Cred == nil || u.Pin != nil {
+		if u := h.unit(name); u.Spec.Cred == nil || u.OpenDir != nil {
 			t.Errorf("%s is still run as root: %+v", name, u.Spec)
 		}
 	}
@@ -108,7 +108,7 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 	}
 	give(0, 0)
 	must(t, s.Refresh(t.Context(), "given"))
-	if u := h.unit("given"); u.Spec.Cred != nil || u.Pin == nil {
+	if u := h.unit("given"); u.Spec.Cred != nil || u.OpenDir == nil {
 		t.Errorf("root has it back, and it is run as %+v", u.Spec.Cred)
 	}
 }
