@@ -37,7 +37,7 @@ var readers = map[string][]string{
 		"Openat", "Openat2", "Pread", "Read", "ReadDirent", "Readlinkat", "Recvfrom", "Recvmsg", "Stat", "Statfs",
 	},
 	"hinit/internal/fsutil": {
-		"Dir.CreatedAt", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
+		"Dir.CheckExists", "Dir.CreatedAt", "Dir.Connect", "Dir.EachName", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
 	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount"},

@@ -39,8 +39,8 @@ func replace(t *testing.T, old *Set, o Options) *Set {
 			}
 		}
 	}
-	if n != len(c.Keep()) {
-		t.Errorf("%d descriptors for %d streams", len(c.Keep()), n)
+	if n != len(c.Descriptors()) {
+		t.Errorf("%d descriptors for %d streams", len(c.Descriptors()), n)
 	}
 	next := newSet(o)
 	if err := next.TakeOver(h); err != nil {

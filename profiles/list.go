@@ -51,7 +51,7 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	l, err := s.listWithTimeout(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
 	if err == nil && l.profilesLeftOut {
 		l, err = s.listWithTimeout(func(d *fsutil.Dir, name string, marked bool) bool {
-			return prefer(name, marked) || marked && d.Has(filepath.Join(name, stateFile)) == nil
+			return prefer(name, marked) || marked && d.CheckExists(filepath.Join(name, stateFile)) == nil
 		})
 	}
 	if err == nil {
@@ -128,7 +128,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer keepFirst) (listing, e
 		if !at(rel) {
 			return false
 		}
-		err := dir.Has(filepath.Join(name, s.marker))
+		err := dir.CheckExists(filepath.Join(name, s.marker))
 		impossible := NameProblem(name)
 		switch missing := errors.Is(err, fs.ErrNotExist); {
 		case err != nil && !missing:

@@ -168,7 +168,7 @@ func (s *Store) answers(rel string) bool {
 	}
 	_, err := examineEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
-		_ = d.Has(filepath.Join(rel, s.marker)) // an error also counts as an answer
+		_ = d.CheckExists(filepath.Join(rel, s.marker)) // an error also counts as an answer
 		return struct{}{}, nil
 	})
 	return !errors.Is(err, errSilent)

@@ -57,7 +57,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 		}
-		return d.Replace(filepath.Join(home, plannedStopFile), data, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+		return d.Replace(filepath.Join(home, plannedStopFile), data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	})
 }
 

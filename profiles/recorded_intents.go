@@ -42,7 +42,7 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 			return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 		}
 		rel := filepath.Join(home, intentFile)
-		err := d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+		err := d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 		if err == nil {
 			return nil
 		}

@@ -36,6 +36,6 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
-		_ = d.Replace(rel, make([]byte, reserveFileSize), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+		_ = d.Replace(rel, make([]byte, reserveFileSize), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 	}
 }

@@ -29,7 +29,7 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 			return nil
 		}
 		text := fmt.Sprintf("%d %d\n", took.Milliseconds(), budget.Milliseconds())
-		return d.Replace(file, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+		return d.Replace(file, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	})
 }
 

@@ -381,7 +381,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	members = setMember(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
 	data = encodeObject(members)
-	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == syncLater, Confirm: func(now fs.FileInfo) error {
+	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncNameLater: how == syncLater, Confirm: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
 			return errChanged
 		}

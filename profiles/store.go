@@ -71,7 +71,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	if actor == nil {
 		actor = fsutil.Self()
 	}
-	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
+	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
 // SetMaxProfiles sets the maximum number of named profiles that the store finds, and of directories without the marker that it

@@ -110,7 +110,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
-			if d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+			if d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
 				names = append(names, name)
 			}
 		}
@@ -182,7 +182,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			}
 		}
 		for name := range w.candidates {
-			if rel := filepath.Join(profilesDir, name); !w.store.isSilent(rel) && d.Has(filepath.Join(rel, w.store.marker)) == nil {
+			if rel := filepath.Join(profilesDir, name); !w.store.isSilent(rel) && d.CheckExists(filepath.Join(rel, w.store.marker)) == nil {
 				changed = append(changed, name)
 			}
 		}
@@ -276,7 +276,7 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if !w.scanNew(ctx, d, name) {
 		err = w.scanAll(ctx)
 	}
-	if err == nil && w.known[name] == nil && w.isFull() && d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+	if err == nil && w.known[name] == nil && w.isFull() && d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
 		return limitError(filepath.Join(w.store.root, profilesDir), w.store.max)
 	}
 	return err

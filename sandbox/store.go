@@ -301,7 +301,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 // value. If the value can't be written, the old one is removed.
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedFile(key)
-	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
+	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
 		_ = m.store.dir.Remove(file) // the file may not exist
 	}
 	if before := m.newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {

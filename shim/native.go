@@ -19,8 +19,8 @@ func (o *options) execHinit(argv, env []string) {
 		return
 	}
 	_, ok := lifecycle.Parse(argv[1:])
-	ok = ok || lifecycle.Lists(argv[1:]) && o.isolatesAny()
-	if !ok && (isDirectory(o.baseDir) || !lifecycle.Changes(argv[1:])) {
+	ok = ok || lifecycle.ListsProfiles(argv[1:]) && o.isolatesAny()
+	if !ok && (isDirectory(o.baseDir) || !lifecycle.ChangesGateways(argv[1:])) {
 		return
 	}
 	if _, ok := executable(o.native); !ok {

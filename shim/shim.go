@@ -133,12 +133,12 @@ func run(argv, env []string, o options) int {
 // only if this process has the same value as PID 1. That is the case in processes that docker exec starts. Without the change,
 // the kernel would kill the gateways and the CMD before these processes. The parameters of1 and own are the paths of the files
 // with the values of PID 1 and of this process. A process may raise its own value without privileges.
-func raiseOOMScore(of1, own string) {
+func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
-	one, _ := os.ReadFile(of1)
-	text, _ := os.ReadFile(own)
+	one, _ := os.ReadFile(initFile)
+	text, _ := os.ReadFile(ownFile)
 	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
-		_ = os.WriteFile(own, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10), 0)
+		_ = os.WriteFile(ownFile, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10), 0)
 	}
 }
 

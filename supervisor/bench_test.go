@@ -111,14 +111,14 @@ func (deafLogs) Tail(string, func([]string)) {}
 type instantSpawner struct{ pid int }
 
 func (s *instantSpawner) Spawn(proc.Spec) (int, error)  { s.pid++; return s.pid, nil }
-func (*instantSpawner) Observe(uint64)                  {}
+func (*instantSpawner) RecordMembers(uint64)            {}
 func (*instantSpawner) RunOf(int) uint64                { return 0 }
 func (*instantSpawner) Signal(uint64, int) error        { return nil }
 func (*instantSpawner) SignalGroup(uint64, int) error   { return nil }
 func (*instantSpawner) SignalTree(uint64, int) int      { return 0 }
-func (*instantSpawner) SignalRest(int)                  {}
+func (*instantSpawner) SignalDescendants(int)           {}
 func (*instantSpawner) Reap(bool, func(proc.Exit)) bool { return true }
-func (*instantSpawner) Gone([]uint64) []uint64          { return nil }
+func (*instantSpawner) EndedRuns([]uint64) []uint64     { return nil }
 func (*instantSpawner) Forget(uint64)                   {}
 
 type noLogs struct{}

@@ -110,7 +110,7 @@ func TestLoopGoesOnWhenTheFinishCommandCannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.directory(t)
-		b.procs.failing(&proc.SpawnError{What: "./finish", Err: os.ErrPermission})
+		b.procs.failing(&proc.SpawnError{Object: "./finish", Err: os.ErrPermission})
 		b.die(1)
 		b.want(t, Backoff)
 		b.procs.failing(nil)

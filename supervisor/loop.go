@@ -27,14 +27,14 @@ var (
 // Spawner. The methods may wait for the kernel, but for nothing else.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
-	Observe(id uint64)
+	RecordMembers(id uint64)
 	RunOf(pid int) (id uint64)
 	Signal(id uint64, signal int) error
 	SignalGroup(id uint64, signal int) error
 	SignalTree(id uint64, signal int) (found int)
-	SignalRest(signal int)
+	SignalDescendants(signal int)
 	Reap(trees bool, each func(proc.Exit)) (childless bool)
-	Gone(ids []uint64) []uint64
+	EndedRuns(ids []uint64) []uint64
 	Forget(id uint64)
 }
 
@@ -402,7 +402,7 @@ func (l *Loop) step(e Event) {
 		case Signal:
 			follow = append(follow, l.signalRun(a)...)
 		case SignalDescendants:
-			l.cfg.Procs.SignalRest(a.Signal)
+			l.cfg.Procs.SignalDescendants(a.Signal)
 		case Changed:
 			if u := l.units[a.Name]; u != nil {
 				l.markChanged(u)

@@ -102,7 +102,7 @@ func (f *fakeProcs) SignalTree(id uint64, signal int) int {
 	return 1
 }
 
-func (f *fakeProcs) SignalRest(int) { f.rest = true }
+func (f *fakeProcs) SignalDescendants(int) { f.rest = true }
 
 func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	for {
@@ -141,8 +141,8 @@ func (f *fakeProcs) RunOf(pid int) uint64 {
 	return 0
 }
 
-func (f *fakeProcs) Observe(uint64)                        {}
-func (f *fakeProcs) Gone(ids []uint64) []uint64            { return ids }
+func (f *fakeProcs) RecordMembers(uint64)                  {}
+func (f *fakeProcs) EndedRuns(ids []uint64) []uint64       { return ids }
 func (f *fakeProcs) Forget(uint64)                         {}
 func (f *fakeProcs) Pipes(string) (_, _ *os.File, _ error) { return nil, nil, nil }
 
@@ -316,7 +316,7 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.EIO})
+		b.procs.failing(&proc.SpawnError{Object: "/no/such", Err: syscall.EIO})
 		b.register(t, "s", WantUp)
 		s := b.Snapshot().Find("s")
 		if s.State != Backoff || s.LastExit.Cause != CauseSpawn || !strings.Contains(s.LastExit.Error, "/no/such") {
@@ -335,7 +335,7 @@ func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 func TestLoopDoesNotRetryWhatIsMissingButAStartDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.failing(&proc.SpawnError{What: "/no/such", Err: syscall.ENOENT})
+		b.procs.failing(&proc.SpawnError{Object: "/no/such", Err: syscall.ENOENT})
 		b.register(t, "s", WantUp)
 		time.Sleep(time.Hour)
 		synctest.Wait()

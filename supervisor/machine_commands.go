@@ -194,7 +194,7 @@ func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopComman
 	if s.state == Stopping && s.isRunning() {
 		m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
 	}
-	only := s.onlyStopCommandLives()
+	only := s.stopCommandAlone()
 	s.stopCommand.end = now
 	switch {
 	case !e.Leftover:

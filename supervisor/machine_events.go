@@ -16,8 +16,8 @@ type (
 		Policy Policy
 		Want   Want
 		Needs  []string // names of conditions; the service does not start before a NeedMet event has reported each of them
-		// HasReadinessChecks is true if the service has readiness checks. The service is then ready only after a ChecksReported event. If
-		// Policy.ReportsReadiness is also set, the service must also have sent a Ready event.
+		// HasReadinessChecks is true if the service has readiness checks. The service is then ready only after a ChecksReported
+		// event. If Policy.ReportsReadiness is also set, the service must also have sent a Ready event.
 		HasReadinessChecks bool
 	}
 	// NeedMet reports that a condition is met. It concerns all services that list the condition in Add.Needs.
@@ -78,7 +78,7 @@ type (
 		Name      string
 		Error     string
 		Permanent bool // another attempt can't succeed unless something changes
-		Passing   bool // the kernel lacked a resource, but may have it again soon
+		Temporary bool // the kernel lacked a resource, but may have it again soon
 		Code      int  // the exit code with which a shell reports this error: 126 or 127
 	}
 	// Exited reports the end of a main process or of a finish command.

@@ -51,13 +51,13 @@ func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	s.once, s.succeeded, e.Error = false, false, Shorten(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.number, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
-	case s.policy.IsCMD && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
+	case s.policy.IsCMD && (!e.Temporary || s.policy.SpawnRetry == 0 || m.phase != running):
 		m.cmdExitCode = &e.Code
 		m.setState(now, s, Failed, time.Time{}, e.Error)
 	case s.want == WantDown, s.policy.SingleRun:
 		s.want = WantDown
 		m.setState(now, s, Down, time.Time{}, e.Error)
-	case s.policy.SpawnRetry > 0 && (s.policy.IsCMD || !e.Passing):
+	case s.policy.SpawnRetry > 0 && (s.policy.IsCMD || !e.Temporary):
 		s.respawn = true
 		m.setState(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
 	case e.Permanent, s.policy.RestartPolicy == RestartNever, s.policy.RestartPolicy == RestartOnSuccess:
@@ -291,7 +291,7 @@ func describeExit(e *Exit) string {
 }
 
 func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
-	switch only := s.onlyStopCommandLives(); {
+	switch only := s.stopCommandAlone(); {
 	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
 		s.stopCommand.run = 0
 		if only {
@@ -377,7 +377,7 @@ func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
 	case s.state == Backoff:
 		s.forgetFailures()
 		m.setState(now, s, Parked, time.Time{}, ReasonReplaced)
-	case (s.leftover || s.onlyStopCommandLives() || s.state == Finishing) && !s.restartAfterRun:
+	case (s.leftover || s.stopCommandAlone() || s.state == Finishing) && !s.restartAfterRun:
 		s.next = nextState{state: Parked, reason: ReasonReplaced}
 	}
 }

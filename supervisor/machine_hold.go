@@ -32,9 +32,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// NeedMemory and NeedDisk appear in the list of unmet needs of a waiting service: NeedMemory if the container lacks
-// memory, NeedDisk if the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with
-// NeedDisk.
+// NeedMemory and NeedDisk appear in the list of unmet needs of a waiting service. NeedMemory means that the container lacks memory,
+// NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"

@@ -82,8 +82,8 @@ var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 // idleStates lists the states in which no process of a service runs and no start is pending.
 var idleStates = []State{Down, Parked, Failed}
 
-// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with RunBeforeEachStart that s needs with the
-// condition UntilDone. Each of them runs once for each start of s.
+// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with RunBeforeEachStart that s needs
+// with the condition UntilDone. Each of them runs once for each start of s.
 func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]

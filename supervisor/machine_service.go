@@ -123,16 +123,14 @@ func (s *service) liveRun() uint64 {
 	switch {
 	case s.finishRun != 0:
 		return s.finishRun
-	case s.onlyStopCommandLives():
+	case s.stopCommandAlone():
 		return s.stopCommand.run
 	}
 	return s.number
 }
 
-// onlyStopCommandLives reports whether only the stop command or its descendants are alive.
-func (s *service) onlyStopCommandLives() bool {
-	return s.stopCommand.run != 0 && s.pid == 0 && !s.leftover
-}
+// stopCommandAlone reports whether only the stop command or its descendants are alive.
+func (s *service) stopCommandAlone() bool { return s.stopCommand.run != 0 && s.pid == 0 && !s.leftover }
 
 // hasProcess reports whether any process of the service is alive.
 func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.stopCommand.run != 0 }

@@ -1329,7 +1329,7 @@ func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
 		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, SpawnRetry: time.Second}, Want: WantUp})
-		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Passing: passing})
+		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Temporary: passing})
 		if got := m.services["cmd"].state; got != want || m.Stopping() == passing {
 			t.Errorf("passing %v: the CMD is %s, the container stops: %v", passing, got, m.Stopping())
 		}
@@ -1343,7 +1343,7 @@ func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 		now := time.Unix(1000, 0)
 		again := backoff.Policy{Initial: time.Second, Max: time.Second, Factor: 1}
 		m.Step(now, Add{Name: "s", Policy: Policy{SpawnRetry: time.Minute, Backoff: again}, Want: WantUp})
-		m.Step(now, SpawnFailed{Name: "s", Error: "text file busy", Code: 126, Passing: passing})
+		m.Step(now, SpawnFailed{Name: "s", Error: "text file busy", Code: 126, Temporary: passing})
 		if at, ok := m.Deadline(); !ok || at.Sub(now) != want {
 			t.Errorf("passing %v: again at %v, want %v later", passing, at, want)
 		}

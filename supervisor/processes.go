@@ -20,7 +20,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
 	if l.cfg.Admit != nil {
 		if err := l.cfg.Admit(a.Name, u.Kind); err != nil {
-			return SpawnFailed{Name: a.Name, Error: err.Error(), Passing: true, Code: 126}
+			return SpawnFailed{Name: a.Name, Error: err.Error(), Temporary: true, Code: 126}
 		}
 	}
 	var notify *readinessPipe
@@ -82,7 +82,7 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 	if err != nil {
 		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
 		if bad := (*proc.SpawnError)(nil); errors.As(err, &bad) {
-			failed.Code, failed.Permanent, failed.Passing = bad.ShellCode(), bad.Permanent(), bad.Passing()
+			failed.Code, failed.Permanent, failed.Temporary = bad.ShellCode(), bad.Permanent(), bad.Temporary()
 		}
 		return failed
 	}
@@ -105,7 +105,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 		_ = procs.SignalGroup(a.Run, a.Signal)
 	case ScopeMain:
 		if !l.machine.Stopping() { // a shutdown ends all processes anyway
-			procs.Observe(a.Run)
+			procs.RecordMembers(a.Run)
 		}
 		_ = procs.Signal(a.Run, a.Signal) // no error for a process that has ended but is not yet reaped: its exit follows
 		if a.Wake {
@@ -134,7 +134,7 @@ func (l *Loop) reap() {
 		}
 	}
 	if len(l.lingeringRuns) > 0 {
-		for _, id := range l.cfg.Procs.Gone(l.lingeringRuns) {
+		for _, id := range l.cfg.Procs.EndedRuns(l.lingeringRuns) {
 			l.forgetRun(id)
 		}
 	}

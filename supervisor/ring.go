@@ -77,9 +77,9 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// KeptRecords returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the last
-// overwritten records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not
-// block.
+// KeptRecords returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the
+// last overwritten records of each service, of the container, and of root's orders. KeptRecords may be called from any goroutine
+// and does not block.
 func (r *Ring) KeptRecords(end uint64) (records []Record) {
 	for _, rec := range r.KeptBetween(0, end) {
 		records = append(records, *rec)
@@ -87,7 +87,7 @@ func (r *Ring) KeptRecords(end uint64) (records []Record) {
 	return records
 }
 
-// KeptBetween works like Kept, but returns only the records with a Seq above the parameter after, and doesn't copy them.
+// KeptBetween works like KeptRecords, but returns only the records with a Seq above the parameter after, and doesn't copy them.
 func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {

@@ -116,8 +116,8 @@ type Policy struct {
 	// Fields for s6 service directories.
 
 	DrainsInput  bool          `reexec:"Drains"` // the service reads the output of other services, so a shutdown ends it after all of them
-	DrainSignal  int           `reexec:"Last"`   // at shutdown: signal that tells a service with Drains that all others have ended; 0 for none
-	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with Once: a passing one); 0 counts the failure as a fast exit
+	DrainSignal  int           `reexec:"Last"`   // at shutdown: signal that tells a service with DrainsInput that all others have ended; 0 for none
+	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with IsCMD: a passing one); 0 counts the failure as a fast exit
 	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 never does this
 	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree

@@ -80,5 +80,5 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 }
 
 func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
-	return &metrics.Collector{Source: h, Proc: h.procPath, Sent: h.forwardCounters, Most: most, Context: func() context.Context { return ctx }}
+	return &metrics.Collector{Source: h, Proc: h.procPath, Sent: h.forwardCounters, MaxServices: most, Context: func() context.Context { return ctx }}
 }

@@ -150,13 +150,13 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	m := Message{
-		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.Text(s.Reason),
+		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.HideText(s.Reason),
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
 	}
 	if x := s.LastExit; x != nil {
 		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: x.Error}
 		if len(x.Tail) > 0 {
-			m.Tail = strings.Split(redact.Text(strings.Join(x.Tail, "\n")), "\n")
+			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}
 	}
 	body, err := json.Marshal(m)
@@ -174,7 +174,7 @@ func actionsOf(c *config.Config, service, profile, event string) []config.Action
 			return list
 		}
 	}
-	if p, known := c.Profiles.Own[profile]; known && profile != "" {
+	if p, known := c.Profiles.Overrides[profile]; known && profile != "" {
 		if list, own := p.On[event]; own {
 			return list
 		}

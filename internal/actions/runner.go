@@ -248,7 +248,7 @@ func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.A
 // shown returns the target for the runner's log, with its secrets hidden.
 func (j *Job) shown() string {
 	if j.Action.Webhook != "" {
-		return redact.Address(j.Action.Webhook)
+		return redact.HideAddress(j.Action.Webhook)
 	}
 	return strings.Join(j.Action.Exec, " ")
 }

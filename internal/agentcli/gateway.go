@@ -69,7 +69,7 @@ func (c *Call) Main() int {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage
 	}
-	if lifecycle.Lists(c.Args[1:]) {
+	if lifecycle.ListsProfiles(c.Args[1:]) {
 		if c.hasClosedHomes() {
 			return c.List()
 		}
@@ -79,7 +79,7 @@ func (c *Call) Main() int {
 	switch {
 	case err == nil:
 		return code
-	case isDir(c.Root+baseDir) || !lifecycle.Changes(c.Args[1:]):
+	case isDir(c.Root+baseDir) || !lifecycle.ChangesGateways(c.Args[1:]):
 		return c.agent()
 	}
 	// Don't pass the command on: without s6 the agent would do nothing and report success, or wait for ever.

@@ -6,14 +6,14 @@ import (
 	"hinit/internal/config"
 )
 
-// Admit refuses to run as a user that is neither root nor the agent, because such a user can't write to the data volume. See
-// the contract, section 2.1, step 1, and section 3, step 1. uid is the user that the container was started as. If known is
-// false, the image has no user for the agent, and every uid is admitted. HINIT_ALLOW_ANY_UID admits every uid, for platforms
-// that choose the uid themselves. In a pod, Admit also accepts the uids that OpenShift assigns.
+// CheckStartUser refuses to run as a user that is neither root nor the agent, because such a user can't write to the data volume.
+// See the contract, section 2.1, step 1, and section 3, step 1. uid is the user that the container was started as. If known is
+// false, the image has no user for the agent, and every uid is admitted. HINIT_ALLOW_ANY_UID admits every uid, for platforms that
+// choose the uid themselves. In a pod, CheckStartUser also accepts the uids that OpenShift assigns.
 //
 // The error has two lines, each with a prefix that people search for in the log. Print it on standard error and exit with 1.
-func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
-	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.IsShellTruthy(Value(env, "HINIT_ALLOW_ANY_UID")) ||
+func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
+	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.IsShellTruthy(EnvOf(env, "HINIT_ALLOW_ANY_UID")) ||
 		InPod(env) && uid >= platformUID {
 		return nil
 	}

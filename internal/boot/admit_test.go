@@ -8,13 +8,13 @@ import (
 // TestAPodMayHaveTheUserOfItsPlatform: OpenShift's uids needed a variable, and a pod was told of docker run.
 func TestAPodMayHaveTheUserOfItsPlatform(t *testing.T) {
 	pod := environ(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
-	if err := Admit(1_000_650_000, 10000, true, pod); err != nil {
+	if err := CheckStartUser(1_000_650_000, 10000, true, pod); err != nil {
 		t.Error(err)
 	}
-	if Admit(1_000_650_000, 10000, true, environ(nil)) == nil {
+	if CheckStartUser(1_000_650_000, 10000, true, environ(nil)) == nil {
 		t.Error("a high uid was admitted outside a pod")
 	}
-	err := Admit(1000, 10000, true, pod)
+	err := CheckStartUser(1000, 10000, true, pod)
 	if err == nil || !strings.Contains(err.Error(), "securityContext.runAsUser and fsGroup to 10000") || strings.Contains(err.Error(), "--user") {
 		t.Errorf("%v", err)
 	}
@@ -34,7 +34,7 @@ func TestAdmit(t *testing.T) {
 		{1000, true, "1", true},
 		{1000, false, "", true},
 	} {
-		err := Admit(tt.uid, 10000, tt.known, environ(map[string]string{"HINIT_ALLOW_ANY_UID": tt.any}))
+		err := CheckStartUser(tt.uid, 10000, tt.known, environ(map[string]string{"HINIT_ALLOW_ANY_UID": tt.any}))
 		if (err == nil) != tt.ok {
 			t.Errorf("%+v: %v", tt, err)
 		}

@@ -24,7 +24,7 @@ type Agent struct {
 	Known bool         // /etc/passwd has the user
 	Lines []Line       // messages for the log about changed ids
 
-	// [ResolveAgent], [NewAgent] and [Caller] set Cred and Actor. Package identity leaves both empty, because it only changes
+	// [ResolveAgent], [NewAgent] and [CallerAsAgent] set Cred and Actor. Package identity leaves both empty, because it only changes
 	// /etc.
 	Cred  *proc.Cred // credentials for the agent's processes; nil: don't change the user
 	Actor *fsutil.Actor
@@ -62,13 +62,13 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	if dir == "" {
 		return nil
 	}
-	d, err := fsutil.OpenNoLink(dir, fsutil.Self().In(blocking.Runtime))
+	d, err := fsutil.OpenNoLink(dir, fsutil.Self().Limited(blocking.Runtime))
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	replace := func(name, text string) error {
-		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
 	if a.Cred == nil && !cfg.AnyIsolation() { // an exec shim that runs as root would distrust a list that root does not own
 		return d.RemoveAll(account.IsolatedFile)
@@ -86,11 +86,11 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 // isolatedText returns the content of [account.IsolatedFile].
 func isolatedText(cfg *config.Config) string {
 	lines := []string{}
-	if cfg.Isolation.On() {
+	if cfg.Isolation.IsIsolated() {
 		lines = append(lines, "*\n-default\n")
 	}
-	for _, name := range slices.Sorted(maps.Keys(cfg.Profiles.Own)) {
-		switch on, all := cfg.IsolationOf(name).On(), cfg.Isolation.On(); {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Profiles.Overrides)) {
+		switch on, all := cfg.IsolationOf(name).IsIsolated(), cfg.Isolation.IsIsolated(); {
 		case on && !all:
 			lines = append(lines, name+"\n")
 		case all && !on:
@@ -112,8 +112,8 @@ func UnknownAgent(who string, err error) error {
 // NewAgent returns the agent for a user that the caller has already looked up. known reports whether /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// Caller returns this process's own user in place of the agent. It is used when hinit supervises services without an agent.
-func Caller() Agent {
+// CallerAsAgent returns this process's own user in place of the agent. It is used when hinit supervises services without an agent.
+func CallerAsAgent() Agent {
 	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
 
@@ -121,7 +121,7 @@ func Caller() Agent {
 func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
 		if !a.Known {
-			a.User = Caller().User
+			a.User = CallerAsAgent().User
 		}
 		a.Actor = fsutil.Self()
 		return a

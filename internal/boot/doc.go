@@ -1,8 +1,9 @@
 // Package boot does the work between the start of PID 1 and the first service: it makes the container ready and interprets the
 // container's command.
 //
-// Some functions only decide, without side effects. [RouteCommand] says what the container's command means: a program to run, or
-// a gateway to supervise. [Admit] says whether the container may run as its user, and [Modes] what it can't do as that user.
+// Some functions only decide, without side effects. [PlanRun] says what the container's command means: a program to run, or a
+// gateway to supervise. [CheckStartUser] says whether the container may run as its user, and [Modes] what it can't do as that
+// user.
 //
 // The rest does the work of the image's boot scripts. [PrepareRuntime] chooses the place of the control socket; clients find it
 // through [hinit/client.Sockets]. [ResolveAgent] updates the agent's user in /etc. [Prepare] does the work on the data volume

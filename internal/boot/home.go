@@ -24,7 +24,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 	}()
 	if os.Geteuid() != 0 {
 		if err := os.MkdirAll(p.Home, 0o755); err != nil {
-			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, Bare(err), errNoHome)
+			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, WithoutPath(err), errNoHome)
 		}
 		return nil
 	}
@@ -107,7 +107,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 			return err
 		})
 	}()
-	if err != nil && slices.Contains(filepath.SplitList(Value(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
+	if err != nil && slices.Contains(filepath.SplitList(EnvOf(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
 		s.Warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
 	}
 }
@@ -120,7 +120,7 @@ var agentDirectories = []string{
 }
 
 func (p *preparer) isStuck(rel string) bool {
-	return slices.ContainsFunc(p.stuck, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
+	return slices.ContainsFunc(p.hangingDirs, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
 // logsBeneath returns the gateways' log directory relative to the data directory. ok is false if it is elsewhere.
@@ -146,7 +146,7 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 // makeOutside creates a directory outside of the volume at path. The argument what describes the directory in messages. If the
 // agent is not allowed to create it, root creates it and makes the agent its owner. An existing directory keeps its owner.
 func (p *preparer) makeOutside(what, path string) error {
-	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(path, 0o755)) })
+	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (p *preparer) makeOutside(what, path string) error {
 
 // makeRealHome creates the directory that HERMES_REAL_HOME names. It is the HOME of every service.
 func (p *preparer) makeRealHome(s *Step) error {
-	dir := Value(p.Env, "HERMES_REAL_HOME")
+	dir := EnvOf(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
 		return nil
 	}

@@ -94,7 +94,7 @@ func chownProfile(ctx context.Context, o Options, profile string) error {
 		return err
 	}
 	defer root.Close()
-	give := &Homes{Options: o, StepLog: &StepLog{Tell: o.Say}, To: o.Owner()}
+	give := &Homes{Options: o, StepLog: &StepLog{Tell: o.Say}, Owner: o.Owner()}
 	home, err := root.SubOnSameMount(ProfilesDir + "/" + profile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 		return nil
@@ -112,22 +112,22 @@ type Homes struct {
 	Options
 	*StepLog
 
-	To fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
+	Owner fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
 	// CheckBudget returns an error when the time budget is used up. The repair in the background then handles the other homes. If
 	// CheckBudget is nil, the time is not limited.
 	CheckBudget func() error
 }
 
-// GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant.
-// The repair in the background handles the other files. Like the image's script, GiveFiles skips links without a message.
+// GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant. The
+// repair in the background handles the other files. GiveFiles skips links without a message, as the image's script does.
 func (h *Homes) GiveFiles(home *fsutil.Dir) {
-	to := h.To
+	to := h.Owner
 	if info, err := home.Lstat(""); err == nil && h.Tenants.HasUID(fsutil.UID(info)) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)
 	}
 	give := func(rel string) {
 		_, _, err := home.Chown(rel, to)
-		h.Chowned(h.Home, home.Path()+"/"+rel, err)
+		h.ReportChown(h.Home, home.Path()+"/"+rel, err)
 	}
 	give("")
 	there := MayExist(home) // one listing costs less than a system call for each name
@@ -142,7 +142,7 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 		}
 		if sub, err := home.SubOnSameMount(rel); err == nil {
 			_, _, err = sub.Chown("", to)
-			h.Chowned(h.Home, sub.Path(), err)
+			h.ReportChown(h.Home, sub.Path(), err)
 			sub.Close()
 		}
 	}

@@ -30,7 +30,7 @@ type Identity struct {
 	Error string // why the container must not start; "" for none
 }
 
-// maxIdentity is the maximum number of bytes of the boot program's output that settle reads.
+// maxIdentity is the maximum number of bytes of the boot program's output that updateUser reads.
 const maxIdentity = 1 << 20
 
 // ResolveAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
@@ -51,7 +51,7 @@ func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	case err != nil:
 		return Agent{}, UnknownAgent(cfg.Agent.User, err)
 	case user.UID != 0 && !a.isSettled():
-		if err := a.settle(cfg.Agent.User); err != nil {
+		if err := a.updateUser(cfg.Agent.User); err != nil {
 			return Agent{}, UnknownAgent(cfg.Agent.User, err)
 		}
 	}
@@ -74,7 +74,7 @@ func (a *Agent) isSettled() bool {
 		if !slices.Contains(a.User.Groups, gid) {
 			return false
 		}
-		a.Lines = append(a.Lines, AlreadyIn(a.User.Name, gid, path))
+		a.Lines = append(a.Lines, AlreadyInGroup(a.User.Name, gid, path))
 	}
 	devices, _ := os.ReadDir(GraphicsDir)
 	return !slices.ContainsFunc(devices, func(e fs.DirEntry) bool {
@@ -83,10 +83,10 @@ func (a *Agent) isSettled() bool {
 	})
 }
 
-// DockerSocket returns the path of the first existing socket, and its group. If the sandbox service is on, ok is false: then
-// the agent does not need the socket, whose group is equivalent to root on the host.
+// DockerSocket returns the path of the first existing socket, and its group. If the sandbox service is on, ok is false: then the
+// agent must not get the socket, because its group is equivalent to root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
-	if config.IsShellTruthy(Value(env, "HINIT_SANDBOX")) {
+	if config.IsShellTruthy(EnvOf(env, "HINIT_SANDBOX")) {
 		return "", 0, false
 	}
 	for _, path := range sockets {
@@ -97,8 +97,8 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 	return "", 0, false
 }
 
-// AlreadyIn returns the message that the agent's user is already in the group of the Docker socket.
-func AlreadyIn(user string, gid uint32, path string) Line {
+// AlreadyInGroup returns the message that the agent's user is already in the group of the Docker socket.
+func AlreadyInGroup(user string, gid uint32, path string) Line {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
@@ -112,9 +112,9 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	return fsutil.Stat(info).Gid, true
 }
 
-// settle runs the boot program, which updates the agent's user in /etc. The argument who is agent.user of the configuration. If
-// the program fails, settle adds a warning and uses the ids that the container asks for.
-func (a *Agent) settle(who string) error {
+// updateUser runs the boot program, which updates the agent's user in /etc. The argument who is agent.user of the configuration. If
+// the program fails, updateUser adds a warning and uses the ids that the container asks for.
+func (a *Agent) updateUser(who string) error {
 	self, err := os.Executable()
 	var out, said []byte
 	if err == nil {

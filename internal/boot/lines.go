@@ -57,9 +57,9 @@ func (t *StepLog) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
-// Chowned reports that the change of the owner of path has failed with err. It reports nothing if err is nil, or is an expected
-// error, such as a missing file. home is the data directory.
-func (t *StepLog) Chowned(home, path string, err error) {
+// ReportChown reports that the change of the owner of path has failed with err. It reports nothing if err is nil, or is an
+// expected error, such as a missing file. home is the data directory.
+func (t *StepLog) ReportChown(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):
 	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrKept):

@@ -68,7 +68,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.full {
-		// Change only the directory itself: of its content, only pairing is the agent's.
+		// Change only the directory itself. In it, only the directory pairing belongs to the agent.
 		o.giveDirectory(p.root, "platforms", "chown")
 	}
 	o.giveLogs(ctx)
@@ -87,7 +87,7 @@ type ownershipPhase struct {
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
-	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, StepLog: &s.StepLog, To: p.Owner()}}
+	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, StepLog: &s.StepLog, Owner: p.Owner()}}
 }
 
 // giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.full: then
@@ -112,7 +112,7 @@ func (o *ownershipPhase) giveHome() error {
 	// The mark is written before the change of owner, so that it exists if this process crashes between the two. The agent can
 	// remove it.
 	_ = o.root.Remove(PendingFile) // left by an earlier repair
-	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
+	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil { // no tenant: the agent can't rename a home to this place
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
@@ -152,7 +152,7 @@ func (o *ownershipPhase) giveFile(name, action string) {
 }
 
 // reportChown reports the result of a change of owner, if it is worth a message.
-func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.Home, path, err) }
+func (o *ownershipPhase) reportChown(path string, err error) { o.step.ReportChown(o.Home, path, err) }
 
 // giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the directory
 // relative to the open directory in. A mount point is queued for giveMounts.
@@ -311,7 +311,7 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 			}
 		}
 		for _, rel := range left {
-			o.stuck = append(o.stuck, rel)
+			o.hangingDirs = append(o.hangingDirs, rel)
 			o.step.Warn("%s does not answer and is left alone — continuing", o.Path(rel))
 		}
 	}

@@ -42,7 +42,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	if !r.Unusable { // if the volume hangs, a phase may still be writing these fields
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}
-	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // if the volume hangs, a call may still be using the directory
+	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil { // if the volume hangs, a call may still be using the directory
 		p.root.Close()
 	}
 	return r
@@ -62,10 +62,10 @@ func (o Options) withDefaults() Options {
 type preparer struct {
 	Options
 
-	root    *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
-	secrets bool        // the data directory has files that must be checked, see [Report].HasSecrets
-	linked  bool        // the data directory is a symbolic link, so root changes nothing in it
-	stuck   []string    // the agent's directories, relative to Home, on mounts that don't answer
+	root        *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
+	secrets     bool        // the data directory has files that must be checked, see [Report].HasSecrets
+	linked      bool        // the data directory is a symbolic link, so root changes nothing in it
+	hangingDirs []string    // the agent's directories, relative to Home, on mounts that don't answer
 }
 
 // Phase is a step of the boot with a budget and a measured duration.
@@ -78,8 +78,8 @@ type Phase struct {
 // Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
 type Step struct {
 	StepLog
-	Env     map[string]string // environment variables for all later programs, see [Report]
-	Planted bool
+	Env             map[string]string // environment variables for all later programs, see [Report]
+	FilledFromImage bool
 
 	mu       sync.Mutex
 	closed   bool
@@ -121,7 +121,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 		budget := max(0, min(o.PhaseBudget, time.Until(end)))
 		start := time.Now()
 		s, abandoned, err := runPhase(ctx, o, ph, budget)
-		done := client.BootStep{Name: ph.Name, Seconds: Since(start)}
+		done := client.BootStep{Name: ph.Name, Seconds: SecondsSince(start)}
 		if err != nil {
 			done.Error = err.Error()
 		}
@@ -133,7 +133,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 			r.Home = s.home
 		}
 		r.Full = r.Full || s.full
-		r.Planted = r.Planted || s.Planted
+		r.FilledFromImage = r.FilledFromImage || s.FilledFromImage
 		tell := func(format string, args ...any) {
 			l := Warning(fmt.Sprintf(format, args...))
 			r.Warnings = append(r.Warnings, l.Text)
@@ -184,5 +184,5 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 // Path returns the path of a file whose name is given relative to the data directory.
 func (o Options) Path(rel string) string { return filepath.Join(o.Home, rel) }
 
-// Since returns the number of seconds since start.
-func Since(start time.Time) float64 { return time.Since(start).Seconds() }
+// SecondsSince returns the number of seconds since start.
+func SecondsSince(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -12,10 +12,10 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// The boot program works on the data volume. So PID 1 does not contain the code for this work, and never waits for the disk. It
-// does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools, started under the
-// name ProgramName. PID 1 starts it, writes a [Job] to its standard input, and reads a stream of [Message] values from its
-// standard output. PID 1 replies to some of the messages with an [Answer].
+// The boot program works on the data volume on behalf of PID 1. So PID 1 does not contain the code for this work, and never waits
+// for the disk. The program does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is
+// hinit-tools, started under the name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message]
+// values from its standard output. PID 1 replies to some of the messages with an [Answer].
 
 const (
 	// Program is the file name of the boot program, which is in the same directory as hinit.
@@ -31,8 +31,8 @@ const (
 )
 
 // Job tells the boot program what to do. Normally the program does the part of the boot that only some containers need, before
-// the first service starts; [Prepare] does the other part. If Plant, ChangeOwners, Repair, Examine, CompressLogs or Gateways is
-// set, the program does only that work.
+// the first service starts; [Prepare] does the other part. If FillFromImage, ChangeOwners, Repair, Examine, CompressLogs or
+// Gateways is set, the program does only that work.
 type Job struct {
 	Options   Options
 	AgentUser account.User
@@ -42,22 +42,22 @@ type Job struct {
 	Plain     bool // no agent and no data volume: run only the hooks
 	Strict    bool // a failed hook ends the boot
 	Scripts   bool // a failed script of the image ends the boot
-	// Plant: only fill an empty data directory from the image.
-	Plant        bool
-	ChangeOwners bool // only change the owners of profiles' homes, see [Tenants]
+	// FillFromImage: only fill an empty data directory from the image.
+	FillFromImage bool `json:"Plant"`
+	ChangeOwners  bool // only change the owners of profiles' homes, see [Tenants]
 	// Starting is the only profile whose home ChangeOwners may change, because other profiles may be running. It is ""
 	// before the first start: then all homes may be changed.
 	Starting string
 	// Repair: only do the work that the boot has left for the background.
-	Repair       bool
-	Examine      bool               // only examine the data volume, for hinit doctor
-	Marker       string             // value of the key profiles.marker, for Examine
-	Profiles     int                // value of the key profiles.max, for Examine
-	CompressLogs []gzipped.Archives // only compress these rotated logs, if they are older than Young
-	Young        time.Duration
-	Gateways     []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier hinit versions use this JSON name
-	Measure      string    // what to measure: one of the Measure constants
-	Planted      bool      // the repair also syncs the files that the boot has copied to an empty data directory
+	Repair          bool
+	Examine         bool               // only examine the data volume, for hinit doctor
+	Marker          string             // value of the key profiles.marker, for Examine
+	Profiles        int                // value of the key profiles.max, for Examine
+	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than Young
+	Young           time.Duration
+	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier hinit versions use this JSON name
+	Measure         string    // what to measure: one of the Measure constants
+	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
 // IsNeeded reports whether the boot program has work before the first service. It does in the agent's image, and if hooks,
@@ -136,8 +136,8 @@ type Report struct {
 	// or if an earlier repair was interrupted.
 	Full bool
 
-	// Planted is true if the data directory was empty and was filled from the image.
-	Planted bool
+	// FilledFromImage is true if the data directory was empty and was filled from the image.
+	FilledFromImage bool `json:"Planted"`
 
 	Linked   bool // the data directory is a symbolic link, so root changes nothing in it
 	ReadOnly bool // the data volume is read-only, and a message has said so

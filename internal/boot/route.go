@@ -26,10 +26,10 @@ type CommandLine struct {
 	FindProgram func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
-// Route says what the container's command means for hinit: which program it runs, and how.
-type Route struct {
+// RunPlan says what the container's command means for hinit: which program it runs, and how.
+type RunPlan struct {
 	// Supervise is true if there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
-	// until it is asked to stop. Print [Breadcrumb] on stderr.
+	// until it is asked to stop. Print [GatewayRunNotice] on stderr.
 	Supervise bool
 
 	// Path and Argv are the container's command; Argv includes argv[0]. Both are empty if Supervise is set.
@@ -53,7 +53,7 @@ type Route struct {
 	DashboardOnly bool
 
 	// Plain is true if hinit supervises only the services in its configuration. There is no command, no agent, no profile and no
-	// data volume. RouteCommand never sets Plain.
+	// data volume. PlanRun never sets Plain.
 	Plain bool
 
 	// LegacyGatewayRun is true if the default gateway counts as running in a home without gateway_state.json (contract, section
@@ -62,12 +62,12 @@ type Route struct {
 }
 
 // HasCommand reports whether there is a command to run.
-func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
+func (r RunPlan) HasCommand() bool { return !r.Supervise && !r.Plain }
 
 // HasProfiles reports whether this container has gateways.
-func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
+func (r RunPlan) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It looks up files only through c.FindProgram.
+// PlanRun interprets a container's command (contract, sections 3 to 3.2). It looks up files only through c.FindProgram.
 //
 // It first removes the words of the image's entrypoint. These are tini's options if hinit was started as tini, a leading "--",
 // "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
@@ -79,13 +79,13 @@ func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 //   - a first word that a shell would find as a command: that command;
 //   - anything else: arguments for the agent.
 //
-// A shell also finds its builtins and keywords. So RouteCommand runs these with /bin/sh, for example "cd /tmp" or "exit 3". A
+// A shell also finds its builtins and keywords. So PlanRun runs these with /bin/sh, for example "cd /tmp" or "exit 3". A
 // keyword ends with status 127, as in the image's script. Without a /bin/sh such a word goes to the agent.
-func RouteCommand(c CommandLine) Route {
+func PlanRun(c CommandLine) RunPlan {
 	words := removeEntrypointWords(c)
 	agentArgs, program, argv := c.program(words)
 
-	r := Route{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.Agent)}
+	r := RunPlan{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.Agent)}
 	if agentArgs == nil {
 		return r
 	}
@@ -94,8 +94,8 @@ func RouteCommand(c CommandLine) Route {
 		return r
 	}
 	r.Profile, r.ProfileNamed = profile, named
-	optOut := slices.Contains(rest, "--no-supervise") || config.IsTruthy(Value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
-	if optOut || Value(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
+	optOut := slices.Contains(rest, "--no-supervise") || config.IsTruthy(EnvOf(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
+	if optOut || EnvOf(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
 		r.Foreground = true
 		return r
 	}
@@ -192,13 +192,13 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 	return rootProfile, false, args, true
 }
 
-// Value returns the value of a variable, or "" if it is not set.
-func Value(env func(string) (string, bool), name string) string {
+// EnvOf returns the value of a variable, or "" if it is not set.
+func EnvOf(env func(string) (string, bool), name string) string {
 	v, _ := env(name)
 	return v
 }
 
-// removeEntrypointWords removes the words that belong to the image's entrypoint, see RouteCommand.
+// removeEntrypointWords removes the words that belong to the image's entrypoint, see PlanRun.
 func removeEntrypointWords(c CommandLine) []string {
 	words := c.Args
 	if filepath.Base(c.Argv0) == "tini" {
@@ -229,9 +229,9 @@ func removeTiniOptions(words []string) []string {
 	return words
 }
 
-// Breadcrumb returns the text to print on stderr when a "gateway run" command became a supervised gateway. It says what has
+// GatewayRunNotice returns the text to print on stderr when a "gateway run" command became a supervised gateway. It says what has
 // happened, what the benefit is, and how to avoid it. It ends with a newline.
-func Breadcrumb(profile string) string {
+func GatewayRunNotice(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
 [hinit]   auto-restart when it exits, logs in files, and the dashboard beside it with HERMES_DASHBOARD=1

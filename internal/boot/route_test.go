@@ -44,20 +44,20 @@ func environ(vars map[string]string) func(string) (string, bool) {
 
 func fields(s string) []string { return strings.Fields(s) }
 
-func agentRoute(args ...string) Route {
-	return Route{Path: agentBinary, Argv: append([]string{agentBinary}, args...)}
+func agentRoute(args ...string) RunPlan {
+	return RunPlan{Path: agentBinary, Argv: append([]string{agentBinary}, args...)}
 }
 
-func direct(path string, argv ...string) Route { return Route{Path: path, Argv: argv} }
+func direct(path string, argv ...string) RunPlan { return RunPlan{Path: path, Argv: argv} }
 
-func shell(argv ...string) Route {
-	return Route{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
+func shell(argv ...string) RunPlan {
+	return RunPlan{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
 }
 
 // TestASubcommandOfTheAgentIsNoProgram has a subcommand with the name of a program, as login has.
 func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
-	for first, want := range map[string]Route{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
-		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), FindProgram: inImage})
+	for first, want := range map[string]RunPlan{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
+		got := PlanRun(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), FindProgram: inImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", first, got, want)
 		}
@@ -68,7 +68,7 @@ func TestRouteCommands(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string
-		want Route
+		want RunPlan
 	}{
 		{"no arguments", nil, agentRoute()},
 		{"option", fields("--version"), agentRoute("--version")},
@@ -109,7 +109,7 @@ func TestRouteCommands(t *testing.T) {
 		{"gateway inside a shell", []string{"sh", "-c", "gateway run"}, direct("/usr/bin/sh", "sh", "-c", "gateway run")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := RouteCommand(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -118,33 +118,33 @@ func TestRouteCommands(t *testing.T) {
 }
 
 func TestRouteWithoutPrograms(t *testing.T) {
-	for args, want := range map[string]Route{
+	for args, want := range map[string]RunPlan{
 		"":              direct("/a/agent", "/a/agent"),
 		"agent chat":    direct("/a/agent", "/a/agent", "chat"),
 		"hermes chat":   direct("/a/agent", "/a/agent", "chat"),
 		"cd /tmp":       direct("/a/agent", "/a/agent", "cd", "/tmp"),
 		"/bin/agent -v": direct("/a/agent", "/a/agent", "/bin/agent", "-v"),
 	} {
-		got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
+		got := PlanRun(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	got := RouteCommand(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
+	got := PlanRun(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
 	if !got.Supervise || got.Profile != "default" {
 		t.Errorf("the agent's own name before gateway run: %+v", got)
 	}
 }
 
 func TestRouteGateway(t *testing.T) {
-	up := func(profile string, named bool, ignored ...string) Route {
-		return Route{Supervise: true, Profile: profile, ProfileNamed: named, Ignored: ignored}
+	up := func(profile string, named bool, ignored ...string) RunPlan {
+		return RunPlan{Supervise: true, Profile: profile, ProfileNamed: named, Ignored: ignored}
 	}
-	legacy := func(r Route) Route {
+	legacy := func(r RunPlan) RunPlan {
 		r.LegacyGatewayRun = true
 		return r
 	}
-	front := func(r Route, profile string, named bool) Route {
+	front := func(r RunPlan, profile string, named bool) RunPlan {
 		r.Foreground, r.Profile, r.ProfileNamed = true, profile, named
 		return r
 	}
@@ -152,7 +152,7 @@ func TestRouteGateway(t *testing.T) {
 	for _, tt := range []struct {
 		name, args string
 		env        map[string]string
-		want       Route
+		want       RunPlan
 	}{
 		{"run", "gateway run", nil, legacy(up("default", false))},
 		{"bare", "gateway", nil, up("default", false)},
@@ -183,7 +183,7 @@ func TestRouteGateway(t *testing.T) {
 		{"removed switch", "gateway run", map[string]string{"HERMES_SKIP_PROFILE_RECONCILE": "1"}, legacy(up("default", false))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -193,7 +193,7 @@ func TestRouteGateway(t *testing.T) {
 
 func TestRouteGatewayProgram(t *testing.T) {
 	look := func(word string) (string, bool) { return "/usr/bin/" + word, word == "gateway" }
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), FindProgram: look})
+	got := PlanRun(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), FindProgram: look})
 	if want := direct("/usr/bin/gateway", "gateway", "run"); !reflect.DeepEqual(got, want) {
 		t.Errorf("a program named gateway: got %+v", got)
 	}
@@ -206,7 +206,7 @@ func TestRouteDashboardOnly(t *testing.T) {
 		"": false, "chat": false, "-p x dashboard": false, "hermes": false, "hermes hermes dashboard": false, "sleep dashboard": false,
 		"gateway run": false, "dashboards": false,
 	} {
-		got := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+		got := PlanRun(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 		if got.DashboardOnly != want {
 			t.Errorf("%q: DashboardOnly is %t", args, got.DashboardOnly)
 		}
@@ -219,11 +219,11 @@ func TestRouteDashboardOnly(t *testing.T) {
 func TestRouteTini(t *testing.T) {
 	for _, tt := range []struct {
 		args string
-		want Route
+		want RunPlan
 	}{
 		{"", agentRoute()},
-		{"-g -- gateway run", Route{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
-		{"-g gateway run", Route{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
+		{"-g -- gateway run", RunPlan{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
+		{"-g gateway run", RunPlan{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
 		{"--", agentRoute()},
 		{"-g -s -w -l -h -v --", agentRoute()},
 		{"--help --version --kill-process-group --subreaper", agentRoute()},
@@ -239,13 +239,13 @@ func TestRouteTini(t *testing.T) {
 		{"sleep -p 1", direct("/usr/bin/sleep", "sleep", "-p", "1")},
 	} {
 		for _, argv0 := range []string{"tini", "/usr/bin/tini"} {
-			got := RouteCommand(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s %s: got %+v, want %+v", argv0, tt.args, got, tt.want)
 			}
 		}
 	}
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+	got := PlanRun(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 	if want := agentRoute("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
 		t.Errorf("options of tini under the name of init: got %+v", got)
 	}
@@ -253,7 +253,7 @@ func TestRouteTini(t *testing.T) {
 
 func TestRouteSharesNothing(t *testing.T) {
 	args := fields("sleep 1")
-	got := RouteCommand(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+	got := PlanRun(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
 	got.Argv[0] = "changed"
 	if args[0] != "sleep" {
 		t.Error("the route changes the arguments it was made from")
@@ -261,7 +261,7 @@ func TestRouteSharesNothing(t *testing.T) {
 }
 
 func TestBreadcrumb(t *testing.T) {
-	text := Breadcrumb("coder")
+	text := GatewayRunNotice("coder")
 	for _, part := range []string{"s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1", "auto-restart", "dashboard", "hinit", `"coder"`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is missing in\n%s", part, text)
@@ -304,7 +304,7 @@ func TestShellRoute(t *testing.T) {
 		t.Skip("no /bin/sh")
 	}
 	for args, want := range map[string]int{"exit 3": 3, "false": 1, "true": 0, "cd /": 0, "if x": 127} {
-		r := RouteCommand(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: look})
+		r := PlanRun(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: look})
 		cmd := exec.Cmd{Path: r.Path, Args: r.Argv}
 		err := cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != want {

@@ -60,7 +60,7 @@ func setStickyBit(dir string) {
 
 // InPod reports whether the container belongs to a Kubernetes pod. Anyone can set this variable, so the result must only decide
 // about messages and places, never about permissions.
-func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES_SERVICE_HOST") != "" }
+func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
 // removeForeignDir removes dir if it belongs to another user, but lies in a directory of root, so that root can create its own.
 // If first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
@@ -135,7 +135,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 		info, err = os.Stat(parent)
 	}
 	if err != nil {
-		return Bare(err)
+		return WithoutPath(err)
 	}
 	if err := checkTamperProof(info, uid); err != nil && (!pod || uid == 0 || fsutil.UID(info) != 0) {
 		return fmt.Errorf("its parent directory %w", err)
@@ -144,7 +144,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err := os.Mkdir(dir, mode); errors.Is(err, fs.ErrExist) {
 		made = false
 	} else if err != nil {
-		return Bare(err)
+		return WithoutPath(err)
 	}
 	// The checks use the open directory, and a symbolic link in its place is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -152,18 +152,18 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 			return errors.New("it is not a directory")
 		}
-		return Bare(err)
+		return WithoutPath(err)
 	}
 	defer f.Close()
 	if info, err = f.Stat(); err != nil {
-		return Bare(err)
+		return WithoutPath(err)
 	}
 	if err := checkTamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
 	if made { // the umask may have removed bits of the mode
 		if err := f.Chmod(mode); err != nil {
-			return Bare(err)
+			return WithoutPath(err)
 		}
 	}
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
@@ -189,8 +189,8 @@ func checkTamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// Bare removes the path from the text of an error, for messages that already contain the path.
-func Bare(err error) error {
+// WithoutPath removes the path from the text of an error, for messages that already contain the path.
+func WithoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}

@@ -11,11 +11,11 @@ import (
 
 // Tenants describes the profiles that have their own users, called tenants. In the zero value no profile is a tenant.
 type Tenants struct {
-	On   bool
-	UIDs config.UIDs     // the first id is the group of shared directories, the others are the tenants' users; set even if On is false
-	Not  uint32          // the agent's user, who is no tenant even if the range has its id
-	All  bool            // all profiles are tenants
-	Own  map[string]bool // profile → whether it is a tenant, for profiles that are configured individually
+	On        bool
+	UIDs      config.UIDs     // the first id is the group of shared directories, the others are the tenants' users; set even if On is false
+	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if the range has its id
+	All       bool            // all profiles are tenants
+	ByProfile map[string]bool `json:"Own"` // profile → whether it is a tenant, for profiles that are configured individually
 }
 
 // TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners, or if the agent's uid or gid is in
@@ -27,11 +27,11 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	}
 	uids, own := cfg.UIDRange(), agent.Identity()
 	if uids.Contains(own.UID) || uids.Contains(own.GID) {
-		return Tenants{UIDs: uids, Not: own.UID}
+		return Tenants{UIDs: uids, AgentUID: own.UID}
 	}
-	t := Tenants{On: true, UIDs: uids, Not: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}
-	for name := range cfg.Profiles.Own {
-		t.Own[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
+	t := Tenants{On: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}}
+	for name := range cfg.Profiles.Overrides {
+		t.ByProfile[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
 	}
 	return t
 }
@@ -41,13 +41,13 @@ const rootProfile = "default"
 
 // Includes reports whether a profile is a tenant.
 func (t Tenants) Includes(profile string) bool {
-	one, own := t.Own[profile]
+	one, own := t.ByProfile[profile]
 	return t.On && (one || t.All && !own)
 }
 
 // HasUID reports whether a uid is in the range for tenants' users.
 func (t Tenants) HasUID(uid uint32) bool {
-	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.Not
+	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.AgentUID
 }
 
 // RenamedHome returns the warning about a home that belongs to a tenant's user although its profile is no tenant. hinit does

@@ -17,7 +17,7 @@ import (
 func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
-	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}, Own: map[string]bool{"plain": false}}}
+	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"plain": false}}}
 	for name, uid := range map[string]int{"own": 20001, "one": 20002, "copy": 20002, "agents": 10000, "plain": 10000, "former": 20003} {
 		dir := filepath.Join(home, ProfilesDir, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -27,7 +27,7 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o.Tenants.Own["former"] = false
+	o.Tenants.ByProfile["former"] = false
 	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "plain": true, "former": true, "missing": true} {
 		got, warning := o.HasRightOwner(name)
 		if got != want || (warning != "") != (name == "former") {

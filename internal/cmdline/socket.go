@@ -32,7 +32,7 @@ func configuredSocket(env Env) string {
 	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return ""
 	}
-	text := config.Text(env)
+	text := config.TrustedText(env)
 	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // with a backslash, the key may have escapes
 		return ""
 	}

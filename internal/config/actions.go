@@ -47,7 +47,7 @@ const maxActions = 16
 // hasActions reports whether any event of a service has an action.
 func (c *Config) hasActions() bool {
 	has := len(c.On)+len(c.Agent.On) > 0
-	for _, p := range c.Profiles.Own {
+	for _, p := range c.Profiles.Overrides {
 		has = has || len(p.On) > 0
 	}
 	for _, s := range c.Services {

@@ -12,7 +12,7 @@ func BenchmarkLoad(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l := &loader{cfg: Defaults(), env: environ(nil)}
-				if _, err := l.build([]byte(text)); err != nil {
+				if _, err := l.buildConfig([]byte(text)); err != nil {
 					b.Fatal(err)
 				}
 			}

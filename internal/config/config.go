@@ -62,8 +62,8 @@ type Agent struct {
 	ProfileDelete []string `key:"profile_delete" is:"command?" fill:"."`
 	ProfileRename []string `key:"profile_rename" is:"command?" fill:"rename"`
 
-	On    Actions  `key:"on"` // actions for events of every gateway
-	Setup `key:""` // process settings of every gateway
+	On              Actions  `key:"on"` // actions for events of every gateway
+	ProcessSettings `key:""` // process settings of every gateway
 }
 
 // Deaf configures the detection of deaf gateways, which are up but do not process messages.
@@ -93,7 +93,7 @@ type Profiles struct {
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
 
-	Own map[string]Profile // settings of the profiles that differ from the inherited settings, by name; see [Config.ProfileOf]
+	Overrides map[string]Profile // settings of the profiles that differ from the inherited settings, by name; see [Config.ProfileOf]
 }
 
 // Restart is the restart policy: what hinit does when a process ends that hinit did not ask to stop.
@@ -190,23 +190,23 @@ const (
 type Service struct {
 	Name string
 
-	Command   []string          `key:"command" is:"command" fill:"service"`
-	Enabled   bool              `key:"enabled"`                   // whether hinit runs the service, from the key "enabled" or the variable EnabledBy
-	EnabledBy string            `key:"enabled_by" is:"variable?"` // environment variable that switches the service on, or ""
-	User      string            `key:"user,root" is:"user" inherits:"agent.user"`
-	Cwd       string            `key:"cwd" is:"dir" fill:"home"`
-	Env       map[string]string `key:"env" fill:"service"`
-	Log       bool              `key:"log"`                   // false: the output goes to the console only, not to a log file
-	Checks    []Check           `key:"checks"`                // health checks; the texts in them are templates, see [Config.Expand]
-	On        Actions           `key:"on"`                    // actions for events of the service, in place of Config.On
-	Needs     []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
-	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this service
-	Task      Task              `key:""`
-	Notify    Notify            `key:""`
-	Setup     `key:"" fill:"service" without:"quota."`
-	Logs      LogLimits `key:"logs." inherits:"logs."`
-	Restart   Restart   `key:"restart." inherits:"restart." alias:"park_on immediate_on success_codes"`
-	Stop      Stop      `key:"stop." inherits:"stop."`
+	Command         []string          `key:"command" is:"command" fill:"service"`
+	Enabled         bool              `key:"enabled"`                   // whether hinit runs the service, from the key "enabled" or the variable EnabledBy
+	EnabledBy       string            `key:"enabled_by" is:"variable?"` // environment variable that switches the service on, or ""
+	User            string            `key:"user,root" is:"user" inherits:"agent.user"`
+	Cwd             string            `key:"cwd" is:"dir" fill:"home"`
+	Env             map[string]string `key:"env" fill:"service"`
+	Log             bool              `key:"log"`                   // false: the output goes to the console only, not to a log file
+	Checks          []Check           `key:"checks"`                // health checks; the texts in them are templates, see [Config.Expand]
+	On              Actions           `key:"on"`                    // actions for events of the service, in place of Config.On
+	Needs           []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
+	RestartOn       []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this service
+	Task            Task              `key:""`
+	Notify          Notify            `key:""`
+	ProcessSettings `key:"" fill:"service" without:"quota."`
+	Logs            LogLimits `key:"logs." inherits:"logs."`
+	Restart         Restart   `key:"restart." inherits:"restart." alias:"park_on immediate_on success_codes"`
+	Stop            Stop      `key:"stop." inherits:"stop."`
 }
 
 // Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is

@@ -25,7 +25,7 @@ func environ(vars map[string]string) func(string) (string, bool) {
 func Default() *Config {
 	c := Defaults()
 	l := loader{cfg: c, env: environ(nil)}
-	l.finish(nil)
+	l.decodeDocument(nil)
 	return c
 }
 
@@ -226,9 +226,9 @@ runs:
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
-			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"}, Setup: newSetup(),
+			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"}, ProcessSettings: newSetup(),
 		},
-		Profiles: Profiles{Marker: "PROFILE", Max: 50, UIDs: "20000-29999", Own: map[string]Profile{}},
+		Profiles: Profiles{Marker: "PROFILE", Max: 50, UIDs: "20000-29999", Overrides: map[string]Profile{}},
 		Restart: Restart{
 			Initial: 2 * time.Second, Factor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
 			ParkOn: []int{}, ImmediateOn: []int{1, 2}, SuccessCodes: []int{}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
@@ -260,7 +260,7 @@ runs:
 				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, SuccessCodes: []int{3}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
 			Stop: Stop{Signal: syscall.SIGKILL, Grace: time.Second},
-			Setup: Setup{
+			ProcessSettings: ProcessSettings{
 				NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}},
 				Operation: Operation{"fronts", "hup", []string{"httpd", "stop", "/data"}},
 			},
@@ -271,7 +271,7 @@ runs:
 			Name: "dashboard", User: "dash", EnabledBy: "HERMES_DASHBOARD", Cwd: "/data",
 			Command: []string{"/usr/bin/agent", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open"},
 			Env:     map[string]string{"HOME": "/data", "X": "y"},
-			Restart: want.Restart, Stop: want.Stop, Setup: newSetup(), Logs: want.Logs.LogLimits,
+			Restart: want.Restart, Stop: want.Stop, ProcessSettings: newSetup(), Logs: want.Logs.LogLimits,
 			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 		},
 	}

@@ -56,7 +56,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describe(n))
+		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describeNode(n))
 		return nil
 	}
 	var out []entry
@@ -68,14 +68,14 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 			d.problems.reportAtLine(k.Line, "merge keys (<<) are not supported; write the keys out")
 			continue
 		case k.Kind != yaml.ScalarNode:
-			d.problems.reportAtLine(k.Line, "cannot read %s: expected the name of a key, got %s", join(path, "?"), describe(k))
+			d.problems.reportAtLine(k.Line, "cannot read %s: expected the name of a key, got %s", joinKey(path, "?"), describeNode(k))
 			continue
 		}
 		if k.Value == "true" && slices.Contains(keys, "on") { // tools for YAML 1.1 write the key "on" as true
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.problems.reportAtLine(k.Line, "duplicate key %q; it is already set on line %d", join(path, k.Value), first)
+			d.problems.reportAtLine(k.Line, "duplicate key %q; it is already set on line %d", joinKey(path, k.Value), first)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -112,13 +112,13 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 // decodeMapping decodes the mapping n into the struct root. schema lists the valid keys of root. within is the path of the
-// mapping below root; it ends in a dot or is empty. base is the path of root itself, for messages. If other has a function for
+// mapping below root; it ends in a dot or is empty. base is the path of root itself, for messages. If handlers has a function for
 // the path of a key, this function gets the value instead.
-func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
-	names := keyNames(schema, within, other)
+func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, handlers map[string]func(*yaml.Node)) {
+	names := keyNames(schema, within, handlers)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
 		path := within + e.key
-		if take, ok := other[path]; ok {
+		if take, ok := handlers[path]; ok {
 			take(e.value)
 			continue
 		}
@@ -130,7 +130,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 		case i >= 0:
 			d.decodeKey(e, base, &schema[i], root)
 		case slices.Contains(names, e.key):
-			d.decodeMapping(e.value, base, path+".", schema, root, other)
+			d.decodeMapping(e.value, base, path+".", schema, root, handlers)
 		default:
 			d.reportUnknownKey(e.line, base+within, e.key, names, keyPaths(schema))
 		}
@@ -173,9 +173,9 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []
 	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
 }
 
-// meantKey returns the valid key that was probably meant by an unknown key below prefix, or "". It looks first for the word of
-// another program, then for a key with nearly the same spelling in this mapping. The last try is the same name elsewhere below
-// the same root.
+// meantKey returns the valid key that was probably meant by an unknown key below prefix, or "". It looks first for a key of another
+// program, then for a key with nearly the same spelling in this mapping. Last it looks for the same name elsewhere below the same
+// root.
 func meantKey(prefix, key string, names, paths []string) string {
 	word := snakeCase(key)
 	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
@@ -273,8 +273,8 @@ func checkPlaceholders(at any, valid []string) string {
 	return ""
 }
 
-// describe returns a short description of the value at n, on one line, for messages.
-func describe(n *yaml.Node) string {
+// describeNode returns a short description of the value at n, on one line, for messages.
+func describeNode(n *yaml.Node) string {
 	switch tag := n.ShortTag(); {
 	case n.Kind == yaml.MappingNode:
 		return "a mapping"
@@ -324,8 +324,8 @@ func article(what string) string {
 	}
 }
 
-// join returns the path of a key in the mapping at path, which is "" for the document.
-func join(path, key string) string {
+// joinKey returns the path of a key in the mapping at path, which is "" for the document.
+func joinKey(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -17,7 +17,7 @@ import (
 // decodeValue decodes n into the variable that the pointer at points to. text describes what a text value must be, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describeNode(n))
 	}
 	tag := n.ShortTag()
 	scalar := n.Kind == yaml.ScalarNode
@@ -42,7 +42,7 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 		case scalar && tag == "!!int":
 			fail(n, "a smaller number")
 		default:
-			fail(n, wholeNumber(key, n))
+			fail(n, expectedWholeNumber(key, n))
 		}
 	case *float64:
 		f, err := strconv.ParseFloat(n.Value, 64)
@@ -54,9 +54,9 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	case *time.Duration:
 		switch dur, err := time.ParseDuration(n.Value); {
 		case scalar && tag == "!!int":
-			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describe(n), n.Value+"s")
+			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s; write %q", key, describeNode(n), n.Value+"s")
 		case !scalar || tag != "!!str" || err != nil:
-			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s%s", key, describe(n), durationHint(n.Value))
+			d.problems.reportAtLine(n.Line, "cannot set %s: expected a duration such as 30s, got %s%s", key, describeNode(n), durationHint(n.Value))
 		default:
 			*at = dur
 		}
@@ -96,9 +96,9 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	tag := n.ShortTag()
 	switch {
 	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describeNode(n))
 	case tag == "!!bool":
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describe(n), n.Value)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describeNode(n), n.Value)
 	case strings.Contains(n.Value, "\x00"):
 		d.problems.reportAtLine(n.Line, "cannot set %s: it contains a NUL byte", key)
 	default:
@@ -111,7 +111,7 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 // the list, a dot, and the item's index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describeNode(n))
 		return nil
 	}
 	out := make([]T, 0, len(n.Content))
@@ -131,7 +131,7 @@ func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
 // describes a valid item, for messages.
 func decodeItem[T any](d *decoder, n *yaml.Node, key, example string, keys []Key, root *T) (ok bool) {
 	if n.Kind != yaml.MappingNode {
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, example, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, example, describeNode(n))
 		return false
 	}
 	before := len(d.problems.list)
@@ -151,7 +151,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 	return decodeList(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
 		i, ok := integer(item)
 		if !ok {
-			d.problems.reportAtLine(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
+			d.problems.reportAtLine(item.Line, "cannot set %s: expected whole numbers, got %s", key, describeNode(item))
 		}
 		return i, ok
 	})
@@ -170,19 +170,19 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 	}
 }
 
-// sizes are the suffixes of a size. K stands for a factor of 1024, and each further suffix for the factor times the suffix before
-// it.
-const sizes = "KMGT"
+// sizeSuffixes are the suffixes of a size. K stands for a factor of 1024, and each further suffix for the factor times the suffix
+// before it.
+const sizeSuffixes = "KMGT"
 
 // parseSize reads a size such as 512M, 2G or 2GiB. The factor is 1024, or 1000 for decimal units.
 func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	digits := strings.TrimRight(n.Value, "BbiKMGTkmgt")
 	suffix := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(n.Value[len(digits):]), "B"), "I")
 	size, err := strconv.ParseUint(digits, 10, 63)
-	if !isWord(n) || err != nil || len(suffix) != 1 || !strings.Contains(sizes, suffix) {
+	if !isWord(n) || err != nil || len(suffix) != 1 || !strings.Contains(sizeSuffixes, suffix) {
 		return 0, false
 	}
-	for range strings.Index(sizes, suffix) + 1 {
+	for range strings.Index(sizeSuffixes, suffix) + 1 {
 		if size > math.MaxInt64/factor {
 			return 0, false
 		}
@@ -191,9 +191,9 @@ func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	return size, true
 }
 
-// wholeNumber describes the number that a key expects. If the key's name ends in a unit, such as _mb, and the file has a size
-// such as 5M, it suggests the number to write.
-func wholeNumber(key string, n *yaml.Node) string {
+// expectedWholeNumber describes the number that a key expects. If the key's name ends in a unit, such as _mb, and the file has a
+// size such as 5M, it suggests the number to write.
+func expectedWholeNumber(key string, n *yaml.Node) string {
 	expected, unit := "a whole number", uint64(0)
 	switch {
 	case strings.HasSuffix(key, "_mb"):

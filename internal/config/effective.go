@@ -15,7 +15,7 @@ import (
 // Effective lists every value in force, sorted by key. Secrets in the values of environment variables and headers, in addresses
 // of webhooks and in URLs are masked, see package redact.
 func (c *Config) Effective() []client.ConfigEntry {
-	leaves := c.leaves()
+	leaves := c.settingValues()
 	entries := make([]client.ConfigEntry, len(leaves))
 	for i, l := range leaves {
 		entries[i] = client.ConfigEntry{Key: l.key, Value: l.masked(), Origin: c.originOf(l).String()}
@@ -26,7 +26,7 @@ func (c *Config) Effective() []client.ConfigEntry {
 // Origin returns the place that set the key: "default", "<file>:<line>" or "env <variable>". It is "" for a key that
 // [Config.Effective] does not list.
 func (c *Config) Origin(key string) string {
-	for _, l := range c.leaves() {
+	for _, l := range c.settingValues() {
 		if l.key == key {
 			return c.originOf(l).String()
 		}
@@ -37,11 +37,11 @@ func (c *Config) Origin(key string) string {
 // Diff returns the keys whose values differ, sorted. It compares the full values of secrets, without masks.
 func Diff(from, to *Config) []string {
 	before := make(map[string]any)
-	for _, l := range from.leaves() {
+	for _, l := range from.settingValues() {
 		before[l.key] = l.value
 	}
 	var changed []string
-	for _, l := range to.leaves() {
+	for _, l := range to.settingValues() {
 		if value, was := before[l.key]; !was || !reflect.DeepEqual(value, l.value) {
 			changed = append(changed, l.key)
 		}
@@ -64,31 +64,31 @@ func (l settingValue) masked() any {
 	case !ok:
 		return l.value
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
-		return redact.Address(value)
+		return redact.HideAddress(value)
 	}
-	return redact.Value(l.variable, value) // hides the password of a URL in any other text
+	return redact.HideValue(l.variable, value) // hides the password of a URL in any other text
 }
 
-// leaves returns every value of c, sorted by key.
-func (c *Config) leaves() []settingValue {
-	leaves := appendLeaves(nil, "", Keys[Config](), c)
-	leaves = appendNamed(leaves, "logs.profiles.", c.Logs.Profiles)
-	leaves = appendNamed(leaves, "services.", c.Services)
-	leaves = appendNamed(leaves, "profiles.", c.Profiles.Own)
-	leaves = appendNamed(leaves, "runs.", c.Runs)
+// settingValues returns every value of c, sorted by key.
+func (c *Config) settingValues() []settingValue {
+	leaves := appendSettings(nil, "", Keys[Config](), c)
+	leaves = appendNamedSettings(leaves, "logs.profiles.", c.Logs.Profiles)
+	leaves = appendNamedSettings(leaves, "services.", c.Services)
+	leaves = appendNamedSettings(leaves, "profiles.", c.Profiles.Overrides)
+	leaves = appendNamedSettings(leaves, "runs.", c.Runs)
 	slices.SortFunc(leaves, func(a, b settingValue) int { return cmp.Compare(a.key, b.key) })
 	return leaves
 }
 
-// appendNamed appends the leaves of each value in a mapping. Their keys begin with base and the name of the value.
-func appendNamed[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
+// appendNamedSettings appends the leaves of each value in a mapping. Their keys begin with base and the name of the value.
+func appendNamedSettings[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
 	for name, value := range of {
-		leaves = appendLeaves(leaves, base+name+".", Keys[T](), &value)
+		leaves = appendSettings(leaves, base+name+".", Keys[T](), &value)
 	}
 	return leaves
 }
 
-func appendLeaves(leaves []settingValue, base string, fields []Key, root any) []settingValue {
+func appendSettings(leaves []settingValue, base string, fields []Key, root any) []settingValue {
 	for _, k := range fields {
 		if k.Alias != "" {
 			continue
@@ -101,17 +101,17 @@ func appendLeaves(leaves []settingValue, base string, fields []Key, root any) []
 			}
 		case *[]Hook:
 			for i := range *at {
-				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", Keys[Hook](), &(*at)[i])
+				leaves = appendSettings(leaves, key+"."+strconv.Itoa(i)+".", Keys[Hook](), &(*at)[i])
 			}
 		case *[]Check:
 			for i := range *at {
 				c := &(*at)[i]
-				leaves = appendLeaves(leaves, key+"."+c.Name+".", checkKeys(c.Type), c)
+				leaves = appendSettings(leaves, key+"."+c.Name+".", checkKeys(c.Type), c)
 			}
 		case *Actions:
 			for event, list := range *at {
 				for i := range list {
-					leaves = appendLeaves(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].keys(), &list[i])
+					leaves = appendSettings(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].keys(), &list[i])
 				}
 			}
 		case *map[string]ResourceLimit:
@@ -133,23 +133,23 @@ func (c *Config) originOf(l settingValue) origin {
 	return c.origins[l.inherits]
 }
 
-// inForce holds the first part of each key that [Config.InForce] lists.
-var inForce = []string{
+// nonDefaultKeys holds the first part of each key that [Config.NonDefaultSettings] lists.
+var nonDefaultKeys = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It covers only the
-// user and the limits of the service, and the rules for its start, restart and stop. The keys are relative to services.NAME or
-// profiles.NAME. For an unknown service the list is empty.
-func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
+// NonDefaultSettings lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It
+// covers only the user and the limits of the service, and the rules for its start, restart and stop. The keys are relative to
+// services.NAME or profiles.NAME. For an unknown service the list is empty.
+func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {
 		builtin = plainDefaults()
 	}
 	if s, ok := c.Services[service]; ok {
 		was := NewService(builtin, service)
-		return differing(c, "services."+service+".", &s, &was)
+		return differingEntries(c, "services."+service+".", &s, &was)
 	}
 	profile, ok := strings.CutPrefix(service, gatewayPrefix)
 	if !ok {
@@ -159,18 +159,18 @@ func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	if c.Agent.User != builtin.Agent.User {
 		entries = []client.ConfigEntry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
 	}
-	return append(entries, differing(c, "profiles."+profile+".", &own, &was)...)
+	return append(entries, differingEntries(c, "profiles."+profile+".", &own, &was)...)
 }
 
-// differing lists the values of own that differ from builtin and have a key in inForce, sorted by key. prefix is the path of the
-// keys in the configuration.
-func differing[T any](c *Config, prefix string, own, builtin *T) (entries []client.ConfigEntry) {
-	defaults := appendLeaves(nil, prefix, Keys[T](), builtin)
-	for _, l := range appendLeaves(nil, prefix, Keys[T](), own) {
+// differingEntries lists the values of own that differ from builtin and have a key in nonDefaultKeys, sorted by key. prefix is
+// the path of the keys in the configuration.
+func differingEntries[T any](c *Config, prefix string, own, builtin *T) (entries []client.ConfigEntry) {
+	defaults := appendSettings(nil, prefix, Keys[T](), builtin)
+	for _, l := range appendSettings(nil, prefix, Keys[T](), own) {
 		key := strings.TrimPrefix(l.key, prefix)
 		first, _, _ := strings.Cut(key, ".")
 		same := func(o settingValue) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
-		if slices.Contains(inForce, first) && !slices.ContainsFunc(defaults, same) {
+		if slices.Contains(nonDefaultKeys, first) && !slices.ContainsFunc(defaults, same) {
 			entries = append(entries, client.ConfigEntry{Key: key, Value: l.masked(), Origin: c.originOf(l).String()})
 		}
 	}

@@ -218,7 +218,7 @@ func FuzzLoad(f *testing.F) {
 		// Everything that Load does but reading the file, which would make the search slow.
 		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
 		l := &loader{cfg: Defaults(), env: env, problems: problems{file: "hinit.yaml"}}
-		c, err := l.build([]byte(text))
+		c, err := l.buildConfig([]byte(text))
 		if (c == nil) == (err == nil) {
 			t.Fatalf("got both or neither: %v and %v", c, err)
 		}

@@ -195,7 +195,7 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	case len(types) > 1:
 		d.problems.reportAtLine(n.Line, "cannot use %s: one check looks at one thing, here are %s; write a check for each", key, strings.Join(types, " and "))
 	default:
-		if reason := c.contradiction(); reason != "" {
+		if reason := c.findContradiction(); reason != "" {
 			d.problems.reportAtLine(n.Line, "cannot use %s: %s", key, reason)
 		}
 	}
@@ -203,9 +203,9 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction describes a key that is missing in a check, or values that are valid alone but contradict each other. It returns
+// findContradiction describes a key that is missing in a check, or values that are valid alone but contradict each other. It returns
 // "" if there is no fault.
-func (c *Check) contradiction() string {
+func (c *Check) findContradiction() string {
 	h := &c.HTTP
 	for _, row := range []struct {
 		of    string

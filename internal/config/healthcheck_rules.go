@@ -15,7 +15,7 @@ import (
 // replaces a check of all gateways that has the same name.
 func (c *Config) ChecksOf(profile string) []Check {
 	all := slices.Clone(c.Agent.Checks)
-	for _, check := range c.Profiles.Own[profile].Checks {
+	for _, check := range c.Profiles.Overrides[profile].Checks {
 		if at := slices.IndexFunc(all, func(o Check) bool { return o.Name == check.Name }); at >= 0 {
 			all[at] = check
 		} else {
@@ -52,7 +52,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
 		}
 		for _, name := range c.Variables() {
-			if _, own := s.Env[name]; !own && !l.cfg.AgentDecides(s.User) {
+			if _, own := s.Env[name]; !own && !l.cfg.AgentInfluences(s.User) {
 				l.problems.reportAtOrigin(at, "cannot use %s: {env:%s} would come from a .env that the agent writes, and the service runs as %s; set %senv.%s, or let it run as %s",
 					key, name, s.User, prefix, name, l.cfg.Agent.User)
 			}
@@ -79,14 +79,14 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// portKind accepts a number, or a template whose placeholder stands for a number.
-func portKind() kind {
+// portType accepts a number, or a template whose placeholder stands for a number.
+func portType() valueType {
 	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
-	return textKind("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
+	return textType("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
 }
 
-func addressKind() kind {
-	return textKind("IP address", isHost, "expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts")
+func addressType() valueType {
+	return textType("IP address", isHost, "expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts")
 }
 
 func isHost(s string) bool {
@@ -106,7 +106,7 @@ func checkURL(s string) string {
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
 	}
 	port, host := u.Port(), u.Hostname()
-	return cmp.Or(allowEmpty(portKind()).check(&port), addressKind().check(&host))
+	return cmp.Or(allowEmpty(portType()).check(&port), addressType().check(&host))
 }
 
 // ParseStatus reads a list of status codes and ranges of codes.

@@ -34,7 +34,7 @@ services:
 		"plain": "restart.max=5m:2",
 		"none":  "",
 	} {
-		if got := strings.Join(forced(c.InForce(name)), " "); got != want {
+		if got := strings.Join(forced(c.NonDefaultSettings(name)), " "); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
 	}
@@ -42,18 +42,18 @@ services:
 		"own":   "needs=[db]:3 nice=5:3 restart.max=5m:2",
 		"other": "nice=4:1 restart.max=5m:2",
 	} {
-		if got := strings.Join(forced(c.InForce("gateway-"+name)), " "); got != want {
+		if got := strings.Join(forced(c.NonDefaultSettings("gateway-"+name)), " "); got != want {
 			t.Errorf("profile %s:\n got %s\nwant %s", name, got, want)
 		}
 	}
 	for _, c := range []*Config{Default(), {plain: true, Restart: plainDefaults().Restart, Services: map[string]Service{"s": NewService(plainDefaults(), "s")}}} {
 		for name := range c.Services {
-			if got := forced(c.InForce(name)); len(got) > 0 {
+			if got := forced(c.NonDefaultSettings(name)); len(got) > 0 {
 				t.Errorf("%s of the defaults: %q", name, got)
 			}
 		}
 	}
-	if got := forced(Default().InForce("gateway-x")); !slices.Equal(got, nil) {
+	if got := forced(Default().NonDefaultSettings("gateway-x")); !slices.Equal(got, nil) {
 		t.Errorf("a profile of the defaults: %q", got)
 	}
 }

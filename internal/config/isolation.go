@@ -35,8 +35,8 @@ const ShareReadOnly = ":ro"
 // rootProfile is the profile whose home is the data directory.
 const rootProfile = "default"
 
-// On reports whether a gateway is isolated in any way.
-func (i Isolation) On() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
+// IsIsolated reports whether a gateway is isolated in any way.
+func (i Isolation) IsIsolated() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
 
 // IsolationOf returns the isolation of a profile. The root profile has none, because its home contains the homes of all others.
 func (c *Config) IsolationOf(profile string) Isolation {
@@ -52,7 +52,7 @@ func (c *Config) Isolated(mode string) bool {
 	if c.Isolation.Mode == mode {
 		return true
 	}
-	for name := range c.Profiles.Own {
+	for name := range c.Profiles.Overrides {
 		if c.IsolationOf(name).Mode == mode {
 			return true
 		}
@@ -117,13 +117,13 @@ func newIsolation() Isolation {
 // finishIsolation reports isolation settings that are valid alone but contradict each other.
 func (l *loader) finishIsolation() {
 	c := l.cfg
-	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Own[rootProfile].Isolation.On() {
+	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Overrides[rootProfile].Isolation.IsIsolated() {
 		l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
 	}
 	l.checkShares("", c.Isolation)
 	users := 0
-	for _, name := range sortedKeys(c.Profiles.Own) {
-		own := c.Profiles.Own[name].Isolation
+	for _, name := range sortedKeys(c.Profiles.Overrides) {
+		own := c.Profiles.Overrides[name].Isolation
 		l.checkShares("profiles."+name+".", own)
 		if own.Mode == IsolationUser && name != rootProfile {
 			users++

@@ -59,12 +59,12 @@ func Load(opt Options) (*Config, error) {
 	l.cfg.Path, l.problems.file = opt.Path, opt.Path
 	if data == nil {
 		var err error
-		if data, err = l.read(opt.Path); err != nil {
+		if data, err = l.readConfigFile(opt.Path); err != nil {
 			return nil, err
 		}
 	}
 	l.cfg.Text = data
-	return l.build(data)
+	return l.buildConfig(data)
 }
 
 // loader holds the state of one call of [Load].
@@ -82,8 +82,8 @@ func (l *loader) lookup(name string) (string, bool) {
 	return v, ok && v != ""
 }
 
-// read finds the configuration file and returns its content, or nil if there is no such file.
-func (l *loader) read(path string) ([]byte, error) {
+// readConfigFile finds the configuration file and returns its content, or nil if there is no such file.
+func (l *loader) readConfigFile(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
 		if p, ok := l.lookup("HINIT_CONFIG"); ok {
@@ -109,13 +109,13 @@ func (l *loader) read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// build makes the configuration from data, the text of the configuration file.
-func (l *loader) build(data []byte) (*Config, error) {
+// buildConfig makes the configuration from data, the text of the configuration file.
+func (l *loader) buildConfig(data []byte) (*Config, error) {
 	doc, faults := yamltext.Parse(data)
 	for _, f := range faults {
 		l.problems.reportAtLine(f.Line, "%s", f.Message)
 	}
-	l.finish(doc)
+	l.decodeDocument(doc)
 	if err := l.problems.err(); err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
-		return nil, nil, reason(err)
+		return nil, nil, withoutPath(err)
 	}
 	if len(data) > maxFileSize {
 		return nil, nil, fmt.Errorf("larger than %d bytes; a configuration is a few kilobytes, so is it the right file?", maxFileSize)
@@ -159,7 +159,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
-		return reason(err)
+		return withoutPath(err)
 	}
 	st := info.Sys().(*syscall.Stat_t) // on Linux, Sys always returns a Stat_t
 	switch {
@@ -171,8 +171,8 @@ func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	return nil
 }
 
-// reason removes the path from an error, for messages that already name the path.
-func reason(err error) error {
+// withoutPath removes the path from an error, for messages that already name the path.
+func withoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
@@ -183,9 +183,9 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish decodes doc, the parsed configuration file, into the configuration. Then it computes the values that depend on several
-// keys. doc may be nil.
-func (l *loader) finish(doc *yaml.Node) {
+// decodeDocument decodes doc, the parsed configuration file, into the configuration. Then it computes the values that depend on
+// several keys. doc may be nil.
+func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
 	fields := Keys[Config]()
@@ -202,7 +202,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	l.applyEnv(fields)
 	c.Home = filepath.Clean(c.Home)
 	l.finishRestart(&c.Restart, "")
-	l.finishSetup(&c.Agent.Setup, "agent.")
+	l.finishSetup(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	parkOn := c.Restart.ParkOn
 	gatewayParks := l.applyImage()
@@ -281,7 +281,7 @@ func plainDefaults() *Config {
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
-	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, Setup: newSetup()}
+	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, ProcessSettings: newSetup()}
 	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // only the agent gives these codes a meaning
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil
@@ -314,11 +314,11 @@ func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	}
 }
 
-// Text returns the content of the configuration file that env selects. It returns nil if there is no such file, or if it can't be
-// read or is too large. It also returns nil if a user other than root can change the file.
-func Text(env func(string) (string, bool)) []byte {
+// TrustedText returns the content of the configuration file that env selects. It returns nil if there is no such file, or if it
+// can't be read or is too large. It also returns nil if a user other than root can change the file.
+func TrustedText(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), env: env}
-	text, err := l.read("")
+	text, err := l.readConfigFile("")
 	if err != nil || l.doubt != nil || yamltext.LineOfTooManyValues(text) > 0 {
 		return nil
 	}

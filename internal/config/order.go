@@ -73,21 +73,21 @@ func (s *Service) StartsAtBoot() bool {
 
 // Profile holds the settings of one profile, including the settings that it inherits. The values of Env are templates.
 type Profile struct {
-	Env       map[string]string `key:"env" fill:"profile"`                                              // variables added to [Agent].Env
-	On        Actions           `key:"on"`                                                              // replaces Config.On for the gateway of the profile
-	Checks    []Check           `key:"checks"`                                                          // the profile's own checks, see [Config.ChecksOf]
-	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action, for this profile's gateway
-	Needs     []Need            `key:"needs"`
-	RestartOn []string          `key:"restart_on" is:"names"`
-	Setup     `key:"" fill:"profile" inherits:"agent."`
-	Isolation Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // its isolation, see [Config.IsolationOf]
-	Restart   Restart   `key:"restart." inherits:"restart."`
-	Stop      Stop      `key:"stop." inherits:"stop."`
+	Env             map[string]string `key:"env" fill:"profile"`                                              // variables added to [Agent].Env
+	On              Actions           `key:"on"`                                                              // replaces Config.On for the gateway of the profile
+	Checks          []Check           `key:"checks"`                                                          // the profile's own checks, see [Config.ChecksOf]
+	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action, for this profile's gateway
+	Needs           []Need            `key:"needs"`
+	RestartOn       []string          `key:"restart_on" is:"names"`
+	ProcessSettings `key:"" fill:"profile" inherits:"agent."`
+	Isolation       Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // its isolation, see [Config.IsolationOf]
+	Restart         Restart   `key:"restart." inherits:"restart."`
+	Stop            Stop      `key:"stop." inherits:"stop."`
 }
 
 // ProfileOf returns the settings of a profile.
 func (c *Config) ProfileOf(name string) Profile {
-	if p, own := c.Profiles.Own[name]; own {
+	if p, own := c.Profiles.Overrides[name]; own {
 		return p
 	}
 	return NewProfile(c)
@@ -100,7 +100,7 @@ const gatewayPrefix = "gateway-"
 // services.
 func NewProfile(c *Config) Profile {
 	return Profile{
-		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(),
+		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, ProcessSettings: c.Agent.inherited(),
 		Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation,
 	}
 }
@@ -207,9 +207,9 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {
 			l.finishRestart(&p.Restart, prefix)
-			l.finishSetup(&p.Setup, prefix)
+			l.finishSetup(&p.ProcessSettings, prefix)
 		}
-		l.cfg.Profiles.Own[e.key] = p
+		l.cfg.Profiles.Overrides[e.key] = p
 		if n := len(l.cfg.ChecksOf(e.key)); n > maxChecks {
 			l.problems.reportAtOrigin(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, and this one has %d, including agent.checks; remove some, or give one the name of "+
 				"another, which it replaces", prefix, maxChecks, n)
@@ -231,8 +231,8 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 	}
 }
 
-// owner is a service or a gateway whose references to other services are checked.
-type owner struct {
+// referrer is a service or a gateway whose references to other services are checked.
+type referrer struct {
 	name, prefix string // name of the service, and the prefix of its keys
 	needs        *[]Need
 	restartOn    *[]string
@@ -242,9 +242,9 @@ type owner struct {
 // known.
 func (l *loader) checkOrder() {
 	c := l.cfg
-	var owners []owner
+	var owners []referrer
 	needs, follows := edges{}, edges{}
-	add := func(o owner) {
+	add := func(o referrer) {
 		owners = append(owners, o)
 		kept := make([]Need, 0, len(*o.needs))
 		for _, n := range *o.needs {
@@ -263,13 +263,13 @@ func (l *loader) checkOrder() {
 	}
 	for _, name := range sortedKeys(c.Services) {
 		s := c.Services[name]
-		add(owner{name, "services." + name + ".", &s.Needs, &s.RestartOn})
+		add(referrer{name, "services." + name + ".", &s.Needs, &s.RestartOn})
 		c.Services[name] = s
 	}
-	for _, name := range sortedKeys(c.Profiles.Own) {
-		p := c.Profiles.Own[name]
-		add(owner{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
-		c.Profiles.Own[name] = p
+	for _, name := range sortedKeys(c.Profiles.Overrides) {
+		p := c.Profiles.Overrides[name]
+		add(referrer{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
+		c.Profiles.Overrides[name] = p
 	}
 	for _, o := range owners {
 		l.reportCycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")
@@ -279,7 +279,7 @@ func (l *loader) checkOrder() {
 
 // checkNeed sets the state that a need waits for, unless hinit.yaml sets the state. It returns false if the need is ignored or
 // invalid.
-func (l *loader) checkNeed(o owner, n *Need) bool {
+func (l *loader) checkNeed(o referrer, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
@@ -341,7 +341,7 @@ type edge struct {
 type edges map[string][]edge
 
 // reportCycle reports a cycle of references through o. Each cycle is reported once, for its first member in the order of names.
-func (l *loader) reportCycle(o owner, from edges, key, why string) {
+func (l *loader) reportCycle(o referrer, from edges, key, why string) {
 	seen := map[string]bool{}
 	var way func(name string) []edge // the references that lead from name to o, or nil
 	way = func(name string) []edge {

@@ -20,7 +20,7 @@ import (
 //     with further keys. The option "root" says that the key decides which user runs a program, where root works, or how large
 //     PID 1 gets. It is accepted only from a file that root alone can change. The option "short" says that a text in place of
 //     the key's mapping sets this key.
-//   - is: the valid values, see kindOf.
+//   - is: the valid values, see valueTypeOf.
 //   - env: the environment variable that wins over the file.
 //   - inherits: the key that supplies the value while this one is not set.
 //   - fill: the set of placeholders that are valid in the text, see placeholders. On a struct, it applies to the fields with
@@ -36,7 +36,7 @@ type Key struct {
 	Root         bool
 	Short        bool
 
-	kind
+	valueType
 	index   []int  // indexes of the struct fields that lead from the root to the value
 	without string // the key of an embedded struct that is not valid here
 }
@@ -85,7 +85,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 		if isStruct {
 			keys = appendKeys(keys, of.Field(i).Type, &k)
 		} else {
-			k.kind = kindOf(tag.Get("is"))
+			k.valueType = valueTypeOf(tag.Get("is"))
 			keys = append(keys, k)
 		}
 		for alias := range strings.FieldsSeq(tag.Get("alias")) {
@@ -112,58 +112,58 @@ var placeholders = map[string][]string{
 	"run":     {agentPlaceholder, profilePlaceholder, taskPlaceholder, optionsPlaceholder, homePlaceholder, profileHomePlaceholder},
 }
 
-// kind describes the valid values of a key beyond its Go type.
-type kind struct {
+// valueType describes the valid values of a key beyond its Go type.
+type valueType struct {
 	Type  string // name of the type in the reference and in errors; "" if the Go type says enough
-	check check
+	check validator
 }
 
-// check validates a value. It gets the pointer that [Key.At] returns, and returns why the value is invalid, or "".
-type check func(at any) string
+// validator validates a value. It gets the pointer that [Key.At] returns, and returns why the value is invalid, or "".
+type validator func(at any) string
 
-// kinds maps each word of the struct tag "is" to the type's name for people and to its check.
-var kinds = sync.OnceValue(func() map[string]kind {
-	return map[string]kind{
-		"address":     addressKind(),
-		"auto":        textKind("auto or a number", isParallel, "expected "+ParallelAuto+" or a number from 1, got %q"),
+// valueTypes maps each word of the struct tag "is" to the type's name for people and to its check.
+var valueTypes = sync.OnceValue(func() map[string]valueType {
+	return map[string]valueType{
+		"address":     addressType(),
+		"auto":        textType("auto or a number", isParallel, "expected "+ParallelAuto+" or a number from 1, got %q"),
 		"codes":       {"list of exit codes", checkNumbers(0, 255, "an exit code")},
 		"command":     {"command", checkOf(checkCommand)},
 		"cpus":        {"list of processors", checkParsed(cpulist.Parse)},
 		"cron":        {"schedule", checkParsed(func(s string) (cronspec.Spec, error) { return cronspec.Parse(s, "") })},
 		"dir":         {"path", checkOf(checkDirTemplate)},
 		"envfiles":    {check: checkEach[Paths](checkEnvFile)},
-		"filename":    textKind("file name", isFileName, "expected the name of a file, got %q"),
+		"filename":    textType("file name", isFileName, "expected the name of a file, got %q"),
 		"group":       {"name of a group", checkOf(checkProfileName)},
 		"headers":     {check: checkOf(checkHeaders)},
 		"home":        {"path", checkOf(checkHome)},
 		"inputs":      {"list of paths and globs", checkEach[[]string](checkInput)},
 		"name":        {check: checkOf(checkProfileName)},
 		"names":       {Type: "list of names"},
-		"notnegative": durationKind("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
+		"notnegative": durationType("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
 		"path":        {"path", checkOf(checkAbs)},
 		"paths":       {"list of paths", checkEach[Paths](checkShared)},
-		"port":        portKind(),
+		"port":        portType(),
 		"ports":       {"list of ports", checkNumbers(1, 65535, "a port")},
-		"positive":    durationKind("above zero", func(d time.Duration) bool { return d > 0 }),
+		"positive":    durationType("above zero", func(d time.Duration) bool { return d > 0 }),
 		"regexp":      {"regular expression", checkOf(checkRegexp)},
-		"signal":      textKind("signal: `"+strings.Join(Signals, "`, `")+"`", isSignal, "%q is none of "+strings.Join(Signals, ", ")),
+		"signal":      textType("signal: `"+strings.Join(Signals, "`, `")+"`", isSignal, "%q is none of "+strings.Join(Signals, ", ")),
 		"socket":      {"path", checkOf(checkSocket)},
 		"status":      {"status codes", checkParsed(ParseStatus)},
 		"uids":        {"range of uids", checkParsed(parseUIDs)},
-		"umask":       textKind("octal number", isUmask, "expected three octal digits such as \"027\", got %q"),
+		"umask":       textType("octal number", isUmask, "expected three octal digits such as \"027\", got %q"),
 		"url":         {"URL", checkOf(checkURL)},
-		"user":        textKind("user", isUser, "expected a user name, a uid or user:group, got %q"),
-		"variable":    textKind("variable", isVariable, "expected the name of an environment variable, got %q"),
+		"user":        textType("user", isUser, "expected a user name, a uid or user:group, got %q"),
+		"variable":    textType("variable", isVariable, "expected the name of an environment variable, got %q"),
 		// The message leaves out the address, which may be secret.
-		"webhook": textKind("URL", isWebhook, "expected a URL such as https://example.org/hooks/1, got another scheme or no host"),
+		"webhook": textType("URL", isWebhook, "expected a URL such as https://example.org/hooks/1, got another scheme or no host"),
 		"zone":    {"time zone", checkParsed(cronspec.Zone)},
 	}
 })
 
-// kindOf returns the valid values that a tag describes. A tag is a name in kinds, "oneof WORD…", "between LEAST MOST", or
+// valueTypeOf returns the valid values that a tag describes. A tag is a name in kinds, "oneof WORD…", "between LEAST MOST", or
 // "atleast DURATION". If its first word ends in "?", an empty value is valid too. Without a tag, all values of the Go type are
 // valid.
-func kindOf(is string) (k kind) {
+func valueTypeOf(is string) (k valueType) {
 	words := strings.Fields(is)
 	if is == "" {
 		return k
@@ -176,9 +176,9 @@ func kindOf(is string) (k kind) {
 		k = checkRange(words[0], words[1])
 	case "atleast":
 		least, _ := time.ParseDuration(words[0])
-		k = durationKind(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
+		k = durationType(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
 	default:
-		k = kinds()[word]
+		k = valueTypes()[word]
 	}
 	if isOptional {
 		return allowEmpty(k)

@@ -14,7 +14,7 @@ import (
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "services", "service name %q", checkServiceName)
-	for _, b := range builtIn {
+	for _, b := range builtInServices {
 		_, written := nodes[b.name]
 		_, named := l.lookup(b.variable)
 		if !written && !l.plain && (named || b.name == DashboardName) {
@@ -40,19 +40,19 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	if name == ActionsName {
 		l.fillActions(&s)
 	}
-	for _, b := range builtIn {
+	for _, b := range builtInServices {
 		if b.name == name && !l.plain {
 			s.EnabledBy = b.variable
 			commandFrom = b.fill(l, &s)
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
 		d.reportDoubt(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
-	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
+	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
 		d.problems.reportAtLine(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
@@ -63,7 +63,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 }
 
 // Names of the built-in services, which need no entry in hinit.yaml. The dashboard always exists. Each of the others is switched
-// on by an environment variable, see builtIn. Further environment variables configure them.
+// on by an environment variable, see builtInServices. Further environment variables configure them.
 const (
 	DashboardName = "dashboard"
 	WebName       = "hinit-web"     // serves the status page of hinit
@@ -72,8 +72,8 @@ const (
 	LeaseName     = "hinit-lease"   // holds the lease of the volume, the right of one init to serve the volume
 )
 
-// alwaysRoot reports whether a built-in service always runs as root.
-func alwaysRoot(name string) bool { return name == SandboxName || name == LeaseName }
+// alwaysRunsAsRoot reports whether a built-in service always runs as root.
+func alwaysRunsAsRoot(name string) bool { return name == SandboxName || name == LeaseName }
 
 // leaseVar switches on the lease service. Its value selects the program.
 const leaseVar = "HINIT_LEASE"
@@ -92,9 +92,9 @@ func (l *loader) fillLease(s *Service) string {
 	return s.setCommand("hinit-lease-kubernetes")
 }
 
-// builtIn lists the built-in services. The function fill sets the command of the service. It returns the names of the environment
-// variables that it used for the command.
-var builtIn = [...]struct {
+// builtInServices lists the built-in services. The function fill sets the command of the service. It returns the names of the
+// environment variables that it used for the command.
+var builtInServices = [...]struct {
 	name, variable string
 	fill           func(l *loader, s *Service) (vars string)
 }{
@@ -109,15 +109,15 @@ var builtIn = [...]struct {
 	{LeaseName, leaseVar, (*loader).fillLease},
 }
 
-// setCommand sets a command that does not depend on environment variables. It returns "", the result of builtIn's fill functions
-// for such a command.
+// setCommand sets a command that does not depend on environment variables. It returns "", the result of builtInServices's fill
+// functions for such a command.
 func (s *Service) setCommand(command ...string) string {
 	s.Command = command
 	return ""
 }
 
-// sandboxRoots is an environment variable of the sandbox service. Its value may name directories of the agent. hinit withholds
-// other variables with such values from services that run as root, so fillSandbox passes this one on.
+// sandboxRoots is an environment variable of the sandbox service. Its value may name directories that the agent owns. A service
+// that runs as root does not inherit such variables, so fillSandbox adds this one to its environment.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
 // fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must
@@ -186,7 +186,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
 	l.finishNotify(s, prefix)
-	l.finishSetup(&s.Setup, prefix)
+	l.finishSetup(&s.ProcessSettings, prefix)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}

@@ -11,9 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup holds the settings that hinit applies to a process before the process executes its command. It also holds the settings
-// for operators of the service. The zero value sets nothing.
-type Setup struct {
+// ProcessSettings holds the settings that hinit applies to a process before the process executes its command. It also holds the
+// settings for operators of the service. The zero value sets nothing.
+type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
 	Priority   Priority                 `key:",root"`
 	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": the umask of hinit
@@ -24,7 +24,7 @@ type Setup struct {
 }
 
 // NeedsCgroup reports whether one of the limits in s can only be enforced if the service has its own control group.
-func (s *Setup) NeedsCgroup() bool {
+func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
@@ -128,7 +128,7 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 // count only if they are enabled.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
-		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRoot(name) || s.Enabled) {
+		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRunsAsRoot(name) || s.Enabled) {
 			return name
 		}
 	}
@@ -147,22 +147,22 @@ type Bytes uint64
 // Text returns the size in the form of hinit.yaml, such as "512MiB".
 func (b Bytes) Text() string {
 	n := uint64(b)
-	for i := len(sizes) - 1; i >= 0; i-- {
+	for i := len(sizeSuffixes) - 1; i >= 0; i-- {
 		if unit := uint64(1) << (10 * (i + 1)); n >= unit && n%unit == 0 {
-			return fmt.Sprintf("%d%ciB", n/unit, sizes[i])
+			return fmt.Sprintf("%d%ciB", n/unit, sizeSuffixes[i])
 		}
 	}
 	return strconv.FormatUint(n, 10)
 }
 
 // inherited returns a copy of s for a profile. It copies the mapping of limits, because decoding changes that mapping in place.
-func (s Setup) inherited() Setup {
+func (s ProcessSettings) inherited() ProcessSettings {
 	s.Limits = maps.Clone(s.Limits)
 	return s
 }
 
-func newSetup() Setup {
-	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
+func newSetup() ProcessSettings {
+	return ProcessSettings{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
 // checkEnvFile returns the reason why a path is not absolute, or "". It ignores a leading "-".
@@ -174,7 +174,7 @@ func checkEnvFile(path string) string {
 }
 
 // checkSetup looks for values that are valid alone but contradict each other. It returns the key and the reason, or "".
-func checkSetup(s *Setup) (key, reason string) {
+func checkSetup(s *ProcessSettings) (key, reason string) {
 	switch {
 	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
 		return "ionice.level", "it has no class; add ionice.class, one of " + strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", ")
@@ -200,7 +200,7 @@ func checkSetup(s *Setup) (key, reason string) {
 }
 
 // finishSetup reports the fault that checkSetup finds, at the place that set the key.
-func (l *loader) finishSetup(s *Setup, prefix string) {
+func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
 	if key, reason := checkSetup(s); reason != "" {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}
@@ -217,9 +217,9 @@ func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	}
 	switch {
 	case !ok:
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describeNode(n))
 	case size > 0 && size < minMemory:
-		d.problems.reportAtLine(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describe(n), size)
+		d.problems.reportAtLine(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describeNode(n), size)
 	default:
 		*at = Bytes(size)
 	}
@@ -232,7 +232,7 @@ func (d *decoder) decodeSwitch(n *yaml.Node, key string, at *Switch) {
 	case n.Kind == yaml.ScalarNode && n.Value == string(Auto):
 		*at = Auto
 	default:
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected true, false or auto, got %s", key, describe(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected true, false or auto, got %s", key, describeNode(n))
 	}
 }
 
@@ -304,12 +304,12 @@ func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, boo
 		return size, true
 	case isSize:
 		decimal, _ := parseSize(n, 1000)
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; it is no size in bytes, write %d or %d", key, expected, describe(n), size, decimal)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; it is no size in bytes, write %d or %d", key, expected, describeNode(n), size, decimal)
 		return 0, false
 	case isBytes:
 		expected = "a number, a size such as 512M or 2G, or unlimited"
 	}
-	d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
+	d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describeNode(n))
 	return 0, false
 }
 

@@ -21,10 +21,10 @@ const (
 	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace the word
 )
 
-// AgentDecides reports whether the agent may influence the command or an address of a service that runs as user. It is true only
-// for the agent's own user. The agent writes the .env files of its profiles, so for any other user {env:NAME} is filled from
-// hinit.yaml alone.
-func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
+// AgentInfluences reports whether the agent may influence the command or an address of a service that runs as user. The result is
+// true only for the agent's own user. The agent writes the .env files of its profiles, so for any other user {env:NAME} is filled
+// from hinit.yaml alone.
+func (c *Config) AgentInfluences(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
@@ -74,8 +74,8 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// templateBraces matches a placeholder, a placeholder in double or triple braces, which stands for literal text, and all other
-// double braces.
+// templateBraces matches a placeholder, a placeholder in double or triple braces (which stands for literal text), and any other
+// double brace.
 var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })

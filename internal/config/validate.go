@@ -116,12 +116,12 @@ func checkInput(p string) string {
 func isVariable(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
 // checkOf returns a check that calls reason, which returns why a value of type T is invalid, or "".
-func checkOf[T any](reason func(T) string) check {
+func checkOf[T any](reason func(T) string) validator {
 	return func(at any) string { return reason(*at.(*T)) }
 }
 
 // checkParsed accepts a text that parse accepts. The error of parse is the reported fault.
-func checkParsed[T any](parse func(string) (T, error)) check {
+func checkParsed[T any](parse func(string) (T, error)) validator {
 	return checkOf(func(s string) string {
 		if _, err := parse(s); err != nil {
 			return err.Error()
@@ -130,9 +130,9 @@ func checkParsed[T any](parse func(string) (T, error)) check {
 	})
 }
 
-// textKind accepts texts for which ok returns true. wrong is the message about any other text, in which %q stands for the text.
-func textKind(name string, ok func(string) bool, wrong string) kind {
-	return kind{name, checkOf(func(s string) string {
+// textType accepts texts for which ok returns true. wrong is the message about any other text, in which %q stands for the text.
+func textType(name string, ok func(string) bool, wrong string) valueType {
+	return valueType{name, checkOf(func(s string) string {
 		if ok(s) {
 			return ""
 		}
@@ -141,7 +141,7 @@ func textKind(name string, ok func(string) bool, wrong string) kind {
 }
 
 // checkEach returns a check of a list of type L. It calls reason, which returns why an element is invalid, or "".
-func checkEach[L ~[]E, E any](reason func(E) string) check {
+func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	return checkOf(func(list L) string {
 		for _, element := range list {
 			if why := reason(element); why != "" {
@@ -154,7 +154,7 @@ func checkEach[L ~[]E, E any](reason func(E) string) check {
 
 // checkNumbers accepts a list of numbers that are at least the argument least and at most the argument most. Its error message
 // begins with the argument what, for example "a port".
-func checkNumbers(least, most int, what string) check {
+func checkNumbers(least, most int, what string) validator {
 	return checkEach[[]int](func(n int) string {
 		if n < least || n > most {
 			return fmt.Sprintf("%s is from %d to %d, got %d", what, least, most, n)
@@ -163,10 +163,10 @@ func checkNumbers(least, most int, what string) check {
 	})
 }
 
-// durationKind accepts durations for which ok returns true. Messages consist of "expected a duration" and the argument is, for
+// durationType accepts durations for which ok returns true. Messages consist of "expected a duration" and the argument is, for
 // example "above zero".
-func durationKind(is string, ok func(time.Duration) bool) kind {
-	return kind{check: func(at any) string {
+func durationType(is string, ok func(time.Duration) bool) valueType {
+	return valueType{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
 			return fmt.Sprintf("expected a duration %s, got %s", is, formatDuration(d))
 		}
@@ -176,8 +176,8 @@ func durationKind(is string, ok func(time.Duration) bool) kind {
 
 // checkRange accepts numbers that are at least the argument least and at most the argument most. Both arguments are numbers in
 // text form.
-func checkRange(least, most string) kind {
-	return kind{check: func(at any) string {
+func checkRange(least, most string) valueType {
+	return valueType{check: func(at any) string {
 		var n float64
 		switch at := at.(type) {
 		case *int:
@@ -195,8 +195,8 @@ func checkRange(least, most string) kind {
 }
 
 // allowEmpty returns a kind that accepts the values of k and an empty value.
-func allowEmpty(k kind) kind {
-	return kind{k.Type, func(at any) string {
+func allowEmpty(k valueType) valueType {
+	return valueType{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 			return ""
 		}
@@ -204,9 +204,9 @@ func allowEmpty(k kind) kind {
 	}}
 }
 
-func oneOf(words ...string) kind {
+func oneOf(words ...string) valueType {
 	isListed := func(s string) bool { return slices.Contains(words, s) }
-	return textKind("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
+	return textType("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
 // checkRestart looks for values of a restart policy that are valid alone but contradict each other. It returns a description of

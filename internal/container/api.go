@@ -42,7 +42,7 @@ func (c *container) controlHost() control.Backend {
 			},
 			Configured: c.registry,
 		},
-		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, AllowOwnGateway: c.gateways.AllowOwnGateway, Topology: c.gateways.Topology},
+		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, AllowOwnGateway: c.gateways.AllowOwnGateway, Topology: c.gateways.ChangeTopology},
 		S6: func() control.Slots {
 			if s6 := c.s6.On(); s6 != nil {
 				return s6
@@ -65,7 +65,7 @@ func (c *container) describe() client.Init {
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
 		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.owners.Status(),
 	}
-	if usedUp := tuning.ProcessesUsedUp(c.leaders); usedUp != "" {
+	if usedUp := tuning.ProcessesUsedUp(c.mainPIDs); usedUp != "" {
 		info.Warnings = append(info.Warnings, usedUp)
 	}
 	if c.route.Load().HasProfiles() {
@@ -74,8 +74,8 @@ func (c *container) describe() client.Init {
 	return info
 }
 
-// leaders returns the PID of each service's main process, by service name. The PID is 0 for a service that is not running.
-func (c *container) leaders() map[string]int {
+// mainPIDs returns the PID of each service's main process, by service name. The PID is 0 for a service that is not running.
+func (c *container) mainPIDs() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {
 		leaders[s.Name] = s.PID

@@ -33,8 +33,8 @@ type bootRun struct {
 // use up the PID limit.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.endBoot(ctx)
-	c.registry.Turn.Lock()
-	defer c.registry.Turn.Unlock()
+	c.registry.ChangeLock.Lock()
+	defer c.registry.ChangeLock.Unlock()
 	cfg := c.cfg.Load()
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.Warn("%s", w)
@@ -47,7 +47,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	c.stage.ExpectServices(cfg)
 	if cfg.Services[config.LeaseName].Enabled && c.route.Load().HasProfiles() {
 		b.Ready()
-		if err := c.registry.Lease(ctx, cfg); err != nil {
+		if err := c.registry.RegisterLease(ctx, cfg); err != nil {
 			c.fatal(err.Error())
 			return
 		}
@@ -80,7 +80,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.MarkBootDone() // with profiles, BringUp of package gateways calls MarkBootDone through Boot.Settled
+		c.generation.MarkBootDone() // with profiles, BringUp of package gateways calls MarkBootDone through Boot.OnProfilesKnown
 	}
 }
 
@@ -104,22 +104,22 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		path = cfg.Control.Socket
 	}
 	step := b.c.stage.Measure("control", func() error {
-		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
+		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Beside = true
 	b.c.boot.Insert(0, step) // this step started before all other steps
 }
 
-// publish writes the ids of the agent's user and the list of isolated profiles into the control directory, where the exec shim
+// publishIDs writes the ids of the agent's user and the list of isolated profiles into the control directory, where the exec shim
 // reads them.
-func (c *container) publish(cfg *config.Config) error {
+func (c *container) publishIDs(cfg *config.Config) error {
 	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
 
-// change makes cfg the current configuration, after a reload.
-func (c *container) change(cfg *config.Config) {
+// applyConfig makes cfg the current configuration, after a reload.
+func (c *container) applyConfig(cfg *config.Config) {
 	c.cfg.Store(cfg)
-	if err := c.publish(cfg); err != nil {
+	if err := c.publishIDs(cfg); err != nil {
 		c.Say("reload: cannot tell the exec shim which profiles are isolated: %v; restart the container — continuing", err)
 	}
 }
@@ -195,8 +195,8 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	c.registry.Turn.Lock()
-	defer c.registry.Turn.Unlock()
+	c.registry.ChangeLock.Lock()
+	defer c.registry.ChangeLock.Unlock()
 	c.gateways.AwaitRead(serving) // an earlier reading of the profiles may still wait for a slow volume
 	if serving.Err() != nil {
 		return
@@ -216,11 +216,11 @@ func (c *container) takeOver(ctx, serving context.Context) {
 // startServices registers the services and gateways, and starts those that are wanted up. It returns false if the container must
 // end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
+	c.stage.Phase("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
 	if !c.route.Load().Plain {
 		c.stage.Phase("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Args: c.args, Services: len(cfg.Services), Made: c.s6.Made, SetRoute: c.route.Store, Settled: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
+				Args: c.args, Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
 			})
 		})
 	}
@@ -231,7 +231,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	if err := c.registry.MarkMet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
-	c.registry.Times.Serve(ctx, cfg, false)
+	c.registry.Timetable.Serve(ctx, cfg, false)
 	c.stage.SayTimeline()
 	c.stage.RepairOwners(ctx, true)
 	return true

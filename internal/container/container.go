@@ -39,8 +39,8 @@ type container struct {
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
-	args    []string                   // the container's CMD as given
-	route   atomic.Pointer[boot.Route] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
+	args    []string                     // the container's CMD as given
+	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
 	started time.Time
 	// prepared is true once the data volume is prepared and the boot hooks have run.
 	prepared atomic.Bool
@@ -90,13 +90,13 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
-	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
+	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
 	// agents logs messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent can't push
 	// out other warnings.
-	agents := c.WithMemory(c.boot.RememberAgents)
+	agents := c.WithMemory(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
-		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
-		Pack: c.stage.Pack,
+		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.NoteOutput() },
+		CompressArchives: c.stage.CompressArchives,
 	})
 	sig.Configure(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.During)
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
@@ -106,10 +106,10 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.lease.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
-		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.gateways.Stop() },
-		Lost: func() {
+		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
+		OnLost: func() {
 			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // a service may have ended unnoticed
-			c.gateways.Catchup()
+			c.gateways.CatchUp()
 		},
 	})
 	c.health = health.New(health.Options{
@@ -120,8 +120,8 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
 		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, Plain: route.Plain,
-		Serves: func() bool { return c.lease.Serves() }, Change: c.change,
-		Remembers: route.HasProfiles(), WarnNotStored: func(err error) { agents.Warn("%v", err) },
+		Serves: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
+		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { agents.Warn("%v", err) },
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
@@ -135,7 +135,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.CheckWrite = c.lease.Check
-	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
+	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.CorrectHomeOwner)
 	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
@@ -167,9 +167,9 @@ type s6Host struct {
 	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
 }
 
-// observe passes a record of the supervisor's history to the parts that follow services. The reporter calls observe for each
+// handleRecord passes a record of the supervisor's history to the parts that follow services. The reporter calls observe for each
 // record.
-func (c *container) observe(r supervisor.Record) {
+func (c *container) handleRecord(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)
 	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {

@@ -89,7 +89,7 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 		h.socket = c.control.Detach()
 	}
 	old := &handover{
-		PastGenerations: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
+		PastGenerations: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.LastInterrupt(), Reported: reported,
 	}
 	old.Control = h.socket
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
@@ -136,7 +136,7 @@ func restoreContainer(args []string, sig *signals.Signals, taken *reexec.HandedS
 		return nil, err
 	}
 	c := assemble(start, sig, procs)
-	c.generation.Follows(old.PastGenerations)
+	c.generation.SetPast(old.PastGenerations)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	c.units.TakeOver(old.ofUnits)
@@ -146,9 +146,9 @@ func restoreContainer(args []string, sig *signals.Signals, taken *reexec.HandedS
 	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
 	c.owners.TakeOver(old.Repair)
-	c.signals.SetInterrupt(old.Interrupt)
+	c.signals.SetLastInterrupt(old.Interrupt)
 	c.gateways.TakeOver(old.Handover)
-	c.loop.TakeOver(old.Loop, procs.Main)
+	c.loop.TakeOver(old.Loop, procs.MainPID)
 	c.intents.TakeOver(old.Intents)
 	if err := c.logs.TakeOver(old.ofLogs, c.loop.Snapshot().Services); err != nil {
 		return nil, err
@@ -167,10 +167,10 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.control.Rejoin(nil)
 	ctx = c.lease.Resume(ctx)
 	if c.lease.Serves() {
-		c.registry.Turn.Lock()
+		c.registry.ChangeLock.Lock()
 		c.registry.PrepareCgroups(c.cfg.Load())
-		c.registry.Times.Serve(ctx, c.cfg.Load(), true)
-		c.registry.Turn.Unlock()
+		c.registry.Timetable.Serve(ctx, c.cfg.Load(), true)
+		c.registry.ChangeLock.Unlock()
 	}
 	if !c.lease.Serves() || !c.route.Load().HasProfiles() {
 		return
@@ -195,21 +195,21 @@ type reexecHost struct {
 }
 
 // reexec asks for a re-execution. binary is the path of the new program, or "" for the file of the running program. It returns
-// the number of this generation, see [reexec.Generation.Ask].
+// the number of this generation, see [reexec.Generation.Request].
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
 	}
 	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // fails only if the container ends
-	return c.generation.Ask(ctx, binary)
+	return c.generation.Request(ctx, binary)
 }
 
 // Claim implements [reexec.Host].
 func (h *reexecHost) Claim() (release func(), err error) {
-	if !h.c.registry.Turn.TryLock() {
+	if !h.c.registry.ChangeLock.TryLock() {
 		return nil, errors.New("a reload is under way; try again")
 	}
-	return h.c.registry.Turn.Unlock, nil
+	return h.c.registry.ChangeLock.Unlock, nil
 }
 
 // Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to
@@ -240,7 +240,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 // handles. Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen
 // file system can't be ended.
 func (c *container) awaitVolumeIdle() error {
-	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
+	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
@@ -255,9 +255,9 @@ func (h *reexecHost) RunInLoop(f func()) error { return h.c.loop.RunInLoop(conte
 // LastEvents implements [reexec.Host].
 func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.History()) }
 
-// Keep implements [reexec.Host].
-func (h *reexecHost) Keep(name string, report []byte) (path string, err error) {
-	return h.c.logs.Keep(name, report)
+// StoreReport implements [reexec.Host].
+func (h *reexecHost) StoreReport(name string, report []byte) (path string, err error) {
+	return h.c.logs.StoreReport(name, report)
 }
 
 // Say implements [reexec.Host].

@@ -65,7 +65,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
+	before := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
 	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
 	old := handover{}
 	old.ofUnits = before.HandOver()
@@ -78,7 +78,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	if err := reexec.NewCodec().Decode(data, &told); err != nil {
 		t.Fatal(err)
 	}
-	after := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
+	after := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
 	after.TakeOver(told.ofUnits)
 	registry.New(registry.Options{Units: after}).TakeOver(told.ofRegistry)
 	for _, profile := range []string{profiles.Default, "forced"} {

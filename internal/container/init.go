@@ -84,7 +84,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeTerminal(os.Stdin) // the CMD had the terminal; the shell that started hinit needs the terminal again
+		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal; the shell that started hinit needs the terminal again
 	}
 	return code
 }

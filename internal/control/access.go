@@ -44,7 +44,7 @@ func authorOf(rt route, who peer) *client.By {
 	}
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
 	blocking.Run(blocking.Short, func() {
-		name, inside := proc.Origin(by.PID)
+		name, inside := proc.NameAndOrigin(by.PID)
 		if name == "hinit-tools" { // the command hinit runs this program
 			name = "hinit"
 		}

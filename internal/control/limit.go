@@ -193,7 +193,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 // pod. No process of a service can become such a client, because the kernel makes its orphans children of PID 1.
 func fromOutside(c net.Conn, who peer) bool {
 	inside := true
-	blocking.Run(blocking.Short, func() { _, inside = proc.Origin(int(who.pid)) })
+	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
 	return !inside && who.pid > 0 && !proc.PeerGone(c)
 }
 

@@ -429,10 +429,10 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	return childless
 }
 
-func (f *fakeProcs) SignalRest(int)                            {}
-func (f *fakeProcs) Observe(uint64)                            {}
+func (f *fakeProcs) SignalDescendants(int)                     {}
+func (f *fakeProcs) RecordMembers(uint64)                      {}
 func (f *fakeProcs) RunOf(int) uint64                          { return 0 }
-func (f *fakeProcs) Gone(runs []uint64) []uint64               { return runs }
+func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 

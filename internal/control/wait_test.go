@@ -169,7 +169,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		},
 		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
 		{
-			"a command that is missing", supervisor.WantDown, client.VerbStart, fails(&proc.SpawnError{What: "hermes", Err: errors.New("no such file")}), 0,
+			"a command that is missing", supervisor.WantDown, client.VerbStart, fails(&proc.SpawnError{Object: "hermes", Err: errors.New("no such file")}), 0,
 			`gateway-x is in backoff: cannot start "hermes": no such file (spawn), starts again in 1s`, client.KindFailed,
 		},
 		{

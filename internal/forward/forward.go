@@ -24,15 +24,15 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Hinit is the connection to the hinit whose logs are sent. A [dial.Client] implements it.
-type Hinit interface {
+// HinitClient is the connection to the hinit whose logs are sent. A [dial.Client] implements it.
+type HinitClient interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
-	Hinit  Hinit
+	Hinit  HinitClient
 	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user that log files are opened as
 	Sink   Sink
 	State  string   // path of the positions file, see [Positions]
@@ -43,15 +43,15 @@ type Forwarder struct {
 	Pause    time.Duration // time to collect records for a batch; 0 is 250 ms
 	Patience time.Duration // time limit for the receiver's answer; 0 is 30 s
 
-	records chan Record // records from the goroutines that read logs
-	readers sync.WaitGroup
-	owners  map[string]owner              // the services that write logs, by the directory of the log
-	reading map[string]context.CancelFunc // the logs that are being read, by directory; a call ends the reading
-	started time.Time                     // start time of the hinit that answers the requests
-	asked   time.Time                     // time of the last request to hinit for its logs
-	saved   time.Time                     // time when the positions were last saved
-	now     Positions
-	dirty   bool // the field now has changes that must be saved
+	records   chan Record // records from the goroutines that read logs
+	readers   sync.WaitGroup
+	owners    map[string]logOwner           // the services that write logs, by the directory of the log
+	reading   map[string]context.CancelFunc // the logs that are being read, by directory; a call ends the reading
+	started   time.Time                     // start time of the hinit that answers the requests
+	askedAt   time.Time                     // time of the last request to hinit for its logs
+	savedAt   time.Time                     // time when the positions were last saved
+	positions Positions
+	unsaved   bool // the field now has changes that must be saved
 }
 
 // Counts are the totals of a Forwarder since its positions file was created.
@@ -88,7 +88,7 @@ const (
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals since the positions file was created. Call Counts after Run.
-func (f *Forwarder) Counts() Counts { return f.now.Counts }
+func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
 // Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it
 // might send the same lines again and again.
@@ -102,27 +102,27 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer stop()
 	for ctx.Err() == nil {
 		batch := f.collect(reading)
-		if oldest := lo.FirstOrEmpty(batch).Time; !oldest.Equal(f.now.Waiting) {
-			f.now.Waiting, f.dirty = oldest, true
+		if oldest := lo.FirstOrEmpty(batch).Time; !oldest.Equal(f.positions.Waiting) {
+			f.positions.Waiting, f.unsaved = oldest, true
 		}
 		if !f.deliver(ctx, batch) {
 			break
 		}
 		for _, r := range batch {
 			if r.dir != "" {
-				f.now.Logs[r.dir] = r.line
+				f.positions.Logs[r.dir] = r.line
 			} else {
-				f.now.Events = r.events
+				f.positions.Events = r.events
 			}
-			f.dirty = true
+			f.unsaved = true
 		}
-		if f.dirty && (len(batch) == 0 || time.Since(f.saved) > saveEvery) {
+		if f.unsaved && (len(batch) == 0 || time.Since(f.savedAt) > saveEvery) {
 			if err := f.save(); err != nil {
 				return err
 			}
 		}
 	}
-	if f.dirty {
+	if f.unsaved {
 		return f.save()
 	}
 	return nil
@@ -131,8 +131,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 // collect collects records of events and log lines until the batch is full or f.Pause is over. If the last request is older than
 // statusEvery, it first asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
-	if time.Since(f.asked) > statusEvery {
-		f.asked = time.Now()
+	if time.Since(f.askedAt) > statusEvery {
+		f.askedAt = time.Now()
 		if err := f.findLogs(ctx); err == nil {
 			batch = f.readEvents(ctx)
 		} else if ctx.Err() == nil {
@@ -145,7 +145,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 		select {
 		case r := <-f.records:
 			if r.Kind == KindGap {
-				f.now.Counts.Gaps++
+				f.positions.Counts.Gaps++
 			}
 			r.Service, r.Profile = f.owners[r.dir].service, f.owners[r.dir].profile
 			size += len(r.Text)
@@ -173,7 +173,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 		return err
 	}
 	f.started = st.Init.StartedAt
-	f.owners = make(map[string]owner)
+	f.owners = make(map[string]logOwner)
 	parents := make(map[string]bool)
 	for i := range st.Services {
 		s := &st.Services[i]
@@ -181,19 +181,19 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
-		f.owners[dir] = owner{s.Name, s.Profile}
+		f.owners[dir] = logOwner{s.Name, s.Profile}
 		if slices.Contains(f.Except, s.Name) {
 			continue
 		}
 		parents[filepath.Dir(dir)] = true
-		if _, known := f.now.Logs[dir]; !known {
-			f.now.Logs[dir] = position{}
+		if _, known := f.positions.Logs[dir]; !known {
+			f.positions.Logs[dir] = position{}
 		}
 	}
-	for dir, at := range f.now.Logs {
+	for dir, at := range f.positions.Logs {
 		_, owned := f.owners[dir]
 		if !owned {
-			f.owners[dir] = owner{service: filepath.Base(dir)}
+			f.owners[dir] = logOwner{service: filepath.Base(dir)}
 		}
 		switch stop := f.reading[dir]; {
 		case !owned && !reader.Exists(as, dir):
@@ -201,8 +201,8 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 				stop()
 			}
 			delete(f.reading, dir)
-			delete(f.now.Logs, dir)
-			f.dirty = true
+			delete(f.positions.Logs, dir)
+			f.unsaved = true
 		case slices.Contains(f.Except, f.owners[dir].service):
 			if stop != nil { // it was read under the name of its directory
 				stop()
@@ -218,7 +218,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 
 // readEvents returns records of the events that have happened in hinit since the position of the last sent event.
 func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
-	at := f.now.Events
+	at := f.positions.Events
 	if !at.Started.Equal(f.started) {
 		at = eventPosition{Started: f.started}
 	}
@@ -227,13 +227,13 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		r := eventRecord(e)
 		if e.Lost > 0 {
-			f.now.Counts.Gaps++
+			f.positions.Counts.Gaps++
 			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
 		} else {
 			at.Seq = e.Seq
 		}
 		if f.Mask {
-			r.Text = redact.Text(r.Text)
+			r.Text = redact.HideText(r.Text)
 		}
 		r.events = at
 		batch = append(batch, r)
@@ -251,7 +251,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	if len(batch) == 0 {
 		return true
 	}
-	counts := &f.now.Counts
+	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
 		err := f.Sink.Send(limit, batch)
@@ -304,9 +304,9 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 
 // load reads the positions file. It creates a missing file, so that Run fails now if the file can't be written.
 func (f *Forwarder) load() (err error) {
-	f.now, err = ReadPositions(f.State, nil)
-	if f.now.Logs == nil {
-		f.now.Logs = make(map[string]position)
+	f.positions, err = ReadPositions(f.State, nil)
+	if f.positions.Logs == nil {
+		f.positions.Logs = make(map[string]position)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.save()
@@ -319,7 +319,7 @@ func (f *Forwarder) load() (err error) {
 
 // save replaces the positions file atomically.
 func (f *Forwarder) save() error {
-	text, err := json.Marshal(&f.now)
+	text, err := json.Marshal(&f.positions)
 	if err == nil {
 		err = inDir(f.State, nil, func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
@@ -328,6 +328,6 @@ func (f *Forwarder) save() error {
 	if err != nil {
 		return fmt.Errorf("cannot save the positions in %q: %w", f.State, err)
 	}
-	f.saved, f.dirty = time.Now(), false
+	f.savedAt, f.unsaved = time.Now(), false
 	return nil
 }

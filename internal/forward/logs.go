@@ -21,11 +21,11 @@ type position struct {
 	Same int       `json:"same"`
 }
 
-// owner is the service that writes a log.
-type owner struct{ service, profile string }
+// logOwner is the service that writes a log.
+type logOwner struct{ service, profile string }
 
-// read starts a goroutine that reads the log in the directory dir until ctx ends, and passes the records to Run. The argument from
-// is the position at which it begins, and as is the user whose rights it uses. The result ends the goroutine.
+// read starts a goroutine that reads the log in the directory dir until ctx ends, and passes the records to Run. The argument
+// from is the position at which it begins, and as is the user who reads the log. The returned function ends the goroutine.
 func (f *Forwarder) read(ctx context.Context, dir string, from position, as *fsutil.Actor) (stop context.CancelFunc) {
 	ctx, stop = context.WithCancel(ctx)
 	log := f.Log.With("dir", dir)

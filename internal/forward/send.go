@@ -41,8 +41,8 @@ type LaterError struct {
 	After time.Duration
 }
 
-// usages maps each kind of receiver to the form of its URL, for error messages.
-var usages = map[string]string{
+// urlForms maps each kind of receiver to the form of its URL, for error messages.
+var urlForms = map[string]string{
 	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
 }
 
@@ -57,7 +57,7 @@ func NewSink(to, authorization string) (Sink, error) {
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
 	host, _ := os.Hostname() // "" if the host name is unknown
-	secure, err := secured(u, way)
+	secure, err := tlsConfig(u, way)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
 	}
@@ -83,15 +83,15 @@ func NewSink(to, authorization string) (Sink, error) {
 	case kind == "file" && way == "" && u.Path != "":
 		return &file{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
 	}
-	if usage, known := usages[kind]; known {
+	if usage, known := urlForms[kind]; known {
 		return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), usage)
 	}
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 }
 
-// secured returns the TLS settings that check the receiver's certificate, or nil without encryption. It removes the parameters ca
+// tlsConfig returns the TLS settings that check the receiver's certificate, or nil without encryption. It removes the parameters ca
 // and name from the URL.
-func secured(u *url.URL, way string) (*tls.Config, error) {
+func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
 	if way != "tls" && way != "https" {

@@ -46,9 +46,9 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor that works like a, but limits the number of concurrent operations. Every Do, and every operation of a
+// Limited returns an actor that works like a, but limits the number of concurrent operations. Every Do, and every operation of a
 // [Dir] with this actor, runs through [blocking.Do] with share. Calls of its Do must not be nested.
-func (a *Actor) In(share blocking.Share) *Actor {
+func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
 	return &bounded
@@ -61,7 +61,7 @@ func (a *Actor) Identity() Identity { return a.id }
 func (a *Actor) Switches() bool { return a.switches }
 
 // Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Calls of Do may be nested,
-// unless the actor comes from [Actor.In].
+// unless the actor comes from [Actor.Limited].
 //
 // While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
 // (see setfsuid(2)). During that time the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user

@@ -11,7 +11,7 @@ import (
 // not a socket, Connect returns an error. If the server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
-	err = d.do("connect to", rel, func(names []string) error {
+	err = d.withComponents("connect to", rel, func(names []string) error {
 		at, err := d.open(names, unix.O_PATH, 0)
 		if err != nil {
 			return err

@@ -82,7 +82,7 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
-	err := d.do("open directory", rel, func(names []string) (err error) {
+	err := d.withComponents("open directory", rel, func(names []string) (err error) {
 		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.homes == nil {
 			return err
 		}
@@ -117,17 +117,17 @@ func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 // Lstat returns the status of rel without following a link. "" and "." mean the directory d itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	var st unix.Stat_t
-	err = d.describe(rel, func(at int, name string, flags int) error { return unix.Fstatat(at, name, &st, flags) })
+	err = d.statWith(rel, func(at int, name string, flags int) error { return unix.Fstatat(at, name, &st, flags) })
 	if err != nil {
 		return nil, err
 	}
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// describe calls look, which makes one stat system call. look gets the open directory of rel, the base name of rel, and flags
+// statWith calls look, which makes one stat system call. look gets the open directory of rel, the base name of rel, and flags
 // that prevent the call from following links.
-func (d *Dir) describe(rel string, look func(at int, name string, flags int) error) error {
-	return d.do("stat", rel, func(names []string) error {
+func (d *Dir) statWith(rel string, look func(at int, name string, flags int) error) error {
+	return d.withComponents("stat", rel, func(names []string) error {
 		if len(names) == 0 {
 			return retryEINTR(func() error { return look(d.fd, "", unix.AT_EMPTY_PATH) })
 		}
@@ -141,7 +141,7 @@ func (d *Dir) describe(rel string, look func(at int, name string, flags int) err
 // may get the same inode number, but never the same creation time. The error wraps errors.ErrUnsupported if the file system
 // does not store the time.
 func (d *Dir) CreatedAt(rel string) (born int64, err error) {
-	err = d.describe(rel, func(at int, name string, flags int) error {
+	err = d.statWith(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
 		err := unix.Statx(at, name, flags, unix.STATX_BTIME, &st)
 		if err == nil && st.Mask&unix.STATX_BTIME == 0 {
@@ -156,15 +156,15 @@ func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 // Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. After that, names in
 // the directory rel that another machine has changed are looked up again.
 func (d *Dir) Refresh(rel string) error {
-	return d.describe(rel, func(at int, name string, flags int) error {
+	return d.statWith(rel, func(at int, name string, flags int) error {
 		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
 	})
 }
 
-// Has returns nil if rel exists, and an error that wraps fs.ErrNotExist if not. For a missing name it needs only one system call,
-// unlike [Dir.Lstat].
-func (d *Dir) Has(rel string) error {
-	err := d.do("stat", rel, func(names []string) error {
+// CheckExists returns nil if rel exists, and an error that wraps fs.ErrNotExist if not. For a missing name it needs only one
+// system call, unlike [Dir.Lstat].
+func (d *Dir) CheckExists(rel string) error {
+	err := d.withComponents("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
 		if err == nil {
 			closeFD(fd)
@@ -181,14 +181,14 @@ func (d *Dir) Has(rel string) error {
 // Mkdir creates the directory rel and missing directories above it, with the permission bits mode (less the umask). An existing
 // directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
-	return d.do("make directory", rel, func(names []string) error {
+	return d.withComponents("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err
 		}
 		defer func() { closeFD(fd) }()
 		for _, name := range names {
-			err := call(faultinject.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
+			err := callWithFault(faultinject.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return err
 			}
@@ -206,14 +206,14 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 // Rename renames oldrel to newrel, both relative to d. An existing file or link at newrel is replaced. If oldrel is a link, the
 // link itself is renamed.
 func (d *Dir) Rename(oldrel, newrel string) error {
-	return d.do("rename", oldrel, func(names []string) error {
+	return d.withComponents("rename", oldrel, func(names []string) error {
 		to, err := components(newrel)
 		if err != nil {
 			return fmt.Errorf("to %q: %w", d.name(newrel), err)
 		}
 		return d.inParent(names, func(oldParent int, oldBase string) error {
 			err := d.inParent(to, func(newParent int, newBase string) error {
-				return call(faultinject.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
+				return callWithFault(faultinject.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
 			})
 			if err != nil {
 				return fmt.Errorf("to %q: %w", d.name(newrel), err)
@@ -223,9 +223,9 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// do checks rel and calls fn with its components. While fn runs, the descriptor stays open, and the goroutine has the identity of
-// the actor. do adds verb and rel to the text of fn's error.
-func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
+// withComponents checks rel and calls fn with its components. While fn runs, the descriptor stays open, and the goroutine has the
+// identity of the actor. do adds verb and rel to the text of fn's error.
+func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
 		d.mu.RLock()
@@ -245,7 +245,7 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 // at works like do, but calls fn with the directory that contains the last component of rel. The last component itself is
 // base. fn must not follow a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
-	return d.do(verb, rel, func(names []string) error { return d.inParent(names, fn) })
+	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
 
 func (d *Dir) name(rel string) string {

@@ -37,7 +37,7 @@ const minRead = 512
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
 // socket the error is [ErrNotRegular], and ReadFile does not wait.
 func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
-	err = d.do("read", rel, func(names []string) error {
+	err = d.withComponents("read", rel, func(names []string) error {
 		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (*os.File, error) {
 }
 
 func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.File, err error) {
-	err = d.do(verb, rel, func(names []string) error {
+	err = d.withComponents(verb, rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, flags, uint32(mode.Perm()))
 		if err != nil {
 			return err
@@ -112,14 +112,14 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 // size of the file. A missing file is created with the given permission bits (less the umask). After a partial write, for example
 // because the disk is full, the written part stays in the file, and the error wraps io.ErrShortWrite.
 func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
-	err = d.do("append to", rel, func(names []string) error {
+	err = d.withComponents("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
 		n := 0
-		writeErr := call(faultinject.Write, rel, func() (err error) {
+		writeErr := callWithFault(faultinject.Write, rel, func() (err error) {
 			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, rel, len(data))])
 			return err
 		})
@@ -168,11 +168,11 @@ type ReplaceOptions struct {
 	// TempName is the pattern for the name of the temporary file, which is created in the same directory. Random letters replace
 	// its last "*", or are appended. "" means "." + base + ".*.tmp", where base is the file's own name.
 	TempName string
-	// Volatile skips all syncing. If the machine then crashes, the new content may be lost.
-	Volatile bool
-	// NameLater skips the sync of the directory. The caller syncs the directory later with SyncName. Until then, a crash of the
+	// NoSync skips all syncing. If the machine then crashes, the new content may be lost.
+	NoSync bool
+	// SyncNameLater skips the sync of the directory. The caller syncs the directory later with SyncName. Until then, a crash of the
 	// machine may bring back the old content.
-	NameLater bool
+	SyncNameLater bool
 	// Confirm is called right before the rename. The argument now describes the file that has the name rel at that moment, or is
 	// nil if there is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
@@ -217,12 +217,12 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	}
 	err = confirm(parent, base, o.Confirm)
 	if err == nil {
-		err = call(faultinject.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
+		err = callWithFault(faultinject.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
 	}
 	if err != nil {
 		return errors.Join(err, removeName(parent, temp))
 	}
-	if o.Volatile || o.NameLater {
+	if o.NoSync || o.SyncNameLater {
 		return nil
 	}
 	if err := fsync(dir, base); err != nil {
@@ -271,7 +271,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
 	err = setModeAndWrite(fd, name, data, mode)
-	if err == nil && !o.Volatile {
+	if err == nil && !o.NoSync {
 		err = fsync(fd, name)
 	}
 	closeFD(fd)
@@ -282,7 +282,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 }
 
 func setModeAndWrite(fd int, name string, data []byte, mode uint32) error {
-	if err := call(faultinject.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
+	if err := callWithFault(faultinject.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 		return err
 	}
 	return writeAll(fd, name, data)
@@ -291,7 +291,7 @@ func setModeAndWrite(fd int, name string, data []byte, mode uint32) error {
 func writeAll(fd int, name string, data []byte) error {
 	for len(data) > 0 {
 		n := 0
-		err := call(faultinject.Write, name, func() (err error) {
+		err := callWithFault(faultinject.Write, name, func() (err error) {
 			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, name, len(data))])
 			return err
 		})
@@ -312,7 +312,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	}
 	for range tempTries {
 		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
-		err = call(faultinject.Open, name, func() (err error) {
+		err = callWithFault(faultinject.Open, name, func() (err error) {
 			fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
 			return err
 		})
@@ -325,7 +325,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 
 // fsync calls fsync(2). It ignores EINVAL, which means that the file system can't sync a directory and doesn't need to.
 func fsync(fd int, name string) error {
-	err := call(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
+	err := callWithFault(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}
@@ -337,7 +337,7 @@ func fsync(fd int, name string) error {
 // contain parts of both the old and the new content. It fails with the same errors as [Dir.ReadFile]. It blocks as long as the
 // disk takes.
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
-	return d.do("overwrite", rel, func(names []string) error {
+	return d.withComponents("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)
 		if err != nil {
 			return err
@@ -347,7 +347,7 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 		if err := setModeAndWrite(fd, name, data, uint32(mode.Perm())); err != nil {
 			return err
 		}
-		if err := call(faultinject.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+		if err := callWithFault(faultinject.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
 			return err
 		}
 		return fsync(fd, name)

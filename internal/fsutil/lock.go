@@ -11,8 +11,8 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// local lists the types of file systems that only this kernel writes to (statfs(2), f_type).
-var local = []int64{
+// localTypes lists the types of file systems that only this kernel writes to (statfs(2), f_type).
+var localTypes = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
 }
@@ -33,7 +33,7 @@ func LocalFile(f *os.File) bool {
 }
 
 func isLocal(st unix.Statfs_t) bool {
-	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
+	return slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds the lock, Lock calls busy with the
@@ -41,7 +41,7 @@ func isLocal(st unix.Statfs_t) bool {
 // file is closed or the process ends. The lock is on the directory itself: a user with write access to the directory could
 // replace a lock file in it.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
-	err = d.do("lock", "", func([]string) error {
+	err = d.withComponents("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err
@@ -64,15 +64,15 @@ func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 }
 
 func flock(f *os.File, flags int) error {
-	return call(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
+	return callWithFault(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
-// Exclusive creates the regular file rel with the content data. It fails with fs.ErrExist if rel exists. If several callers try
-// at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
-func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
+// CreateExclusive creates the regular file rel with the content data. It fails with fs.ErrExist if rel exists. If several callers
+// try at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
+func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		fd := -1
-		err := call(faultinject.Open, base, func() (err error) {
+		err := callWithFault(faultinject.Open, base, func() (err error) {
 			fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))
 			return err
 		})

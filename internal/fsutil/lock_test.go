@@ -55,7 +55,7 @@ func TestExclusiveLetsOneSucceed(t *testing.T) {
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			switch err := d.Exclusive("f", []byte("mine"), 0o644); {
+			switch err := d.CreateExclusive("f", []byte("mine"), 0o644); {
 			case err == nil:
 				made.Add(1)
 			case !errors.Is(err, fs.ErrExist):
@@ -70,7 +70,7 @@ func TestExclusiveLetsOneSucceed(t *testing.T) {
 	if err := os.Symlink("f", filepath.Join(path, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Exclusive("link", nil, 0o644); !errors.Is(err, fs.ErrExist) {
+	if err := d.CreateExclusive("link", nil, 0o644); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("in the place of a link: %v", err)
 	}
 }

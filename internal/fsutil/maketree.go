@@ -25,17 +25,17 @@ type Node struct {
 
 // MakeTree creates the directory rel with all nodes in it. After an error, it removes the part that it has created. Until the
 // tree is complete, it has a temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files belong to the
-// actor, and nothing is synced. If the function may is not nil, MakeTree calls it just before the tree gets its name. If the
-// function returns an error, MakeTree removes the tree. The function must only use a Dir of [Dir.WithIdentity].
-func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
+// actor, and nothing is synced. If confirm is not nil, MakeTree calls it just before the tree gets its name. If confirm returns
+// an error, MakeTree removes the tree. confirm must only use a Dir of [Dir.WithIdentity].
+func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
 	return d.at("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
 			return fs.ErrExist
 		}
 		temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
 		err := createTree(parent, temp, mode, nodes)
-		if err == nil && may != nil {
-			err = may()
+		if err == nil && confirm != nil {
+			err = confirm()
 		}
 		if err == nil {
 			err = moveTree(parent, temp, base)
@@ -49,7 +49,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 
 // AddNodes creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
 func (d *Dir) AddNodes(nodes []Node) error {
-	return d.do("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
+	return d.withComponents("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
 
 func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {

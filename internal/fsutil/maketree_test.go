@@ -90,7 +90,7 @@ func TestMakeTreeAsksBeforeItGivesTheName(t *testing.T) {
 	refused := errors.New("refused")
 	err := d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.MakeTree("slot", 0o755, slotNodes(), func() error {
-			if err := d.Has("slot"); !errors.Is(err, fs.ErrNotExist) {
+			if err := d.CheckExists("slot"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("it has its name already: %v", err)
 			}
 			return refused

@@ -36,13 +36,13 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 }
 
 // Mount opens files for a walk over a directory tree that must stay on the mount where it begins.
-type Mount struct{ walk *atomic.Bool }
+type Mount struct{ walkComponents *atomic.Bool }
 
 // Walk opens the directory rel for a walk over its files. It calls fn with a Mount, the descriptor fd of the directory, and its
 // path for messages. fn runs with the actor's identity. Error messages use the argument what as the verb. If crossTop is set, rel
 // itself may be a mount point; otherwise the error for a mount point is [ErrMount].
 func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
-	return d.do(what, rel, func(names []string) error {
+	return d.withComponents(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)
 		if err != nil {
 			return err
@@ -55,11 +55,11 @@ func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, pat
 // Open opens the file name in the open directory parent. For a mount point, it returns [ErrMount] without waiting for the mounted
 // file system.
 func (m Mount) Open(parent int, name string, flags int) (int, error) {
-	if !m.walk.Load() {
+	if !m.walkComponents.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			m.walk.Store(true) // openat2 does not work here, so do not try it again
+			m.walkComponents.Store(true) // openat2 does not work here, so do not try it again
 		case errors.Is(err, unix.EXDEV):
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):

@@ -17,7 +17,7 @@ import (
 var (
 	// ErrDevice refuses a device node, because its owner could use the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink refuses a file with other names (hard links), because it may have to stay root's under those names.
+	// ErrHardLink refuses a file with several names (hard links), because root may need to keep it under its other names.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrKept refuses a file of a user whose files are not given away, see [Owner].Keep.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
@@ -61,7 +61,7 @@ func HardLinksProtected() bool {
 // For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names, and for
 // files that their owners keep. A regular file loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
-	err = d.do("chown", rel, func(names []string) error {
+	err = d.withComponents("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			was = st.Uid
 			return nil // usually the owner is already right, so don't open the file
@@ -144,7 +144,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 //
 // Call it on a Dir whose actor owns the file: root would change any file that another user has put in its place.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
-	err = d.do("chmod", rel, func(names []string) error {
+	err = d.withComponents("chmod", rel, func(names []string) error {
 		fd, st, err := d.openAnyType(names)
 		if err != nil {
 			return err
@@ -196,7 +196,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 // EEXIST. Both paths are relative to the directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file
 // systems support different ones.
 func RenameNew(dir int, from, to string) error {
-	err := call(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
+	err := callWithFault(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}

@@ -212,7 +212,7 @@ func TestOwnTree(t *testing.T) {
 		writeFile(t, base+"/t/sub/mounted", "")
 		d := open(base)
 		var found []string
-		w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
+		w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, OnFound: func(path string, was uint32, err error) {
 			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
 		}}
 		must(t, w.Give(d, "t", false))
@@ -240,7 +240,7 @@ func TestOwnTree(t *testing.T) {
 		for i := range 2 * owntree.Batch {
 			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
 		}
-		w = owntree.Walk{To: w.To, Between: func() error { return stop }}
+		w = owntree.Walk{To: w.To, BetweenBatches: func() error { return stop }}
 		if err := w.Give(d, "u", false); !errors.Is(err, stop) || w.Seen != owntree.Batch {
 			t.Errorf("stopped with %v after %d", err, w.Seen)
 		}

@@ -48,7 +48,7 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 // the type of the file. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d
 // is a Dir of [Dir.WithIdentity].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
-	return d.do(listing, rel, func(names []string) error {
+	return d.withComponents(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err

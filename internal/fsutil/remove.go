@@ -32,11 +32,11 @@ func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) 
 func (d *Dir) RemoveAll(rel string) error { return ignoreMissing(d.at("remove", rel, removeTree)) }
 
 func removeName(parent int, name string) error {
-	err := call(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
+	err := callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	return call(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
 func removeTree(parent int, name string) error {

@@ -144,9 +144,9 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// call works like retryEINTR, but tests can make the call fail through package faultinject. For these tests, c and name identify
-// the call.
-func call(c faultinject.Call, name string, fn func() error) error {
+// callWithFault works like retryEINTR, but tests can make the call fail through package faultinject. For these tests, c and name
+// identify the call.
+func callWithFault(c faultinject.Call, name string, fn func() error) error {
 	if err := faultinject.Before(c, name); err != nil {
 		return err
 	}

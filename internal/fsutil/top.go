@@ -42,8 +42,8 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
-// rules defines which links walkFrom follows, and whether it creates missing directories.
-type rules struct {
+// linkRules defines which links walkFrom follows, and whether it creates missing directories.
+type linkRules struct {
 	mode     fs.FileMode // permission bits of directories to create; without makeMissing, a missing directory is an error
 	lastLink bool        // whether a link is also allowed as the last component
 }
@@ -56,7 +56,7 @@ func OpenForRoot(path string) (fd int, err error) {
 	if unix.Geteuid() != 0 {
 		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	}
-	fd, _, err = walkFrom(path, rules{lastLink: true})
+	fd, _, err = walkFrom(path, linkRules{lastLink: true})
 	return fd, err
 }
 
@@ -68,7 +68,7 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	if _, err := components(strings.TrimLeft(path, "/")); err != nil {
 		return -1, false, err
 	}
-	return walkFrom(path, rules{mode: mode})
+	return walkFrom(path, linkRules{mode: mode})
 }
 
 // maxLinks is the maximum number of links that a path may lead through, as in path_resolution(7).
@@ -77,7 +77,7 @@ const maxLinks = 40
 // walkFrom opens the directory at path, one component after the other. r defines which links it follows. The same rules apply to
 // the target of a link, because it may lead through another user's directory. made reports whether the last directory was
 // created.
-func walkFrom(path string, r rules) (fd int, made bool, err error) {
+func walkFrom(path string, r linkRules) (fd int, made bool, err error) {
 	if path == "" {
 		return -1, false, unix.ENOENT
 	}
@@ -122,7 +122,7 @@ func splitPath(path string) []string {
 
 // step opens the directory name in the directory parent. If name is a link that may be followed, step returns its target instead.
 // The argument last reports whether name is the last component of the path.
-func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
+func (r linkRules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
 	if name == ".." { // ".." means the parent directory, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		return fd, "", false, err

@@ -21,14 +21,14 @@ const maxOrderedProfiles = 256
 
 // Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
-	Args     []string               // the words of the container's CMD
-	Services int                    // number of services that are not gateways
-	Made     func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
-	SetRoute func(*boot.Route)      // replaces the route: the program that the CMD asks for
-	Settled  func()                 // called when all profiles are known
-	Status   *bootstatus.Status
-	Admit    func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
-	Logger   *initlog.Logger           // for messages that no agent can cause
+	Args            []string               // the words of the container's CMD
+	Services        int                    // number of services that are not gateways
+	SlotsMade       func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
+	SetRoute        func(*boot.RunPlan)    // replaces the route: the program that the CMD asks for
+	OnProfilesKnown func()                 // called when all profiles are known
+	Status          *bootstatus.Status
+	Admit           func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
+	Logger          *initlog.Logger           // for messages that no agent can cause
 }
 
 // RegisterProfiles reads the profiles. It registers the gateway of each profile as soon as the boot has decided whether the
@@ -53,10 +53,10 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 				record = m.recordWanted(name)
 			}
 			read = append(read, d.Profile)
-			m.Registry.AddPresent(name)
+			m.Registry.AddProfile(name)
 			m.noteNotStarted(d)
-			start := supervised || d.Start && !m.isCmd(name)
-			answers = append(answers, m.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
+			start := supervised || d.Start && !m.isCmdGateway(name)
+			answers = append(answers, m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, LastUsed: d.Used}))
 		},
 	})
 	m.writeBootLog(ctx, &b, writeLog)
@@ -101,9 +101,9 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmd reports whether the container's CMD itself is the gateway of a profile. If so, hinit must not start a second
+// isCmdGateway reports whether the container's CMD itself is the gateway of a profile. If so, hinit must not start a second
 // gateway.
-func (m *Manager) isCmd(profile string) bool {
+func (m *Manager) isCmdGateway(profile string) bool {
 	r := m.Route()
 	return r.Foreground && profile == r.Profile
 }
@@ -132,10 +132,10 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 	m.late = unreadProfiles{plan.Unread, names}
 }
 
-// start reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier container.
-// started is the time when this container was started. A profile in l.names is started at most once. If l.all is set, a profile
-// is started each time it appears, as long as its state file is older than the container.
-func (l *unreadProfiles) start(profile string, state profiles.State, started time.Time) bool {
+// shouldStart reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier
+// container. started is the time when this container was started. A profile in l.names is started at most once. If l.all is set,
+// a profile is started each time it appears, as long as its state file is older than the container.
+func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false
 	}

@@ -26,11 +26,11 @@ const profilesBudget = 15 * time.Second
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
-	m.boot.reading = read
+	m.boot.profilesRead = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
 		if err := m.MayServe(); err != nil {
-			b.Settled()
+			b.OnProfilesKnown()
 			done <- err
 			return
 		}
@@ -46,8 +46,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 			m.Start(ctx, known)
 		}
 		guard.Go("waiting for the boot log", func() { // a re-execution must wait for this, because the next program would not write the boot log
-			<-m.boot.logged
-			b.Settled()
+			<-m.boot.bootLogWritten
+			b.OnProfilesKnown()
 		})
 		done <- err
 	})
@@ -78,7 +78,7 @@ func (m *Manager) chooseProfile(b *Boot) {
 			b.SetRoute(&route)
 		}
 	}
-	for line := range strings.Lines(boot.Breadcrumb(m.Route().Profile)) {
+	for line := range strings.Lines(boot.GatewayRunNotice(m.Route().Profile)) {
 		b.Logger.Line(strings.TrimSuffix(line, "\n"))
 	}
 	if len(m.Route().Ignored) > 0 {
@@ -117,8 +117,8 @@ const (
 // because programs that wait for the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
-	m.boot.logged = logged
-	made := b.Made()
+	m.boot.bootLogWritten = logged
+	made := b.SlotsMade()
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
 		if made != nil && !awaitClosed(ctx, slotTime, made) && ctx.Err() == nil {
@@ -133,17 +133,17 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 // AwaitSlots waits before the start of the CMD until the s6 slots exist and the boot log is written. It waits for at most
 // cmdSlotTime, because there may be very many slots.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
-	if made == nil || m.boot.reading == nil || m.Route().Supervise || m.Route().Foreground {
+	if made == nil || m.boot.profilesRead == nil || m.Route().Supervise || m.Route().Foreground {
 		return
 	}
 	select {
-	case <-m.boot.reading:
+	case <-m.boot.profilesRead:
 	default:
 		return // the volume hangs: don't wait for it
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts even after a timeout
+	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.bootLogWritten) // the CMD starts even after a timeout
 }
 
 // warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the
@@ -162,9 +162,9 @@ func (m *Manager) warnOfSlowStop(b *Boot) {
 
 // AwaitRead waits until the boot has read the profiles, or ctx ends. If the boot does not read profiles, it returns immediately.
 func (m *Manager) AwaitRead(ctx context.Context) {
-	if m.boot.reading != nil {
+	if m.boot.profilesRead != nil {
 		select {
-		case <-m.boot.reading:
+		case <-m.boot.profilesRead:
 		case <-ctx.Done():
 		}
 	}

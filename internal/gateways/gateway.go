@@ -11,7 +11,7 @@ import (
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
 	home             profiles.HomeID // identity of the profile's home directory, which stays the same when the profile is renamed; zero if unknown
-	begun            time.Time       // when the last start of the gateway began
+	startBegan       time.Time       // when the last start of the gateway began
 	inputs           profiles.Hash   // hash of the files (inputs) with which the gateway was started
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
 	platformProblem  string          // last reported problem of the gateway with its platforms
@@ -85,7 +85,7 @@ type Handover struct {
 func (m *Manager) HandOver() Handover {
 	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()
-	s.Topology, s.TopologyRun = &now.Topology, now.noted
+	s.Topology, s.TopologyRun = &now.Topology, now.topologyRun
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for profile, g := range m.gateways {
@@ -108,7 +108,7 @@ func (m *Manager) TakeOver(s Handover) {
 		m.gatewayOf(profile).wanted = wanted
 	}
 	if s.Topology != nil {
-		m.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})
+		m.serving.Store(&serving{Topology: *s.Topology, topologyRun: s.TopologyRun})
 	}
 	m.inherited = s
 }

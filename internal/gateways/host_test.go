@@ -35,7 +35,7 @@ type host struct {
 	home  string
 	store *profiles.Store
 	wants *profiles.Intents
-	route boot.Route
+	route boot.RunPlan
 
 	mu sync.Mutex
 	seen
@@ -94,12 +94,12 @@ func (h *host) reconciler() *gateways.Manager {
 	l := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
 	h.t.Cleanup(func() { _ = l.Close(context.Background()) })
 	reg := registry.New(registry.Options{
-		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.Caller(), h.home, nil, false), Logs: l, Logger: own,
-		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.Caller(), Plain: true, Log: l.Get, Warn: h.Say}),
+		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.CallerAsAgent(), h.home, nil, false), Logs: l, Logger: own,
+		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.CallerAsAgent(), Plain: true, Log: l.Get, Warn: h.Say}),
 	})
 	reg.Follow(h, nil)
 	return gateways.New(gateways.Options{
-		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.Route { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
+		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
 		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {},
 	})
 }
@@ -112,7 +112,7 @@ func (h *host) start(m *gateways.Manager) {
 		h.t.Fatal(err)
 	}
 	for _, p := range found {
-		m.Registry.AddPresent(p.Name)
+		m.Registry.AddProfile(p.Name)
 	}
 	m.Start(h.t.Context(), found)
 }

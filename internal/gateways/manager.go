@@ -24,8 +24,8 @@ import (
 	"hinit/supervisor"
 )
 
-// jobsKept is the capacity of the job queue. When a large container starts, each gateway adds a job at about the same time.
-const jobsKept = 8192
+// jobQueueSize is the capacity of the job queue. When a large container starts, each gateway adds a job at about the same time.
+const jobQueueSize = 8192
 
 // Manager keeps the gateways in the supervisor consistent with the profiles on the data volume. Its methods may be called from
 // any goroutine, unless their comment says otherwise.
@@ -54,10 +54,10 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// bootProgress records how far the boot has come with the profiles. The registry's mutex Turn guards it.
+// bootProgress records how far the boot has come with the profiles. The registry's mutex ChangeLock guards it.
 type bootProgress struct {
-	reading chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
-	logged  chan struct{} // closed when the boot log is written; nil if it is not written
+	profilesRead   chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
+	bootLogWritten chan struct{} // closed when the boot log is written; nil if it is not written
 }
 
 // Options holds the settings of a Manager, and the parts of hinit that it works with. The functions may be called from any
@@ -66,7 +66,7 @@ type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
 	Config   func() *config.Config
-	Route    func() *boot.Route
+	Route    func() *boot.RunPlan
 	Store    *profiles.Store
 	Intents  *profiles.Intents
 	Started  time.Time // when the container was started
@@ -85,7 +85,7 @@ type Options struct {
 // New returns a Manager. It keeps all jobs in a queue until Start.
 func New(o Options) *Manager {
 	m := &Manager{
-		Options: o, jobs: make(chan func(), jobsKept),
+		Options: o, jobs: make(chan func(), jobQueueSize),
 		gateways: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
@@ -96,7 +96,7 @@ func New(o Options) *Manager {
 // Start begins to watch the volume and to execute the jobs that [Manager.Observe] has queued, until ctx ends. known are the
 // profiles that the caller has already found.
 func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
-	notify := func(e profiles.Event) { m.profileEvent(ctx, e) }
+	notify := func(e profiles.Event) { m.handleProfileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	m.mu.Lock()
 	m.watcher = watcher{m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch}
@@ -119,15 +119,15 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 // Continue does the work of Start in the program after a re-execution. It also carries out the orders that the old program has
 // not finished.
 func (m *Manager) Continue(ctx context.Context) {
-	m.Start(ctx, m.Registry.Present())
+	m.Start(ctx, m.Registry.KnownProfiles())
 	// The topology files may have changed since the default profile's gateway was started. A change applies only from the
 	// next start of that gateway.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
-			m.serving.Store(&serving{Topology: t, noted: m.defaultRun()})
+			m.serving.Store(&serving{Topology: t, topologyRun: m.defaultRun()})
 		}
 	}
-	m.Catchup()
+	m.CatchUp()
 	for _, o := range m.inherited.Orders {
 		m.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
 	}
@@ -232,10 +232,10 @@ func (m *Manager) Idle() bool { return m.orders.Idle() }
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
-		m.Registry.Restore(ctx, service)
+		m.Registry.RestoreSlot(ctx, service)
 	}
 	if s == nil || s.Kind != supervisor.KindGateway {
-		return m.Registry.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
+		return m.Registry.Do(ctx, eventForVerb(verb, service)) // only gateways have an intent on the volume
 	}
 	if s.PID == 0 && verb != client.VerbStop && verb != orders.StayDown {
 		if err := m.Refuse(service); err != nil {
@@ -261,7 +261,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		return nil, err
 	}
 	down := o.Want() != profiles.Running
-	if !down && m.Registry.Exists(o.Profile) {
+	if !down && m.Registry.ProfileExists(o.Profile) {
 		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
 			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may have got its own user
@@ -272,10 +272,10 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	sync, err = m.Intents.Record(o.Profile, o.Want())
 	switch {
 	case err == nil:
-		m.Registry.SetDown(o.Profile, down || m.isCmd(o.Profile), true)
+		m.Registry.SetDown(o.Profile, down || m.isCmdGateway(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // without a profile, there is no file for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile, there is no file for an intent
 		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service will be removed soon
@@ -304,7 +304,7 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 		}
 	}
 	// The context needs no deadline: the call ends with the supervisor's loop.
-	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), event(o.Verb, o.Service)); err != nil {
+	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), eventForVerb(o.Verb, o.Service)); err != nil {
 		return "", err
 	}
 	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
@@ -317,8 +317,8 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 // Retry implements orders.Backend.
 func (m orderBackend) Retry(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
 
-// event translates a verb to an event of the supervisor.
-func event(verb client.Verb, service string) supervisor.Event {
+// eventForVerb translates a verb to an event of the supervisor.
+func eventForVerb(verb client.Verb, service string) supervisor.Event {
 	switch verb {
 	case client.VerbStop:
 		return supervisor.Stop{Name: service}

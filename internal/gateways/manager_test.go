@@ -125,8 +125,8 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := m.Find(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	if start, registered := h.look().starts["coder"]; !registered || start || !m.Registry.Exists("coder") {
-		t.Fatalf("registered %v, started %v, exists %v", registered, start, m.Registry.Exists("coder"))
+	if start, registered := h.look().starts["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {
+		t.Fatalf("registered %v, started %v, exists %v", registered, start, m.Registry.ProfileExists("coder"))
 	}
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	h.until("its inputs are known", func() bool { return m.HandOver().Inputs["coder"] != "" })
@@ -136,8 +136,8 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.Exists("coder") {
-		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.Exists("coder"))
+	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.ProfileExists("coder"))
 	}
 	// A job that was queued before notes something of it again.
 	h.shows(supervisor.Snapshot{})
@@ -145,7 +145,7 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
 	m.WarnIfMissing("gateway-coder", "coder") // the last job
 	h.until("the last job is done", h.hears("there is no profile"))
-	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.Exists("coder") {
+	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.ProfileExists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
 }

@@ -22,7 +22,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
 		m.mu.Lock()
-		m.gatewayOf(profile).begun = r.At
+		m.gatewayOf(profile).startBegan = r.At
 		m.mu.Unlock()
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
@@ -30,7 +30,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped: // a job that ran after the profile disappeared may have created the profile's record again
 		job = func() {
-			if !m.Registry.Exists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
+			if !m.Registry.ProfileExists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
 			}
 		}
@@ -64,9 +64,9 @@ func (m *Manager) hasIntent(profile string) bool {
 	return asked
 }
 
-// Catchup brings the manager up to date when [Manager.Observe] has missed records. The history may have dropped them, or they
+// CatchUp brings the manager up to date when [Manager.Observe] has missed records. The history may have dropped them, or they
 // were written before hinit re-executed itself.
-func (m *Manager) Catchup() {
+func (m *Manager) CatchUp() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
 		x := s.LastExit
@@ -86,10 +86,10 @@ func (m *Manager) Catchup() {
 }
 
 // handleUp handles a gateway that is up. It reads the state file, because the gateway may have written the file before the
-// supervisor knew of the start. If still is set, the gateway may have been up for a long time, and handleUp keeps the topology
+// supervisor knew of the start. If resumed is set, the gateway may have been up for a long time, and handleUp keeps the topology
 // that was stored for this run.
-func (m *Manager) handleUp(profile string, still bool) {
-	if profile == profiles.Default && !(still && m.defaultRun() == m.serving.Load().noted) {
+func (m *Manager) handleUp(profile string, resumed bool) {
+	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	m.followState(profile)
@@ -136,9 +136,9 @@ func (m *Manager) followState(profile string) {
 	serves, _ := m.servedByDefault(profile)
 	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also creates a down file for such a profile
 	if want, asked := m.Intents.Want(profile); asked {
-		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmd(profile), false)
+		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmdGateway(profile), false)
 	} else if state.HasDesired {
-		m.Registry.SetDown(profile, state.Desired != profiles.Running || serves || m.isCmd(profile), false)
+		m.Registry.SetDown(profile, state.Desired != profiles.Running || serves || m.isCmdGateway(profile), false)
 	}
 	switch {
 	case err != nil:
@@ -157,9 +157,9 @@ const hintAfter = 29 * time.Second
 // hintReady is advice for an agent that does not report its state in the way that hinit expects.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness reports whether a gateway is ready, according to its state file. If the gateway is not ready, the result said is the
-// reason. If it is ready, said is a warning or "".
-func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
+// readiness reports whether a gateway is ready, according to its state file. If the gateway is not ready, text is the reason. If
+// it is ready, text is a warning or "".
+func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
 		hint = hintReady
@@ -176,19 +176,19 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	switch {
 	case ready:
 	case !state.HasGateway:
-		said = profiles.StateFile + " does not say in what state it is"
+		text = profiles.StateFile + " does not say in what state it is"
 	default:
-		said = profiles.StateFile + " says " + state.Gateway
+		text = profiles.StateFile + " says " + state.Gateway
 		if state.ExitReason != "" {
-			said += ": " + state.ExitReason
+			text += ": " + state.ExitReason
 		}
 	}
-	return ready, strings.Join(slices.DeleteFunc([]string{said, m.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
+	return ready, strings.Join(slices.DeleteFunc([]string{text, m.describePlatformProblems(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// trouble describes the platform problems that a running gateway reports. When they change, it also writes them to the
-// container log.
-func (m *Manager) trouble(profile string, state profiles.State) string {
+// describePlatformProblems describes the platform problems that a running gateway reports. When they change, it also writes them
+// to the container log.
+func (m *Manager) describePlatformProblems(profile string, state profiles.State) string {
 	text := state.Trouble()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,7 +258,7 @@ func (m *Manager) noteInputs(service, profile string) {
 		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
 	m.mu.Lock()
-	begun := m.gatewayOf(profile).begun
+	begun := m.gatewayOf(profile).startBegan
 	m.mu.Unlock()
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
 	m.mu.Lock()

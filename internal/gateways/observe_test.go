@@ -87,7 +87,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 // TestWhatIsKnownIsHandedOver: the Manager of the next program gets the state of the old one.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, m := newHost(t, "coder")
-	m.Registry.AddPresent("coder")
+	m.Registry.AddProfile("coder")
 	m.Registry.SetDown("coder", true, false)
 	m.Registry.SetDown("other", false, false)
 	h.start(m)
@@ -111,7 +111,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 // TestAManagerThatIsResetKnowsNothing: another container may have changed the volume.
 func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	h, m := newHost(t, "coder")
-	m.Registry.AddPresent("coder")
+	m.Registry.AddProfile("coder")
 	m.Registry.SetDown("coder", true, false)
 	m.ExpectLate(profiles.Plan{Unread: true})
 	m.WarnIfMissing("gateway-nobody", "nobody")

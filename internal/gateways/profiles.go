@@ -15,8 +15,8 @@ import (
 	"hinit/supervisor"
 )
 
-// profileEvent handles an event from the watcher of profiles.
-func (m *Manager) profileEvent(ctx context.Context, e profiles.Event) {
+// handleProfileEvent handles an event from the watcher of profiles.
+func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
 		m.appeared(ctx, e.Profile)
@@ -37,13 +37,13 @@ func (m *Manager) profileEvent(ctx context.Context, e profiles.Event) {
 func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
-	m.Registry.AddPresent(p.Name)
+	m.Registry.AddProfile(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // a gateway whose state is unreadable is not started
 	m.mu.Lock()
-	start := m.late.start(p.Name, state, m.Started)
+	start := m.late.shouldStart(p.Name, state, m.Started)
 	m.mu.Unlock()
-	err := m.Registry.Gateway(ctx, registry.Gateway{
-		Profile: p, Start: start && !m.isCmd(p.Name), Down: state.Prior() != profiles.Running || m.isCmd(p.Name), AwaitSlot: true,
+	err := m.Registry.RegisterGateway(ctx, registry.Gateway{
+		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.Prior() != profiles.Running || m.isCmdGateway(p.Name), AwaitSlot: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		m.Logger.Warn("%v", err)

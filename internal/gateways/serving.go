@@ -21,16 +21,16 @@ import (
 // serving holds the facts about the default profile's gateway. It is immutable.
 type serving struct {
 	profiles.Topology        // the topology with which the gateway was started or, if it is down, would be started
-	noted             uint64 // the run that was started with Topology, or 0
+	topologyRun       uint64 // the run that was started with Topology, or 0
 
 	hasReport bool           // whether the gateway has reported in its state file which profiles it serves
 	run       uint64         // the run of the gateway that wrote the report in state
 	state     profiles.State // the state file with the report of the gateway
 }
 
-// servedByDefault reports whether the default profile's gateway serves another profile. If the result said is true, the default
+// servedByDefault reports whether the default profile's gateway serves another profile. If reported is true, the default
 // profile's gateway itself has reported this. Otherwise hinit infers serves from the topology.
-func (m *Manager) servedByDefault(profile string) (serves, said bool) {
+func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
 	switch {
@@ -120,7 +120,7 @@ func (m *Manager) Refuse(service string) error {
 // runningThoughServed returns the gateways that run although, according to the topology t, the default profile's gateway serves
 // their profiles.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
-	return m.others(func(s *supervisor.Service) bool {
+	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
 	})
 }
@@ -128,13 +128,13 @@ func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 // downThoughUnserved returns the gateways that are wanted up but are down, and whose profiles the default profile's gateway does
 // not serve according to t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
-	return m.others(func(s *supervisor.Service) bool {
+	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.isWantedUp(s.Profile)
 	})
 }
 
-// others returns the gateways for which match returns true, without the gateway of the default profile.
-func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) {
+// nonDefaultGateways returns the gateways for which match returns true, without the gateway of the default profile.
+func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
 			names = append(names, s.Name)
@@ -202,7 +202,7 @@ func (m *Manager) noteTopology(ctx context.Context) {
 		m.say("cannot tell whether the default profile serves the others: %v", err)
 	}
 	m.mu.Lock()
-	was := m.serving.Swap(&serving{Topology: t, noted: run})
+	was := m.serving.Swap(&serving{Topology: t, topologyRun: run})
 	m.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
 		m.say("gateways that are down are " + servedNote)
@@ -218,7 +218,7 @@ func (m *Manager) noteTopology(ctx context.Context) {
 		m.startUnserved(ctx, t)
 	}
 	if t.Multiplexed != was.Multiplexed {
-		for _, p := range m.Registry.Present() {
+		for _, p := range m.Registry.KnownProfiles() {
 			if !t.Multiplexed {
 				m.Registry.AllowOwnGateway(ctx, p.Name, false)
 			}
@@ -271,7 +271,7 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	more := func(o *supervisor.Service) bool {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
-	if said && !(was.hasReport && was.run == s.Run) && len(m.others(more)) > 0 {
+	if said && !(was.hasReport && was.run == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	m.mu.Lock()
@@ -281,9 +281,9 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	m.serving.Store(&now)
 }
 
-// Topology changes the gateways that serve the profiles. If dry is set, it only reports the effect of such a change. During the
-// change, a profile is never served twice. A change that has begun is completed, even if the client stops waiting.
-func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
+// ChangeTopology changes the gateways that serve the profiles. If dry is set, it only reports the effect of such a change. During
+// the change, a profile is never served twice. A change that has begun is completed, even if the client stops waiting.
+func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
 	}

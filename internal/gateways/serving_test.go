@@ -160,7 +160,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.Catchup() // a start without a notification
+	next.CatchUp() // a start without a notification
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 
@@ -262,7 +262,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	ctx, gone := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := m.Topology(ctx, profiles.Multiplex, false)
+		_, err := m.ChangeTopology(ctx, profiles.Multiplex, false)
 		done <- err
 	}()
 	h.until("a is ended", h.got("Stop{Name:gateway-a}"))
@@ -276,7 +276,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	}
 
 	// The way back starts what is wanted, also where the change has failed.
-	out, err := m.Topology(t.Context(), profiles.PerProfile, true)
+	out, err := m.ChangeTopology(t.Context(), profiles.PerProfile, true)
 	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
 		t.Errorf("%+v: %v", out, err)
 	}

@@ -30,7 +30,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 	}
 	name := profiles.SlotName(profile)
 	refused := m.Refuse(name)
-	err = m.Registry.Gateway(ctx, registry.Gateway{Profile: p, Start: start && refused == nil, Down: !start, Slotted: true, Exports: exports})()
+	err = m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: p, Start: start && refused == nil, Down: !start, SlotMadeByClient: true, Exports: exports})()
 	switch {
 	case err != nil:
 		return err
@@ -69,7 +69,7 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 		}
 	}
 	var e supervisor.Event = supervisor.Stop{Name: service}
-	if gateway && !m.Registry.Exists(profile) {
+	if gateway && !m.Registry.ProfileExists(profile) {
 		e = supervisor.Remove{Name: service}
 	}
 	switch err := m.Registry.Do(ctx, e); {

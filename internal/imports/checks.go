@@ -34,7 +34,7 @@ func (k convertCheck) hasContent() bool {
 const emptyCheckNote = "says nothing to look at and is left out"
 
 // probe imports a readiness_probe or liveness_probe. process-compose has taken these keys from Kubernetes.
-func (c *compose) probe(_ *importer, s *service, at setting) {
+func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
 	list := rules{
@@ -63,7 +63,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 	}
 }
 
-func (c *compose) httpGet(at setting, k convertCheck) {
+func (c *composeImport) httpGet(at setting, k convertCheck) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
 	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: unknownKeyNote}}
@@ -86,7 +86,7 @@ func (c *compose) httpGet(at setting, k convertCheck) {
 }
 
 // commandWords returns the words of a command. In the file, a command is a list or a single string.
-func (c *compose) commandWords(e setting) []string {
+func (c *composeImport) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
 		words = c.split(e)

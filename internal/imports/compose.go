@@ -15,8 +15,8 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// compose is the state of the import of a process-compose.yaml or of a compose file.
-type compose struct {
+// composeImport is the state of the import of a process-compose.yaml or of a compose file.
+type composeImport struct {
 	*importer
 	file    string
 	shell   []string
@@ -42,10 +42,10 @@ func (im *importer) processCompose(path string) error {
 	if err != nil {
 		return err
 	}
-	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
+	c := &composeImport{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
 		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
-		{name: "description", convert: func(_ *importer, s *service, e setting) { s.about = commentLine(c.fillTemplates(e)) }},
+		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},
 		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.shellCommand}}, shutdownRules...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.probe},
@@ -114,13 +114,13 @@ var fileRules = rules{
 }
 
 // addVars adds the variables listed under "vars" to the values for templates.
-func (c *compose) addVars(e setting) {
+func (c *composeImport) addVars(e setting) {
 	for _, v := range e.variables() {
 		c.vars[v.name] = v.value
 	}
 }
 
-func (c *compose) dependsOn(_ *importer, s *service, e setting) {
+func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 	if e.node.Kind != yaml.MappingNode { // a list, which Docker's compose files allow
 		for _, name := range e.items() {
 			c.waits = append(c.waits, wait{s, name, "process_started", e.place})
@@ -138,7 +138,7 @@ func (c *compose) dependsOn(_ *importer, s *service, e setting) {
 }
 
 // readProcess imports one process. Each of its replicas becomes a service.
-func (c *compose) readProcess(p setting) {
+func (c *composeImport) readProcess(p setting) {
 	shared := c.vars
 	defer func() { c.vars = shared }()
 	c.vars = maps.Clone(shared)
@@ -278,7 +278,7 @@ func days(value string) (string, error) {
 	return fmt.Sprintf("%dh", 24*n), nil
 }
 
-func (c *compose) processKeys(p setting, keys []setting, s *service) {
+func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	s.addVariables(c.env...)
 	s.set("env_file", c.dotenv)
 	s.set("restart.policy", "never")
@@ -306,7 +306,7 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 	if s.isTask() {
 		makeTask(s)
 	}
-	c.needCommand(s, p.from)
+	c.dropWithoutCommand(s, p.from)
 }
 
 // makeTask turns a service with the restart policy never into a task. A task without a schedule runs at boot.
@@ -321,7 +321,7 @@ func makeTask(s *service) {
 
 // noteReferences adds a note on each environment variable in a setting whose value refers to other variables. process-compose
 // replaces such references, but hinit does not.
-func (c *compose) noteReferences(e setting) {
+func (c *composeImport) noteReferences(e setting) {
 	for _, v := range e.variables() {
 		if variable.MatchString(v.value) {
 			c.note(e.from, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
@@ -330,13 +330,13 @@ func (c *compose) noteReferences(e setting) {
 }
 
 // depend imports one dependency. It is called when all processes are known.
-func (c *compose) depend(w wait) {
+func (c *composeImport) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
 		"process_completed_successfully": "done", "process_completed": "done",
 		"service_started": "started", "service_healthy": "ready", "service_completed_successfully": "done",
 	}[w.condition]
-	at := from{w.place, w.service.was + ".depends_on." + w.to}
+	at := from{w.place, w.service.oldName + ".depends_on." + w.to}
 	if !known {
 		c.note(at, "the condition %q is not known; it waits until that has started", w.condition)
 		until = "started"
@@ -348,7 +348,7 @@ func (c *compose) depend(w wait) {
 	if len(found) == 0 {
 		c.note(at, "there is no such process")
 	}
-	if w.to == w.service.was {
+	if w.to == w.service.oldName {
 		c.note(at, "it would wait for itself; the need is left out")
 	}
 	for _, to := range found {
@@ -360,7 +360,7 @@ func (c *compose) depend(w wait) {
 }
 
 // fillTemplates replaces the templates in the text of a setting. It notes a template that it can't replace without executing it.
-func (c *compose) fillTemplates(e setting) string {
+func (c *composeImport) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
 		c.note(e.from, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
@@ -369,7 +369,7 @@ func (c *compose) fillTemplates(e setting) string {
 }
 
 // shellCommand returns a command that runs a command line in a shell, as process-compose does.
-func (c *compose) shellCommand(e setting) any {
+func (c *composeImport) shellCommand(e setting) any {
 	line := strings.TrimRight(c.fillTemplates(e), "\n")
 	if !c.raw {
 		line = strings.ReplaceAll(line, "$$", "$")

@@ -148,8 +148,8 @@ type importer struct {
 	}
 }
 
-// note adds a note on the setting in the argument at. It joins notes with the same text about one file into one note that lists
-// the settings.
+// note adds a note on the setting at the place at. It joins notes with the same text about one file into one note that lists the
+// settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
@@ -174,13 +174,13 @@ func (im *importer) add(at place, name string) *service {
 	if valid != name {
 		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
 	}
-	s := &service{name: valid, was: name, values: make(values), place: at, from: make(map[string]place)}
+	s := &service{name: valid, oldName: name, values: make(values), place: at, from: make(map[string]place)}
 	im.services = append(im.services, s)
 	return s
 }
 
-// needCommand removes a service that has no command, and adds a note.
-func (im *importer) needCommand(s *service, at from) {
+// dropWithoutCommand removes a service that has no command, and adds a note.
+func (im *importer) dropWithoutCommand(s *service, at from) {
 	if len(s.list("command")) == 0 {
 		im.note(at, "has no command and is left out")
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
@@ -223,7 +223,7 @@ func serviceName(name string) string {
 // find returns the services that have the given name in the other supervisor's configuration, or that belong to a group with this
 // name.
 func (im *importer) find(name string) []*service {
-	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
+	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.oldName != name && (s.group != name || name == "") })
 }
 
 // absolute makes path absolute. The other supervisor resolves path in its working directory. absolute assumes that this is the
@@ -306,7 +306,7 @@ func (im *importer) leaveOutNeedsOfManual() {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
 			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
 			if manual {
-				im.note(from{n.place, s.was}, "its need of %s is left out: it would wait for ever, for that runs only by hinit run-once", n.name)
+				im.note(from{n.place, s.oldName}, "its need of %s is left out: it would wait for ever, for that runs only by hinit run-once", n.name)
 			}
 			return manual
 		})
@@ -324,22 +324,22 @@ func (im *importer) leaveOutKey(s *service, key, number, why string) {
 	switch {
 	case key == "checks" && err == nil && n < len(s.checks):
 		c := s.checks[n]
-		im.note(from{c.place, s.was}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
+		im.note(from{c.place, s.oldName}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
 		s.checks = slices.Delete(s.checks, n, n+1)
 	case key == "needs" && len(s.needs) > 0:
 		n := max(0, slices.IndexFunc(s.needs, func(n need) bool { return slices.Contains(strings.Fields(why), n.name) }))
 		if s.needs[n].place.line > 0 {
 			at = s.needs[n].place
 		}
-		im.note(from{at, s.was}, "its need of %s is left out: %s", s.needs[n].name, why)
+		im.note(from{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case key != "command" && s.drop(key):
-		im.note(from{at, s.was + "." + key}, "is left out: %s", why)
+		im.note(from{at, s.oldName + "." + key}, "is left out: %s", why)
 		if key == "schedule" && !s.isTask() { // without a schedule the task would run all the time
 			s.set("once", "manual")
 		}
 	default:
-		im.note(from{at, s.was}, "is left out: %s", why)
+		im.note(from{at, s.oldName}, "is left out: %s", why)
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
 	}
 }

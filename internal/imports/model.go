@@ -31,10 +31,10 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 
 // service is a service of the new hinit.yaml.
 type service struct {
-	name  string
-	was   string // the service's name in the other supervisor's configuration
-	group string // another name in that configuration, which several services may share
-	about string // comment before the service in hinit.yaml
+	name    string
+	oldName string // the service's name in the other supervisor's configuration
+	group   string // another name in that configuration, which several services may share
+	comment string // comment before the service in hinit.yaml
 	values
 	needs  []need
 	checks []convertCheck
@@ -102,7 +102,7 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
 		name := text(s.name)
-		name.HeadComment = s.about
+		name.HeadComment = s.comment
 		list.Content = append(list.Content, name, s.node())
 	}
 	root := encode[config.Config](im.defaults.values)

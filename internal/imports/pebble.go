@@ -12,20 +12,20 @@ import (
 	"github.com/samber/lo"
 )
 
-// plan is the combination of pebble's layers. It contains each service and each check with its settings from all layers.
-type plan struct {
+// pebblePlan is the combination of pebble's layers. It contains each service and each check with its settings from all layers.
+type pebblePlan struct {
 	*importer
-	services, checks []*layered
+	services, checks []*mergedItem
 }
 
-// layered is a service or a check, combined from all layers.
-type layered struct {
+// mergedItem is a service or a check, combined from all layers.
+type mergedItem struct {
 	setting // the mapping in the last layer that contains the service or check
 	all     []setting
 }
 
 // get returns the first setting that has one of the given names and a value. If there is none, the node of the result is nil.
-func (l *layered) get(names ...string) setting {
+func (l *mergedItem) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
 }
@@ -39,7 +39,7 @@ func (im *importer) pebble(path string) error {
 		files = slices.DeleteFunc(found, func(name string) bool { return !layerName.MatchString(filepath.Base(name)) })
 		slices.Sort(files)
 	}
-	p := &plan{importer: im}
+	p := &pebblePlan{importer: im}
 	for _, file := range files {
 		if err := p.addLayer(file); err != nil {
 			return err
@@ -54,7 +54,7 @@ func (im *importer) pebble(path string) error {
 	}
 	used := p.checksOfServices()
 	for _, c := range p.checks {
-		if !used[c.name] && !p.inContext(c) {
+		if !used[c.name] && !p.addToContext(c) {
 			im.note(c.from, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
@@ -62,7 +62,7 @@ func (im *importer) pebble(path string) error {
 }
 
 // addLayer reads one layer and combines it with the layers before it.
-func (p *plan) addLayer(file string) error {
+func (p *pebblePlan) addLayer(file string) error {
 	keys, err := readYAML(file)
 	if err != nil {
 		return err
@@ -89,11 +89,11 @@ func (p *plan) addLayer(file string) error {
 
 // combine adds the services or checks of a layer to list. An item whose name is already in list is merged with the old item
 // or replaces it, as its key override says.
-func combine(list []*layered, at setting) []*layered {
+func combine(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
-		i := slices.IndexFunc(list, func(l *layered) bool { return l.name == e.name })
+		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })
 		if i < 0 {
-			list, i = append(list, &layered{}), len(list)
+			list, i = append(list, &mergedItem{}), len(list)
 		}
 		l := list[i]
 		l.setting = e
@@ -111,7 +111,7 @@ func combine(list []*layered, at setting) []*layered {
 }
 
 // merge merges a setting of a later layer into l. Lists and mappings are joined; any other value is replaced.
-func (l *layered) merge(k setting) {
+func (l *mergedItem) merge(k setting) {
 	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
 		l.all = append(l.all, k)
@@ -149,11 +149,11 @@ var pebbleRules = rules{
 	}},
 }
 
-func (p *plan) service(l *layered) {
+func (p *pebblePlan) service(l *mergedItem) {
 	s := p.add(l.place, l.name)
 	s.set("enabled", "false")
 	p.apply(pebbleRules, s, l.all...)
-	s.about = commentLine(l.get("summary").value, l.get("description").value)
+	s.comment = commentLine(l.get("summary").value, l.get("description").value)
 	user, group := l.get("user", "user-id"), l.get("group", "group-id").value
 	switch {
 	case group != "" && user.value != "":
@@ -166,13 +166,13 @@ func (p *plan) service(l *layered) {
 	s.set("restart.policy", map[[2]bool]string{{false, true}: "on-failure", {true, false}: "on-success", {false, false}: "never"}[[2]bool{
 		restarts("on-success"), restarts("on-failure"),
 	}])
-	p.needCommand(s, from{l.place, l.name})
+	p.dropWithoutCommand(s, from{l.place, l.name})
 }
 
 // order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml,
 // the key enabled of the required service has this effect. The service also waits for the required service, unless the file
 // states the opposite order.
-func (p *plan) order(l *layered) {
+func (p *pebblePlan) order(l *mergedItem) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
 			e := l.get(key)
@@ -204,15 +204,15 @@ func (p *plan) order(l *layered) {
 }
 
 // names reports whether a key of the service, such as after, lists the service name.
-func (l *layered) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
+func (l *mergedItem) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
-func (p *plan) listsName(service, key, name string) bool {
-	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
+func (p *pebblePlan) listsName(service, key, name string) bool {
+	return slices.ContainsFunc(p.services, func(l *mergedItem) bool { return l.name == service && l.names(key, name) })
 }
 
-// inContext handles a check that no service lists under on-check-failure. It adds the check to the service that is named in the
+// addToContext handles a check that no service lists under on-check-failure. It adds the check to the service that is named in the
 // check's service-context. It returns false if the check names no known service.
-func (p *plan) inContext(c *layered) bool {
+func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
 			p.check(c, of[0], "report")
@@ -224,12 +224,12 @@ func (p *plan) inContext(c *layered) bool {
 
 // checksOfServices adds each check to the services that list it under on-check-failure. The result used contains the names of
 // these checks.
-func (p *plan) checksOfServices() (used map[string]bool) {
+func (p *pebblePlan) checksOfServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
 		e := l.get("on-check-failure")
 		for _, action := range e.variables() {
-			i := slices.IndexFunc(p.checks, func(c *layered) bool { return c.name == action.name })
+			i := slices.IndexFunc(p.checks, func(c *mergedItem) bool { return c.name == action.name })
 			if i < 0 {
 				p.note(e.from, "there is no check %q", action.name)
 				continue
@@ -248,7 +248,7 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 	return used
 }
 
-func (p *plan) check(l *layered, s *service, does string) {
+func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 	k := convertCheck{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
 	level := l.get("level")
 	if does == "report" && level.value == "ready" {
@@ -279,7 +279,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 		{name: "exec", nested: rules{
 			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
 			{name: "service-context", scalar: func(value string) (string, error) {
-				if value == s.was {
+				if value == s.oldName {
 					return "", nil // the check already runs in the context of its own service
 				}
 				return "", errors.New(elsewhere)

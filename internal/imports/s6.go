@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// s6dir is the state of the import of a directory with s6 service directories or s6-rc source directories.
-type s6dir struct {
+// s6Import is the state of the import of a directory with s6 service directories or s6-rc source directories.
+type s6Import struct {
 	*importer
 	root    string
 	bundles map[string][]string
@@ -25,7 +25,7 @@ func (im *importer) s6(path string) error {
 		return err
 	}
 	im.defaults.set("restart.policy", "always")
-	d := &s6dir{importer: im, root: path, bundles: make(map[string][]string)}
+	d := &s6Import{importer: im, root: path, bundles: make(map[string][]string)}
 	if exists(filepath.Join(path, "run")) {
 		d.longrun(filepath.Base(path), path)
 		return nil
@@ -62,7 +62,7 @@ func (im *importer) s6(path string) error {
 
 // onlyOfBundle disables the services that do not belong to the bundle that starts at boot. In s6-overlay, that bundle is called
 // user. With other init programs that use s6-rc, it is called default.
-func (d *s6dir) onlyOfBundle() {
+func (d *s6Import) onlyOfBundle() {
 	bundle := ""
 	for _, name := range []string{"default", "user"} {
 		if d.bundles[name] != nil {
@@ -76,7 +76,7 @@ func (d *s6dir) onlyOfBundle() {
 		return append(d.readList(filepath.Join(d.root, name), "dependencies"), d.bundles[name]...)
 	})
 	for _, s := range d.services {
-		if !slices.Contains(pulled, s.was) {
+		if !slices.Contains(pulled, s.oldName) {
 			s.set("enabled", "false")
 			d.note(placeOf(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
@@ -84,7 +84,7 @@ func (d *s6dir) onlyOfBundle() {
 }
 
 // noteInterpreter adds a note if the interpreter of a script is missing on this machine.
-func (d *s6dir) noteInterpreter(script string) {
+func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
@@ -111,7 +111,7 @@ func placeOf(parts ...string) from { return from{place: place{file: filepath.Joi
 
 // readWord returns the content of a file without surrounding blanks, or "" if the file does not exist. Most files of s6 contain
 // one word.
-func (d *s6dir) readWord(dir, name string) string {
+func (d *s6Import) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.note(placeOf(dir, name), "cannot be read: %v", err)
@@ -121,7 +121,7 @@ func (d *s6dir) readWord(dir, name string) string {
 
 // readList returns a list of s6-rc: the names of the files in the directory NAME.d. In older versions of s6-rc, the list is the
 // lines of the file NAME.
-func (d *s6dir) readList(dir, name string) (list []string) {
+func (d *s6Import) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
 	for _, e := range entries {
 		list = append(list, e.Name())
@@ -167,7 +167,7 @@ func milliseconds(value string) (string, error) {
 }
 
 // importFiles imports the files of a service directory as s6Rules says, except for the files in names.
-func (d *s6dir) importFiles(s *service, dir string, names ...string) {
+func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
 		k := setting{from: placeOf(dir, e.Name()), name: e.Name()}
@@ -182,7 +182,7 @@ func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 }
 
 // longrun imports the directory of a long-running service. Its run script stays at its place, and hinit calls it.
-func (d *s6dir) longrun(name, dir string) {
+func (d *s6Import) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if d.readList(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
 		d.note(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
@@ -210,7 +210,7 @@ func (d *s6dir) longrun(name, dir string) {
 }
 
 // oneshot imports a oneshot of s6-rc as a task. The oneshot's file up contains a command line in the language execline.
-func (d *s6dir) oneshot(name, dir string) {
+func (d *s6Import) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
 	text := d.readWord(dir, "up")
@@ -233,8 +233,8 @@ func (d *s6dir) oneshot(name, dir string) {
 }
 
 // depend imports the dependencies of a service. A dependency on a bundle becomes a dependency on all services in the bundle.
-func (d *s6dir) depend(s *service) {
-	dir := filepath.Join(d.root, s.was)
+func (d *s6Import) depend(s *service) {
+	dir := filepath.Join(d.root, s.oldName)
 	var names []string
 	for _, name := range d.readList(dir, "dependencies") {
 		names = withReachable(names, name, func(name string) []string { return d.bundles[name] })

@@ -254,7 +254,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 	if svc.text("restart.policy") == "" {
 		svc.set("restart.policy", "on-failure") // supervisord's default for autorestart is unexpected
 	}
-	im.needCommand(svc, from{s.place, s.name})
+	im.dropWithoutCommand(svc, from{s.place, s.name})
 }
 
 func logFile(im *importer, s *service, e setting) {

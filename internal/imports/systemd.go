@@ -16,8 +16,8 @@ import (
 // are left out.
 var unitKinds = []string{".service", ".timer"}
 
-// units is the state of the import of one or more systemd units.
-type units struct {
+// unitImport is the state of the import of one or more systemd units.
+type unitImport struct {
 	*importer
 	dir  string
 	list []*unit
@@ -34,7 +34,7 @@ type unit struct {
 
 // systemd imports a systemd unit, an instance of a template, or all units of a directory.
 func (im *importer) systemd(path string) error {
-	u := &units{importer: im, dir: filepath.Dir(path)}
+	u := &unitImport{importer: im, dir: filepath.Dir(path)}
 	names := []string{filepath.Base(path)}
 	if found, _ := filepath.Glob(filepath.Join(path, "*.*")); len(found) > 0 {
 		u.dir, names = path, lo.Map(found, func(name string, _ int) string { return filepath.Base(name) })
@@ -64,7 +64,7 @@ func (im *importer) systemd(path string) error {
 	for _, n := range u.list {
 		if n.service != nil {
 			u.order(n)
-			im.needCommand(n.service, from{n.place, n.name})
+			im.dropWithoutCommand(n.service, from{n.place, n.name})
 		}
 	}
 	return nil
@@ -73,7 +73,7 @@ func (im *importer) systemd(path string) error {
 // loadUnit reads a unit with its drop-ins, unless it has already been read. If follow is true, loadUnit also reads the units that
 // this unit activates. It does not follow those units any further, because a template could activate new instances of itself
 // without end.
-func (u *units) loadUnit(name string, follow bool) error {
+func (u *unitImport) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
 	if slices.ContainsFunc(u.list, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
@@ -132,7 +132,7 @@ func (u *units) loadUnit(name string, follow bool) error {
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
 // readSettings adds the settings in one file to the unit. An empty value removes all earlier values of the same setting.
-func (u *units) readSettings(n *unit, path string) error {
+func (u *unitImport) readSettings(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
 		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
@@ -166,7 +166,7 @@ var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
 // replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host name becomes
 // a variable, which is replaced when the command runs.
-func (u *units) replaceSpecifiers(n *unit) {
+func (u *unitImport) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
 		"%i": n.instance, "%I": inside(n.instance), "%n": n.name + n.kind, "%N": n.name, "%p": n.prefix, "%P": inside(n.prefix),
@@ -208,7 +208,7 @@ var unitRules = rules{
 		}
 		return value, nil
 	}},
-	{name: "Description", convert: func(_ *importer, s *service, e setting) { s.about = commentLine(e.value) }},
+	{name: "Description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(e.value) }},
 	{name: "Environment", key: "env", convert: func(im *importer, s *service, e setting) {
 		assignments, err := unitWords(e.value)
 		if err != nil {
@@ -314,7 +314,7 @@ func typeOf(im *importer, s *service, e setting) {
 }
 
 // translate imports the settings of a .service unit into its service.
-func (u *units) translate(n *unit) {
+func (u *unitImport) translate(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
 	u.apply(unitRules, n.service, n.keys...)
@@ -326,7 +326,7 @@ var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "B
 
 // order imports the relations of a unit to other units, such as After= and OnFailure=. It adds notes on units that are not
 // imported.
-func (u *units) order(n *unit) {
+func (u *unitImport) order(n *unit) {
 	s := n.service
 	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))
 	for _, k := range n.keys {

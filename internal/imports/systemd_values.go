@@ -37,7 +37,7 @@ type unitCommand struct {
 
 // commandsOf parses the commands in a setting such as ExecStart=. The commands are separated by ";". Prefixes such as "-"
 // apply to all commands of the setting.
-func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
+func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
 	words, err := unitWords(line)
@@ -113,7 +113,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 
 // commands imports the commands of a unit. These are the commands that start, stop and reload the unit, and the commands
 // that run after its start.
-func (u *units) commands(n *unit) {
+func (u *unitImport) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
 		kill := killCommand.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
@@ -145,7 +145,7 @@ func (u *units) commands(n *unit) {
 	}
 	if post := by["ExecStartPost"]; len(post) > 0 && !s.isTask() {
 		after := u.add(n.place, s.name+"-post")
-		after.about = "Runs after each start of " + s.name + "."
+		after.comment = "Runs after each start of " + s.name + "."
 		for _, key := range []string{"user", "cwd", "env", "env_file"} {
 			after.set(key, s.values[key])
 		}
@@ -285,7 +285,7 @@ var timerRules = rules{
 }
 
 // timer imports a timer: the service that it starts becomes a task with a schedule.
-func (u *units) timer(n *unit) {
+func (u *unitImport) timer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {
 		u.note(from{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())

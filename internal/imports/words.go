@@ -118,9 +118,9 @@ func throughShell(words []string) []string {
 // simpleTemplate matches a template of process-compose that stands for one variable or for a quoted text.
 var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// braces replaces "{{" in a value that fill has inserted, so that it is not taken for a template. YAML files can't contain this
-// character.
-const braces = "\x00"
+// insertedBraces replaces "{{" in a value that fill has inserted, so that it is not taken for a template. YAML files can't
+// contain this character.
+const insertedBraces = "\x00"
 
 // fill replaces the templates in text with values. The result rest is the first template that it can't replace, shortened, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
@@ -133,13 +133,13 @@ func fill(text string, values map[string]string) (filled, rest string) {
 		case !known:
 			return m
 		}
-		return strings.ReplaceAll(value, "{{", braces)
+		return strings.ReplaceAll(value, "{{", insertedBraces)
 	})
 	if open := strings.Index(filled, "{{"); open >= 0 {
-		rest = strings.ReplaceAll(filled[open:], braces, "{{")
+		rest = strings.ReplaceAll(filled[open:], insertedBraces, "{{")
 	}
 	if r := []rune(rest); len(r) > 40 {
 		rest = string(r[:40]) + "…"
 	}
-	return strings.ReplaceAll(filled, braces, "{{"), rest
+	return strings.ReplaceAll(filled, insertedBraces, "{{"), rest
 }

@@ -38,14 +38,14 @@ func Argv(path string, plan, command []string) []string {
 const Filters = 1
 
 // Command returns the command in argv if argv is from [Argv]. It returns other arguments unchanged.
-func Command(argv []string) []string { return argv[Head(argv):] }
+func Command(argv []string) []string { return argv[PlanLen(argv):] }
 
-// Instead returns arguments that isolate command according to the same plan as argv. If argv isn't from [Argv], it returns
+// Wrap returns arguments that isolate command according to the same plan as argv. If argv isn't from [Argv], it returns
 // command.
-func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
+func Wrap(argv, command []string) []string { return slices.Concat(argv[:PlanLen(argv)], command) }
 
-// Head returns the number of arguments before the command if argv is from [Argv], and otherwise 0.
-func Head(argv []string) int {
+// PlanLen returns the number of arguments before the command if argv is from [Argv], and otherwise 0.
+func PlanLen(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {
 		return 0

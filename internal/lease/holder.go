@@ -50,16 +50,16 @@ func (h Holder) String() string {
 	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
-// placeOf returns the identity of a directory as it appears in /proc/locks.
-func placeOf(dir *os.File) string {
+// lockIdentity returns the identity of a directory as it appears in /proc/locks.
+func lockIdentity(dir *os.File) string {
 	var st unix.Stat_t
 	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the inode number is 0, which no file has
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
 // holder returns the known facts about the process that holds the lock. The argument at identifies the directory as in
-// /proc/locks, see placeOf. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that
-// reads the note again.
+// /proc/locks, see lockIdentity. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine
+// that reads the note again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -73,7 +73,7 @@ func (v *Volume) holder(at string) Holder {
 }
 
 // findOtherHolder finds a process of this container that has locked a directory. The argument at identifies the directory (see
-// placeOf). Processes of root and of the user own are ignored. pid is 0 if findOtherHolder finds no process.
+// lockIdentity). Processes of root and of the user own are ignored. pid is 0 if findOtherHolder finds no process.
 func findOtherHolder(at string, own int) (pid int, command string) {
 	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
 		if kind != "FLOCK" || file != at || pid != 0 {
@@ -116,7 +116,7 @@ func (v *Volume) leaveNote(local bool) {
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}
-		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", Volatile: true})
+		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", NoSync: true})
 	})
 }
 

@@ -200,7 +200,7 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 // onServer makes a volume one whose server keeps locks.
 func onServer(v *Volume) *Volume {
 	v.sharing = func(*os.File) (bool, string) { return true, "" }
-	v.every, v.proveLimit = 10*time.Millisecond, 300*time.Millisecond
+	v.confirmEvery, v.confirmLimit = 10*time.Millisecond, 300*time.Millisecond
 	return v
 }
 
@@ -220,7 +220,7 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
 	v := onServer(newVolume(t, home))
-	v.every = askEvery * 3 / 2 // after which a holder proves its lock
+	v.confirmEvery = lockRetryInterval * 3 / 2 // after which a holder proves its lock
 	a := acquire(t.Context(), v)
 	take(t, a.busy, "word that it waits")
 	released := time.Now()
@@ -228,8 +228,8 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	g := take(t, a.got, "lock")
 	must(t, g.err)
 	must(t, v.Check())
-	if took := time.Since(released); took < v.every {
-		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.every)
+	if took := time.Since(released); took < v.confirmEvery {
+		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.confirmEvery)
 	}
 	late := onServer(newVolume(t, t.TempDir())) // without a directory for the file
 	mustHave(t, late)
@@ -258,17 +258,17 @@ func TestALockOnAServerIsLost(t *testing.T) {
 			v := onServer(newVolume(t, home))
 			good, hang := 0, make(chan struct{})
 			defer close(hang)
-			if v.proveLimit = patience; name == "silent" {
-				v.proveLimit = time.Millisecond
+			if v.confirmLimit = patience; name == "silent" {
+				v.confirmLimit = time.Millisecond
 			}
-			v.prove = func(v *Volume, f *os.File) error {
+			v.confirm = func(v *Volume, f *os.File) error {
 				if name == "silent" {
 					<-hang
 				}
 				if good++; good <= 3 {
-					return v.proveLock(f)
+					return v.confirmLock(f)
 				}
-				return errors.Join(spoil(f, filepath.Join(home, lockName)), v.proveLock(f))
+				return errors.Join(spoil(f, filepath.Join(home, lockName)), v.confirmLock(f))
 			}
 			why := take(t, mustHave(t, v), "loss")
 			if !strings.Contains(why.Error(), "is lost") || name != "silent" && good != 4 {
@@ -284,11 +284,11 @@ func TestALockOnAServerIsLost(t *testing.T) {
 // TestAfterAPauseNothingStartsUnproved: what may start is decided by the clock of a process that stood still.
 func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	v := onServer(newVolume(t, t.TempDir()))
-	v.every = time.Hour
+	v.confirmEvery = time.Hour
 	mustHave(t, v)
 	must(t, v.Check())
 	v.mu.Lock()
-	v.proved -= v.every + v.proveLimit + graceTime
+	v.confirmedAt -= v.confirmEvery + v.confirmLimit + confirmGrace
 	v.mu.Unlock()
 	if v.Check() == nil {
 		t.Error("it may start something")
@@ -312,18 +312,18 @@ func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
 		{"9p", "trans=virtio", false, "9p"},
 		{"virtiofs", "", false, "virtiofs"},
 	} {
-		shared, alone := sharingOf(fmt.Appendf(nil, "1 1 8:1 / / rw - ext4 /dev/sda rw\n"+line, tt.name, tt.options), 36)
+		shared, alone := mountSharesLocks(fmt.Appendf(nil, "1 1 8:1 / / rw - ext4 /dev/sda rw\n"+line, tt.name, tt.options), 36)
 		if shared != tt.shared || !strings.Contains(alone, tt.says) || (alone == "") != tt.shared {
 			t.Errorf("%s %s: %v, %q", tt.name, tt.options, shared, alone)
 		}
 	}
-	if shared, alone := sharingOf(nil, 7); shared || alone == "" {
+	if shared, alone := mountSharesLocks(nil, 7); shared || alone == "" {
 		t.Errorf("an unknown mount: %v, %q", shared, alone)
 	}
 	dir, err := os.Open("/proc")
 	must(t, err)
 	defer dir.Close()
-	if shared, alone := sharing(dir); shared || !strings.Contains(alone, "proc") {
+	if shared, alone := serverSharesLocks(dir); shared || !strings.Contains(alone, "proc") {
 		t.Errorf("/proc: %v, %q", shared, alone)
 	}
 }
@@ -486,7 +486,7 @@ func TestPID1IsNoStranger(t *testing.T) {
 	v := newVolume(t, t.TempDir())
 	mustHave(t, v)
 	defer release(v)
-	if pid, command := findOtherHolder(placeOf(v.held.Lock), 10000); pid != 0 {
+	if pid, command := findOtherHolder(lockIdentity(v.held.Lock), 10000); pid != 0 {
 		t.Errorf("root's process %d (%s) is a stranger to the agent", pid, command)
 	}
 }
@@ -514,7 +514,7 @@ func machine(home string, warn func(string)) *Volume {
 		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't know the lock of a directory
 		return true, ""
 	}
-	v.every, v.proveLimit = 200*time.Millisecond, time.Second
+	v.confirmEvery, v.confirmLimit = 200*time.Millisecond, time.Second
 	return v
 }
 
@@ -576,7 +576,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 			}
 			first := acquire(t.Context(), one) // as an init does that has killed its services
 			if start.open != nil {
-				time.Sleep(2 * askEvery)
+				time.Sleep(2 * lockRetryInterval)
 				must(t, start.open(home))
 			}
 			other, loser := first, two // of those that ask, one gets it, and the other one waits
@@ -594,7 +594,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 				t.Errorf("two inits serve: %v", g.err)
 			case why := <-has.lost:
 				t.Errorf("the one that serves lost it: %v", why)
-			case <-time.After(3 * askEvery):
+			case <-time.After(3 * lockRetryInterval):
 			}
 			if loser.held.File != nil && loser.Check() == nil {
 				t.Error("the other one may start something")
@@ -611,12 +611,12 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 		return
 	}
 	one, two := machine(home, func(string) {}), machine(home, func(string) {})
-	one.prove = func(v *Volume, file *os.File) error {
-		time.Sleep(v.proveLimit + graceTime/2)
-		return v.proveLock(file)
+	one.confirm = func(v *Volume, file *os.File) error {
+		time.Sleep(v.confirmLimit + confirmGrace/2)
+		return v.confirmLock(file)
 	}
 	lost := mustHave(t, one)
-	time.Sleep(one.every / 2)
+	time.Sleep(one.confirmEvery / 2)
 	must(t, os.Chmod(filepath.Join(home, DirName), 0))
 	second := acquire(t.Context(), two)
 	select {

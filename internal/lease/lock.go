@@ -49,10 +49,10 @@ type Lock interface {
 // Times for a lock that the server of a network file system keeps. Servers release the lock of a silent client after 40 to 90
 // seconds.
 const (
-	proveEvery = 10 * time.Second
-	proveTime  = 19 * time.Second // time limit for the server's answer
-	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
-	askEvery   = time.Second      // delay between two attempts to get the lock while another machine holds it
+	confirmInterval   = 10 * time.Second
+	confirmTimeLimit  = 19 * time.Second // time limit for the server's answer
+	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer that arrived while this process was paused
+	lockRetryInterval = time.Second      // delay between two attempts to get the lock while another machine holds it
 
 	// DirName is the directory, inside the data directory, that holds the lock file and the note of the lock's holder.
 	DirName = ".hinit"
@@ -65,20 +65,20 @@ type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
-	// leased is true if a lease keeps other machines away. Then lock fails, instead of waiting, if this user may not open the
+	// hasLease is true if a lease keeps other machines away. Then lock fails, instead of waiting, if this user may not open the
 	// directory.
-	leased bool
+	hasLease bool
 
 	// Tests replace the functions and durations below.
-	every      time.Duration // time between two confirmations: proveEvery, except in tests
-	proveLimit time.Duration // time limit of a confirmation: proveTime, except in tests
-	sharing    func(dir *os.File) (shared bool, alone string)
-	prove      func(v *Volume, file *os.File) error
+	confirmEvery time.Duration // time between two confirmations: confirmInterval, except in tests
+	confirmLimit time.Duration // time limit of a confirmation: confirmTimeLimit, except in tests
+	sharing      func(dir *os.File) (shared bool, alone string)
+	confirm      func(v *Volume, file *os.File) error
 
-	mu     sync.Mutex
-	held   Handover
-	lost   bool          // the lock was lost, so held must not be used any more
-	proved time.Duration // when the last successful confirmation of held.File began, by CLOCK_BOOTTIME
+	mu          sync.Mutex
+	held        Handover
+	lost        bool          // the lock was lost, so held must not be used any more
+	confirmedAt time.Duration // when the last successful confirmation of held.File began, by CLOCK_BOOTTIME
 
 	note    atomic.Pointer[Holder]
 	reading atomic.Bool // whether the note of the lock's holder is being read
@@ -97,7 +97,7 @@ func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the ker
 // NewVolume returns the lock of the data directory home. It does no I/O. The Volume uses files in the directory with the identity
 // of actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
-	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, proveLimit: proveTime, sharing: sharing, prove: (*Volume).proveLock}
+	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharing: serverSharesLocks, confirm: (*Volume).confirmLock}
 	v.note.Store(&Holder{})
 	return v
 }
@@ -114,12 +114,12 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.lost, v.proved = false, now()
+	v.lost, v.confirmedAt = false, bootTime()
 	if v.held.File == nil {
 		return nil, nil
 	}
 	end, file := make(chan error, 1), v.held.File
-	guard.Go("proving the lock of the volume", func() { v.proveRegularly(ctx, file, end) })
+	guard.Go("proving the lock of the volume", func() { v.confirmRegularly(ctx, file, end) })
 	return end, nil
 }
 
@@ -132,15 +132,15 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
 	refused, settle := false, time.Duration(0) // settle: how long a previous holder on another machine may go on; 0 without one
-	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, askEvery) {
+	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, lockRetryInterval) {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
 				h.Lock, err = d.Lock(func(dir *os.File) error {
-					at, _ = placeOf(dir), v.readNote(d)
+					at, _ = lockIdentity(dir), v.readNote(d)
 					wait()
 					return nil
 				})
-				if err == nil && !v.leased {
+				if err == nil && !v.hasLease {
 					shared, alone = v.sharing(h.Lock)
 				}
 			}
@@ -148,7 +148,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 				_ = h.File.Close()
 				var moved bool
 				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file goes on until its confirmation fails
-					settle = v.every + v.proveLimit + graceTime + v.every/10
+					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}
 			return err
@@ -156,12 +156,12 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		// Wait, because a previous holder may have lost its lock, for example because its FUSE client has died. That holder
 		// notices the loss only at its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
-			err = v.prove(v, h.File) // another init may have moved the file during the wait
+			err = v.confirm(v, h.File) // another init may have moved the file during the wait
 		}
-		refused = errors.Is(err, fs.ErrPermission) && !v.leased
+		refused = errors.Is(err, fs.ErrPermission) && !v.hasLease
 		switch {
 		case errors.Is(err, errLocked):
-			settle = max(settle, v.every+v.every/10)
+			settle = max(settle, v.confirmEvery+v.confirmEvery/10)
 			_ = v.withDir(v.readNote) // an error is ignored: the note is only shown
 			wait()
 		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
@@ -205,15 +205,15 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	})
 }
 
-// now returns CLOCK_BOOTTIME (clock_gettime(2)), which continues while the machine sleeps.
-func now() time.Duration {
+// bootTime returns CLOCK_BOOTTIME (clock_gettime(2)), which continues while the machine sleeps.
+func bootTime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // can't fail: every Linux that runs Go has this clock
 	return time.Duration(ts.Nano())
 }
 
-// drop releases the locked files if the lock was lost.
-func (v *Volume) drop() {
+// releaseLost releases the locked files if the lock was lost.
+func (v *Volume) releaseLost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.lost {
@@ -226,10 +226,10 @@ func (v *Volume) drop() {
 func (v *Volume) Check() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	switch age := now() - v.proved; {
+	switch age := bootTime() - v.confirmedAt; {
 	case v.lost:
 		return fmt.Errorf("the lock of %q is lost", v.home)
-	case v.held.File != nil && age >= v.every+v.proveLimit+graceTime:
+	case v.held.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
 	return nil
@@ -259,9 +259,9 @@ var serverKeeps = map[string][]string{
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
 
-// sharing reports whether the file system of a directory has a server that keeps the locks of files. If other machines may use
-// the file system without seeing the locks, alone says why; otherwise alone is "".
-func sharing(dir *os.File) (shared bool, alone string) {
+// serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other machines
+// may use the file system without seeing the locks, alone says why; otherwise alone is "".
+func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // for tests: any volume has a server
 		return true, ""
 	}
@@ -271,12 +271,12 @@ func sharing(dir *os.File) (shared bool, alone string) {
 	var st unix.Statx_t // after an error the number is 0, which no mount has
 	_ = unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	return sharingOf(mounts, st.Mnt_id)
+	return mountSharesLocks(mounts, st.Mnt_id)
 }
 
-// sharingOf reports whether other machines can share the locks of the mount with number id. If not, alone says why. mounts is the
-// content of /proc/self/mountinfo (proc(5)).
-func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
+// mountSharesLocks reports whether other machines can share the locks of the mount with number id. If not, alone says why. mounts
+// is the content of /proc/self/mountinfo (proc(5)).
+func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")
 		of := strings.Fields(super)
@@ -304,7 +304,7 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
-		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) == nil {
+		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(bootTime()), 36)) == nil {
 			moved = true // the agent has put another file there, perhaps a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
@@ -359,8 +359,8 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 	return err
 }
 
-// proveLock asks the server whether this process still holds the lock, and returns an error if it doesn't.
-func (v *Volume) proveLock(file *os.File) error {
+// confirmLock asks the server whether this process still holds the lock, and returns an error if it doesn't.
+func (v *Volume) confirmLock(file *os.File) error {
 	return v.withDir(func(d *fsutil.Dir) error {
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer the read
 		_, err := file.ReadAt(make([]byte, 1), 0)
@@ -368,17 +368,17 @@ func (v *Volume) proveLock(file *os.File) error {
 	})
 }
 
-// proveRegularly confirms the lock of file at the interval v.every, until a confirmation fails or ctx ends. It sends the failure
+// confirmRegularly confirms the lock of file at the interval v.every, until a confirmation fails or ctx ends. It sends the failure
 // to lost.
-func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- error) {
+func (v *Volume) confirmRegularly(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
-		if !pause.For(ctx, v.every) {
+		if !pause.For(ctx, v.confirmEvery) {
 			return
 		}
-		began, answer := now(), make(chan error, 1)
-		guard.Go("asking the server for the lock", func() { answer <- v.prove(v, file) })
-		err := fmt.Errorf("the volume has not answered for %v", v.every+v.proveLimit+graceTime)
-		for _, patience := range []time.Duration{v.proveLimit, graceTime} {
+		began, answer := bootTime(), make(chan error, 1)
+		guard.Go("asking the server for the lock", func() { answer <- v.confirm(v, file) })
+		err := fmt.Errorf("the volume has not answered for %v", v.confirmEvery+v.confirmLimit+confirmGrace)
+		for _, patience := range []time.Duration{v.confirmLimit, confirmGrace} {
 			select {
 			case err = <-answer:
 			case <-time.After(patience):
@@ -389,7 +389,7 @@ func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- 
 			break
 		}
 		v.mu.Lock()
-		v.lost, v.proved = err != nil, began
+		v.lost, v.confirmedAt = err != nil, began
 		v.mu.Unlock()
 		if err != nil {
 			lost <- fmt.Errorf("the lock of %q is lost: %w", v.home, err)

@@ -35,17 +35,17 @@ type LeasedVolume struct {
 
 	news chan struct{} // capacity 1; holds a token after a message from the lease program
 
-	messages    sync.Mutex
-	until       time.Duration // end of the lease, by CLOCK_BOOTTIME
-	otherHolder Holder        // other machine that holds the lease, if the program waits
-	waits       bool          // the lease program has reported that it waits
-	resumes     bool          // the next Acquire must continue the lease of the program before a re-execution
+	messages       sync.Mutex
+	until          time.Duration // end of the lease, by CLOCK_BOOTTIME
+	otherHolder    Holder        // other machine that holds the lease, if the program waits
+	programWaits   bool          // the lease program has reported that it waits
+	continuesLease bool          // the next Acquire must continue the lease of the program before a re-execution
 }
 
 // NewLeasedVolume returns the lock of a data directory that a lease protects. The parameters are the same as for NewVolume.
 func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *LeasedVolume {
 	v := NewVolume(home, actor, warn)
-	v.leased = true
+	v.hasLease = true
 	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
 }
 
@@ -55,13 +55,13 @@ func (p *LeasedVolume) Message(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
-			p.until, p.waits = time.Duration(n)*time.Microsecond, false
+			p.until, p.programWaits = time.Duration(n)*time.Microsecond, false
 		}
 	} else if who, is := strings.CutPrefix(words, waitsWord); is {
-		if host := printable(who); !p.waits || host != p.otherHolder.Host {
+		if host := printable(who); !p.programWaits || host != p.otherHolder.Host {
 			p.otherHolder = Holder{Host: host, Since: time.Now(), Lease: true}
 		}
-		p.until, p.waits = 0, true
+		p.until, p.programWaits = 0, true
 	}
 	p.messages.Unlock()
 	pause.Wake(p.news)
@@ -71,14 +71,14 @@ func (p *LeasedVolume) Message(words string) {
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
-	return p.until - now(), p.waits
+	return p.until - bootTime(), p.programWaits
 }
 
 // Acquire implements [Lock].
 func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	p.messages.Lock()
-	resumes := p.resumes
-	p.resumes = false
+	resumes := p.continuesLease
+	p.continuesLease = false
 	p.messages.Unlock()
 	wait := sync.OnceFunc(func() {
 		busy(func() Holder {
@@ -87,7 +87,7 @@ func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Hold
 			return p.otherHolder
 		})
 	})
-	p.drop()
+	p.releaseLost()
 	for !resumes {
 		left, waits := p.remaining()
 		if left > 0 {
@@ -139,7 +139,7 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 func (p *LeasedVolume) whyNotHeld() error {
 	p.messages.Lock()
 	defer p.messages.Unlock()
-	if p.waits {
+	if p.programWaits {
 		return errors.New("the lease of the volume has gone to " + p.otherHolder.Host)
 	}
 	return errEnded
@@ -166,6 +166,6 @@ func (p *LeasedVolume) HandOver() *Handover {
 func (p *LeasedVolume) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {
-		p.until, p.resumes = old.Until, old.Until > 0
+		p.until, p.continuesLease = old.Until, old.Until > 0
 	}
 }

@@ -22,9 +22,9 @@ const MaxServices = 1000
 // maxSteps is the maximum number of boot steps with metrics.
 const maxSteps = 100
 
-// causeSettles is the time during which the cause of an exit may still change, because the reason may become known late. An exit
+// causeDelay is the time during which the cause of an exit may still change, because the reason may become known late. An exit
 // is counted only after this time.
-const causeSettles = 2 * time.Second
+const causeDelay = 2 * time.Second
 
 // Causes lists the values of the label cause, except for "other".
 var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "quota", "lease"}
@@ -43,13 +43,13 @@ type Source interface {
 // Collector asks hinit for its status at each collection and makes metrics from it. It implements prometheus.Collector. Any
 // number of goroutines may use it.
 type Collector struct {
-	Source  Source
-	Proc    func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
-	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
-	Most    int                          // largest number of services with metrics; 0 means MaxServices
-	Timeout time.Duration                // time limit for hinit's answers; 0 means five seconds
-	Now     func() time.Time             // returns the current time; nil means time.Now
-	Context func() context.Context       // returns the context for requests to hinit; nil means context.Background
+	Source      Source
+	Proc        func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
+	Sent        func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
+	MaxServices int                          // largest number of services with metrics; 0 means the constant MaxServices
+	Timeout     time.Duration                // time limit for hinit's answers; 0 means five seconds
+	Now         func() time.Time             // returns the current time; nil means time.Now
+	Context     func() context.Context       // returns the context for requests to hinit; nil means context.Background
 }
 
 // Describe implements prometheus.Collector.
@@ -82,9 +82,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	out.sendInit(st, seen)
-	most := cmp.Or(max(c.Most, 0), MaxServices)
+	most := cmp.Or(max(c.MaxServices, 0), MaxServices)
 	// Prometheus refuses two series with the same labels, so only the first of several services with one label has metrics.
-	list := lo.UniqBy(st.Services, func(s client.Service) string { return label(s.Name) })
+	list := lo.UniqBy(st.Services, func(s client.Service) string { return labelValue(s.Name) })
 	out.send(services, float64(len(st.Services)))
 	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
 	now := time.Now()
@@ -98,10 +98,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		s := &list[i]
 		out.sendService(s, now)
 		if stop, known := stops[s.Name]; known {
-			out.send(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
+			out.send(stopTime, stop.Seconds(), labelValue(s.Name), labelValue(s.Profile))
 		}
 		if seen != nil {
-			out.sendUsage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
+			out.sendUsage(seen.sum(seen.pidsByService[s.Name]...), labelValue(s.Name), labelValue(s.Profile))
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (s sink) send(f *Family, value float64, labels ...string) {
 
 func (s sink) sendInit(st client.Status, seen *processList) {
 	i := &st.Init
-	s.send(info, 1, label(i.Version))
+	s.send(info, 1, labelValue(i.Version))
 	s.send(started, unixSeconds(i.StartedAt))
 	s.send(booting, boolValue(i.Booting))
 	s.send(stopping, boolValue(i.Stopping))
@@ -129,9 +129,9 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
 		s.send(lease, boolValue(i.Lease.State == client.LeaseHeld))
 	}
-	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxSteps)], func(step client.BootStep) string { return label(step.Name) }) {
-		s.send(bootTime, step.Seconds, label(step.Name))
-		s.send(bootFault, boolValue(step.Error != ""), label(step.Name))
+	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxSteps)], func(step client.BootStep) string { return labelValue(step.Name) }) {
+		s.send(bootTime, step.Seconds, labelValue(step.Name))
+		s.send(bootFault, boolValue(step.Error != ""), labelValue(step.Name))
 	}
 	if seen == nil {
 		return
@@ -148,7 +148,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 }
 
 func (s sink) sendService(v *client.Service, now time.Time) {
-	name, profile := label(v.Name), label(v.Profile)
+	name, profile := labelValue(v.Name), labelValue(v.Profile)
 	s.send(isUp, boolValue(v.State == client.StateUp), name, profile)
 	s.send(isReady, boolValue(v.Ready), name, profile)
 	for _, kind := range show.Judge(v).Problems {
@@ -156,7 +156,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	}
 	checks := make(map[string]float64, len(v.Checks)) // by label, because two names may become the same label
 	for i := range v.Checks {
-		check := label(v.Checks[i].Name)
+		check := labelValue(v.Checks[i].Name)
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
 	}
 	for check, fails := range checks {
@@ -184,7 +184,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
 		s.send(lastExit, unixSeconds(x.At), name, profile)
-		if cause := causeOf(x.Cause); now.Sub(x.At) < causeSettles && ended[cause] > 0 {
+		if cause := causeOf(x.Cause); now.Sub(x.At) < causeDelay && ended[cause] > 0 {
 			ended[cause]--
 		}
 	}
@@ -225,7 +225,7 @@ func (s sink) sendForwarded(p *Forwarded, now time.Time) {
 	s.send(lag, age)
 }
 
-func (s sink) sendUsage(u used, name, profile string) {
+func (s sink) sendUsage(u resourceUsage, name, profile string) {
 	if u.processes == 0 {
 		return // the service has ended
 	}
@@ -279,9 +279,9 @@ func causeOf(cause string) string {
 // maxLabelBytes is the maximum size of a label's value in bytes.
 const maxLabelBytes = 200
 
-// label turns text from another program into a valid label value: it cuts the text to maxLabelBytes bytes and replaces invalid
+// labelValue turns text from another program into a valid label value: it cuts the text to maxLabelBytes bytes and replaces invalid
 // UTF-8.
-func label(text string) string {
+func labelValue(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxLabelBytes)], "\uFFFD")
 }
 

@@ -165,7 +165,7 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := readProcesses("/proc", proc.ServiceRoots{Mains: map[int]string{cmd.Process.Pid: "shell"}})
-	u := seen.sum(seen.of["shell"]...)
+	u := seen.sum(seen.pidsByService["shell"]...)
 	if u.processes != 3 || u.threads != 3 || u.memory == 0 || u.fds < 9 {
 		t.Errorf("a shell with two children is %+v", u)
 	}

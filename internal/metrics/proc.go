@@ -15,13 +15,13 @@ import (
 
 // processList is a snapshot of the container's processes.
 type processList struct {
-	root string
-	all  procusage.Table
-	of   map[string][]int // process ids by service
+	root          string
+	all           procusage.Table
+	pidsByService map[string][]int // process ids by service
 }
 
-// used is the total resource usage of several processes.
-type used struct {
+// resourceUsage is the total resource usage of several processes.
+type resourceUsage struct {
 	processes, threads int
 	cpu                float64 // seconds, including the time of reaped children, so that the sum does not shrink when a child ends
 	memory             uint64
@@ -35,17 +35,17 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	if err != nil {
 		return nil
 	}
-	o := &processList{root: root, all: all, of: make(map[string][]int, len(roots.Mains))}
+	o := &processList{root: root, all: all, pidsByService: make(map[string][]int, len(roots.Mains))}
 	for pid, main := range roots.Owners(all) {
 		if name := roots.Mains[main]; main != 0 {
-			o.of[name] = append(o.of[name], pid)
+			o.pidsByService[name] = append(o.pidsByService[name], pid)
 		}
 	}
 	return o
 }
 
 // sum returns the total resource usage of the processes with the given pids.
-func (o *processList) sum(pids ...int) (u used) {
+func (o *processList) sum(pids ...int) (u resourceUsage) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
 		if !is {

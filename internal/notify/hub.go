@@ -18,9 +18,9 @@ const (
 
 // Hub holds the sockets of all services. Its methods may be called from any goroutine.
 type Hub struct {
-	// tell is called with each message, the service whose socket received it, and the process that sent it. The calls for one
+	// handle is called with each message, the service whose socket received it, and the process that sent it. The calls for one
 	// service do not overlap.
-	tell func(service string, pid int, m Message)
+	handle func(service string, pid int, m Message)
 
 	mu      sync.Mutex // never held during a call that may block
 	sockets map[string]*socket
@@ -28,7 +28,7 @@ type Hub struct {
 
 // New returns a hub without sockets. tell must not block for long.
 func New(tell func(service string, pid int, m Message)) *Hub {
-	return &Hub{tell: tell, sockets: make(map[string]*socket)}
+	return &Hub{handle: tell, sockets: make(map[string]*socket)}
 }
 
 // Listen creates a socket for a service below dir, and returns the socket's path. Only the given user and root may write to it.
@@ -74,7 +74,7 @@ func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 // Drain handles the unread messages from a service, at most datagramsPerPause of them.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
-		s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })
+		s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
 	}
 }
 
@@ -88,7 +88,7 @@ func (h *Hub) startReader(service string, s *socket) {
 		for begin, taken := time.Now(), 0; ; {
 			n := 0
 			err := raw.Read(func(uintptr) bool { // a false result waits until the socket has data
-				n = s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })
+				n = s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
 				return n > 0
 			})
 			if err != nil {

@@ -29,12 +29,12 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience is the time limit of Outer. The limit is needed because the path may be on a disk that hangs.
+// outerPatience is the time limit of SendOuter. The limit is needed because the path may be on a disk that hangs.
 const outerPatience = 5 * time.Second
 
-// Outer sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and podman
+// SendOuter sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and podman
 // --sdnotify=container do so. It blocks for at most five seconds.
-func Outer(text string) error {
+func SendOuter(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {
 		return nil

@@ -20,8 +20,8 @@ const (
 	noProbeInterval = 1000 * time.Hour
 )
 
-// Beat holds the state that a run of a service has reported with sd_notify(3).
-type Beat struct {
+// NotifyState holds the state that a run of a service has reported with sd_notify(3).
+type NotifyState struct {
 	Run      uint64
 	Ready    bool
 	Failed   bool          // the run has sent WATCHDOG=trigger
@@ -31,41 +31,41 @@ type Beat struct {
 	Extended bool          `reexec:"Spared"` // the watchdog has granted one extra interval, because hinit did not run
 }
 
-// beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. The methods
-// may be called from any goroutine.
-type beats struct {
+// runNotifyState holds the NotifyState of a service's current run. A nil value belongs to a service whose checks need no
+// messages. The methods may be called from any goroutine.
+type runNotifyState struct {
 	mu sync.Mutex // held only briefly, never while a goroutine waits for anything
-	Beat
+	NotifyState
 
 	paused bool
 }
 
-// keepBeats returns the beats for a service whose checks are replaced by the checks in t. It keeps the beats of old if they
-// exist. Otherwise it makes new beats, with the state that a re-execution has handed over. It returns nil if no check in t needs
+// keepNotifyState returns the state for a service whose checks are replaced by the checks in t. It keeps the state of old if it
+// exists. Otherwise it makes a new one, with the state that a re-execution has handed over. It returns nil if no check in t needs
 // messages. The caller holds p.mu.
-func (p *Prober) keepBeats(service string, t *Target, old *target) *beats {
+func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
 	handed := p.handedOverBeats[service]
 	delete(p.handedOverBeats, service)
 	switch {
 	case !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return c.Type == config.CheckNotify || c.Type == config.CheckWatchdog }):
 		return nil
-	case old != nil && old.beats != nil:
-		return old.beats
+	case old != nil && old.notifyState != nil:
+		return old.notifyState
 	}
-	return &beats{Beat: handed}
+	return &runNotifyState{NotifyState: handed}
 }
 
-func (b *beats) snapshot() Beat {
+func (b *runNotifyState) snapshot() NotifyState {
 	if b == nil {
-		return Beat{}
+		return NotifyState{}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Beat
+	return b.NotifyState
 }
 
 // beginRun records that a run has begun, unless a message of this run has already arrived. every is the watchdog interval.
-func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
+func (b *runNotifyState) beginRun(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
 		b.recordMessage(run, every, &notify.Message{}, now)
 	}
@@ -73,7 +73,7 @@ func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
 
 // setPaused records whether an operator has paused the process. The result over reports that a pause has just ended; then the
 // watchdog interval begins again.
-func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
+func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
 	}
@@ -88,14 +88,14 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 
 // recordMessage records a message from a run. The result anew reports whether the times of the checks must be computed again.
 // Messages from an earlier run are ignored.
-func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
+func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if run < b.Run {
 		return false
 	}
 	if run > b.Run {
-		b.Beat, b.paused = Beat{Run: run, Every: every, At: now}, false
+		b.NotifyState, b.paused = NotifyState{Run: run, Every: every, At: now}, false
 	}
 	if m.Ready && !b.Ready || m.Alive {
 		b.At, b.Extended = now, false
@@ -112,7 +112,7 @@ func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message
 
 // extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the run's last sign
 // of life.
-func (b *beats) extendInterval(now time.Time) bool {
+func (b *runNotifyState) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.Extended {
@@ -127,11 +127,11 @@ func (p *Prober) HandleMessage(service string, run uint64, m *notify.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.targets[service]
-	if t == nil || t.beats == nil {
+	if t == nil || t.notifyState == nil {
 		return
 	}
 	now := time.Now()
-	if t.beats.recordMessage(run, t.watchdogInterval(), m, now) {
+	if t.notifyState.recordMessage(run, t.watchdogInterval(), m, now) {
 		t.scheduleMessageChecks(now)
 		p.wakeUp()
 	}
@@ -149,7 +149,7 @@ func (t *target) watchdogInterval() time.Duration {
 
 // scheduleMessageChecks computes when the checks that depend on messages are due. The caller holds p.mu.
 func (t *target) scheduleMessageChecks(now time.Time) {
-	b := t.beats.snapshot()
+	b := t.notifyState.snapshot()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
 		return
 	}
@@ -182,7 +182,7 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 }
 
 // startupCheck checks whether the service has sent READY=1 (config.CheckNotify).
-type startupCheck struct{ beats *beats }
+type startupCheck struct{ beats *runNotifyState }
 
 func (s startupCheck) check(time.Time) (good bool, answer string) {
 	if s.beats.snapshot().Ready {
@@ -193,7 +193,7 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 
 // watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
 type watchdogCheck struct {
-	beats        *beats
+	beats        *runNotifyState
 	readMessages func() // handles the messages that have arrived but were not read yet
 }
 
@@ -216,6 +216,6 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 }
 
 // missedWatchdog reports whether the watchdog interval of the run has passed without a sign of life.
-func (b *Beat) missedWatchdog(at time.Time) bool {
+func (b *NotifyState) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

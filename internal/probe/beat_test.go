@@ -138,7 +138,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 		time.Sleep(time.Second + 2*timerSlot)
 		r.given(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})
-	b := &beats{Beat: Beat{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
+	b := &runNotifyState{NotifyState: NotifyState{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
 	w := &watchdogCheck{beats: b, readMessages: func() {}}
 	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after the container was paused: %s", answer)

@@ -12,11 +12,11 @@ import (
 type Evidence struct {
 	// Heartbeat and Log describe the time since the gateway's last heartbeat and its last log line.
 	Heartbeat, Log Silence
-	// Asked is true if this round has probed the gateway's /health, which answered earlier in this run. Answers is true if it
-	// answered now.
-	Asked, Answers bool
-	Idle           bool // the gateway has used no processor time since the last round
-	Stopped        bool // a signal has stopped the process (SIGSTOP)
+	// ProbedHealth is true if this round has probed the gateway's /health, which answered earlier in this run. HealthAnswers is
+	// true if it answered now.
+	ProbedHealth, HealthAnswers bool
+	Idle                        bool // the gateway has used no processor time since the last round
+	Stopped                     bool // a signal has stopped the process (SIGSTOP)
 }
 
 // Silence describes the absence of a regular sign of life (a heartbeat or a log line).
@@ -31,14 +31,14 @@ const (
 	gapsToKnow = 8
 	// gapHalfLife is the time in which the usual gap is halved if all new gaps are shorter. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is the multiple of the usual gap that a silence must exceed to be unusual.
-	unusual = 3
+	// unusualFactor is the multiple of the usual gap that a silence must exceed to be unusual.
+	unusualFactor = 3
 )
 
 // unusual reports whether a silence is much longer than usual. A silence that is shorter than the argument after is never
 // unusual.
 func (s Silence) unusual(after time.Duration) bool {
-	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
+	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
 // mayBecomeUnusual reports whether the rounds of checks must continue because of this silence. This is so if the silence began in
@@ -46,24 +46,24 @@ func (s Silence) unusual(after time.Duration) bool {
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
-// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. For any other
-// gateway, three signs are needed: no processor time, no heartbeats and no log lines. Heartbeats and lines must have come earlier
-// while the gateway was idle. Heartbeats or lines are missing if their silence is unusual, and therefore longer than after.
+// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway
+// is deaf if all three signs are missing: processor time, heartbeats and log lines. The last two count only if they have come
+// earlier while the gateway was idle. Heartbeats or lines are missing if their silence is unusual, and so longer than after.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
 	}
 	beats, lines := e.Heartbeat.unusual(after), e.Log.unusual(after)
 	switch {
-	case e.Asked && (e.Answers || !beats && !lines),
-		!e.Asked && !(beats && lines && e.Heartbeat.AtRest && e.Log.AtRest && e.Idle):
+	case e.ProbedHealth && (e.HealthAnswers || !beats && !lines),
+		!e.ProbedHealth && !(beats && lines && e.Heartbeat.AtRest && e.Log.AtRest && e.Idle):
 		return false, "it shows signs of life"
 	}
 	var signs []string
 	if beats {
 		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", roundDuration(e.Heartbeat.For), roundDuration(max(e.Heartbeat.UsualGap, time.Second))))
 	}
-	if e.Asked {
+	if e.ProbedHealth {
 		signs = append(signs, "/health does not answer")
 	}
 	if lines {

@@ -57,7 +57,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			e := h.addRound(clock, period*3/2, s)
 			answers := living && !(odd && quirk == 2)
 			h.answered = h.answered || asks && answers
-			e.Asked, e.Answers = h.answered, answers
+			e.ProbedHealth, e.HealthAnswers = h.answered, answers
 			deaf, why := Deaf(e, after)
 			if bad++; !deaf {
 				bad = 0
@@ -90,13 +90,13 @@ func TestNoSingleSignAccuses(t *testing.T) {
 	}{
 		{Evidence{Heartbeat: long, Log: usual, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
-		{Evidence{Heartbeat: usual, Log: usual, Asked: true, Idle: true}, ""},
+		{Evidence{Heartbeat: usual, Log: usual, ProbedHealth: true, Idle: true}, ""},
 		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""}, // no habit is known
 		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""},                                       // it may have nothing to do
-		{Evidence{Heartbeat: long, Log: long, Asked: true, Answers: true, Idle: true}, ""},
+		{Evidence{Heartbeat: long, Log: long, ProbedHealth: true, HealthAnswers: true, Idle: true}, ""},
 		{Evidence{Heartbeat: long, Log: long}, ""}, // it works
 		{Evidence{Heartbeat: long, Log: long, Idle: true}, "no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
-		{Evidence{Heartbeat: busy, Log: usual, Asked: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
+		{Evidence{Heartbeat: busy, Log: usual, ProbedHealth: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
 		{Evidence{Stopped: true}, "its process is stopped"},
 	} {
 		deaf, why := Deaf(tt.e, 4*time.Minute)

@@ -223,12 +223,12 @@ func (e *DeafWatch) examineAll() (again bool) {
 			closer = append(closer, &s)
 			continue
 		}
-		e.decide(found, &s)
+		e.decideGateway(found, &s)
 	}
 	if len(closer) > 0 {
 		e.examineSilent(closer, doubt)
 		for _, s := range closer {
-			e.decide(found, s)
+			e.decideGateway(found, s)
 		}
 	}
 	for name, r := range e.runs {
@@ -300,9 +300,9 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.needsCloserLook(s.evidence, after)
 	if s.health != nil && (doubts || !s.history.answered) {
-		s.evidence.Answers, _ = s.health.check(time.Now().Add(answerPatience))
-		s.history.answered = s.history.answered || s.evidence.Answers
-		s.evidence.Asked = s.history.answered
+		s.evidence.HealthAnswers, _ = s.health.check(time.Now().Add(answerPatience))
+		s.history.answered = s.history.answered || s.evidence.HealthAnswers
+		s.evidence.ProbedHealth = s.history.answered
 	}
 	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeIsIdle(ticks)
 	if deaf, _ := Deaf(s.evidence, after); !deaf {
@@ -362,10 +362,10 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decide decides whether one gateway is deaf. If the gateway is deaf, decide adds it to found, writes a remark into the event
+// decideGateway decides whether one gateway is deaf. If the gateway is deaf, it adds it to found, writes a remark into the event
 // history, and restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last
 // decision still holds.
-func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
+func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name

@@ -20,19 +20,19 @@ const (
 
 // Progress is the state of one check during a run.
 type Progress struct {
-	Rule    config.Check // period and thresholds, which have the same meaning as in Kubernetes
-	Verdict Verdict
-	Since   time.Time // when the verdict last changed
-	InARow  int       `reexec:"Row"` // number of consecutive results that equal the last one
-	Good    bool      // whether the last result was good
-	Answer  string    // text of the last result
-	Asked   time.Time // when the last result came; zero before the first
-	Due     time.Time // time at which the check must run next
+	Rule         config.Check // period and thresholds, which have the same meaning as in Kubernetes
+	Verdict      Verdict
+	Since        time.Time // when the verdict last changed
+	InARow       int       `reexec:"Row"`  // number of consecutive results that equal the last one
+	LastGood     bool      `reexec:"Good"` // whether the last result was good
+	Answer       string    // text of the last result
+	LastResultAt time.Time `reexec:"Asked"` // when the last result came; zero before the first
+	Due          time.Time // time at which the check must run next
 }
 
 // Failures returns the number of bad results since the last good one.
 func (p *Progress) Failures() int {
-	if p.Good || p.Asked.IsZero() {
+	if p.LastGood || p.LastResultAt.IsZero() {
 		return 0
 	}
 	return p.InARow
@@ -46,8 +46,8 @@ type Health struct {
 	Paused    time.Time // an operator has paused the checks until this time, also for later runs; zero for no pause
 }
 
-// Begin returns the Health at the start of a run.
-func Begin(rules []config.Check, run uint64, began time.Time) Health {
+// NewHealth returns the Health at the start of a run.
+func NewHealth(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
 		h.Checks[i] = Progress{Rule: r, Verdict: Pending, Since: began, Due: began.Add(r.Delay)}
@@ -57,7 +57,7 @@ func Begin(rules []config.Check, run uint64, began time.Time) Health {
 
 // ReplaceRules replaces the rules during a run. A check with the same name and kind keeps its state.
 func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
-	next := Begin(rules, h.Run, now)
+	next := NewHealth(rules, h.Run, now)
 	started := h.Started()
 	for i := range next.Checks {
 		c := &next.Checks[i]
@@ -128,11 +128,11 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	if h.IsOnHold(i) {
 		return false, ""
 	}
-	if c.Asked.IsZero() || c.Good != good {
+	if c.LastResultAt.IsZero() || c.LastGood != good {
 		c.InARow = 0
 	}
 	c.InARow++
-	c.Good, c.Answer, c.Asked = good, answer, now
+	c.LastGood, c.Answer, c.LastResultAt = good, answer, now
 	verdict := c.Verdict
 	switch {
 	case good && c.InARow >= c.Rule.Success:
@@ -147,7 +147,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	switch {
 	case verdict == Passing && c.Rule.Kind == config.CheckStartup:
 		for j := range h.Checks { // the checks that have waited for the start-up checks are due now
-			if o := &h.Checks[j]; !h.IsOnHold(j) && o.Rule.Kind != config.CheckStartup && o.Asked.IsZero() && o.Due.Before(now) {
+			if o := &h.Checks[j]; !h.IsOnHold(j) && o.Rule.Kind != config.CheckStartup && o.LastResultAt.IsZero() && o.Due.Before(now) {
 				o.Due = now
 			}
 		}
@@ -178,7 +178,7 @@ func (h *Health) Ready() (ready bool, said string) {
 		}
 		if bad && said == "" {
 			said = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]
-			if c.Answer != "" && !c.Good {
+			if c.Answer != "" && !c.LastGood {
 				said += ": " + c.Answer
 			}
 		}

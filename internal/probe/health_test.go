@@ -42,7 +42,7 @@ func TestThresholds(t *testing.T) {
 		{config.CheckStartup, 1, 2, "--", ".r"},
 	} {
 		now := time.Unix(1000, 0)
-		h := Begin([]config.Check{rule(tt.kind, tt.success, tt.failure)}, 7, now)
+		h := NewHealth([]config.Check{rule(tt.kind, tt.success, tt.failure)}, 7, now)
 		got, given := "", false
 		for _, a := range tt.answers {
 			now = now.Add(time.Second)
@@ -64,7 +64,7 @@ func TestThresholds(t *testing.T) {
 // TestHeldUntilStarted: nothing else is asked or counted while a start-up check has not passed, nor after the run was given up.
 func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := Begin([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
+	h := NewHealth([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
 	idle := func(int) bool { return false }
 	if !h.IsOnHold(0) || h.IsOnHold(1) || !h.IsOnHold(2) {
 		t.Error("the wrong checks are on hold at first")
@@ -94,7 +94,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	if _, some := h.Next(idle); some {
 		t.Error("a run that is given up is asked")
 	}
-	if h = Begin([]config.Check{h.Checks[0].Rule}, 8, now); h.IsOnHold(0) {
+	if h = NewHealth([]config.Check{h.Checks[0].Rule}, 8, now); h.IsOnHold(0) {
 		t.Error("the next run is not asked")
 	}
 }
@@ -104,7 +104,7 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := rule(config.CheckAlive, 1, 3)
 	r.Delay, r.Jitter = 4*time.Second, 0.5
-	h := Begin([]config.Check{r}, 1, begin)
+	h := NewHealth([]config.Check{r}, 1, begin)
 	for _, tt := range []struct {
 		random float64
 		want   time.Duration
@@ -121,7 +121,7 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
 	alive := rule(config.CheckAlive, 1, 3)
-	h := Begin([]config.Check{alive}, 3, now)
+	h := NewHealth([]config.Check{alive}, 3, now)
 	h.Record(0, now, false, "x")
 	h.Record(0, now, false, "x")
 	alive.Period = time.Second
@@ -136,7 +136,7 @@ func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 
 func TestSkippedChecksHoldNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := Begin([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
+	h := NewHealth([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
 	h.Skip(0, now, "no port")
 	h.Skip(1, now, "no port")
 	if ready, said := h.Ready(); !ready || said != "" {
@@ -153,7 +153,7 @@ func FuzzHealth(f *testing.F) {
 		now := time.Unix(1000, 0)
 		rules := []config.Check{rule(config.CheckStartup, 1, 2), rule(config.CheckReady, 2, 3), rule(config.CheckAlive, 1, 3), rule(config.CheckAlive, 1, 2)}
 		rules[3].OnFailure, rules[3].Name = config.OnReport, "report"
-		h := Begin(rules, 1, now)
+		h := NewHealth(rules, 1, now)
 		given := 0
 		for _, b := range acts {
 			now = now.Add(time.Duration(b) * 10 * time.Millisecond)

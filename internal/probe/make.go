@@ -15,7 +15,7 @@ import (
 // prepareChecks makes the checkers for a run. If they need the .env of the profile, it reads this file in a goroutine and
 // returns false; the checkers are ready later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
-	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
+	if !t.AgentInfluences || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.makeCheckers(t, nil, nil)
 		return true
 	}
@@ -94,9 +94,9 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 	case config.CheckDeaf:
 		return deafCheck{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
 	case config.CheckNotify:
-		return startupCheck{t.beats}, nil
+		return startupCheck{t.notifyState}, nil
 	case config.CheckWatchdog:
-		return &watchdogCheck{beats: t.beats, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
+		return &watchdogCheck{beats: t.notifyState, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
 	case config.CheckState:
 		return &stateCheck{diskCall: diskCall{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}

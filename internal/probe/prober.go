@@ -51,11 +51,11 @@ type Target struct {
 	Profile string
 	Expand  func(string) string // replaces all placeholders in a text, except variables
 	Env     map[string]string   // environment variables from the configuration
-	// AgentDecides is true if the service runs as the user who can write the profile's .env. Only then may its checks use
+	// AgentInfluences is true if the service runs as the user who can write the profile's .env. Only then may its checks use
 	// variables from this file.
-	AgentDecides bool
-	Actor        *fsutil.Actor // identity of the service's user for file operations, which wait for turns of the data volume
-	Spec         proc.Spec     // how the supervisor starts the service
+	AgentInfluences bool
+	Actor           *fsutil.Actor // identity of the service's user for file operations, which wait for turns of the data volume
+	Spec            proc.Spec     // how the supervisor starts the service
 }
 
 // Prober runs the checks of all services. Its methods may be called from any goroutine and don't block.
@@ -67,8 +67,8 @@ type Prober struct {
 
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
-	handedOver      map[string]Health // states that the old program handed over, for services for which Set was not called yet
-	handedOverBeats map[string]Beat   // messages that the old program handed over, for services for which Set was not called yet
+	handedOver      map[string]Health      // states that the old program handed over, for services for which Set was not called yet
+	handedOverBeats map[string]NotifyState // messages that the old program handed over, for services for which Set was not called yet
 	running         bool
 	runningChecks   int      // number of checks that are running
 	attempts        []func() // checks that have started, for makeAttempts
@@ -87,21 +87,21 @@ type checker interface {
 type target struct {
 	Target
 
-	name       string
-	options    *Options
-	beats      *beats      // messages from the current run; nil if no check needs them
-	logMatches []*logMatch // one for each log check; nil for the other checks
-	rules      []config.Check
-	health     Health
-	ended      time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
-	began      time.Time // start of the current run; after a re-execution, the time when the new program first saw the run
-	live       bool      // the run is up and not paused
-	checkers   []checker // one for each check, new for each run; nil before they are made
-	making     bool
-	busy       []bool
-	version    int // changes when the results of checks that are still running have become invalid
-	reported   readinessReport
-	check      int // index of the check that is being prepared
+	name        string
+	options     *Options
+	notifyState *runNotifyState // messages from the current run; nil if no check needs them
+	logMatches  []*logMatch     // one for each log check; nil for the other checks
+	rules       []config.Check
+	health      Health
+	ended       time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
+	began       time.Time // start of the current run; after a re-execution, the time when the new program first saw the run
+	live        bool      // the run is up and not paused
+	checkers    []checker // one for each check, new for each run; nil before they are made
+	making      bool
+	busy        []bool
+	version     int // changes when the results of checks that are still running have become invalid
+	reported    readinessReport
+	check       int // index of the check that is being prepared
 }
 
 // readinessReport is the last report to the supervisor about the readiness of a run.
@@ -133,7 +133,7 @@ func (p *Prober) Set(service string, t Target) {
 		p.wakeUp()
 		return
 	}
-	next := &target{Target: t, name: service, options: &p.options, beats: p.keepBeats(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
+	next := &target{Target: t, name: service, options: &p.options, notifyState: p.keepNotifyState(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
@@ -216,13 +216,13 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 		}
 		if t.health.Run != v.Run {
 			paused := t.health.Paused
-			t.health, t.began = Begin(t.rules, v.Run, v.Since), v.Since
+			t.health, t.began = NewHealth(t.rules, v.Run, v.Since), v.Since
 			t.health.Paused = paused
 			t.ended = time.Time{}
 			if v.LastExit != nil {
 				t.ended = v.LastExit.At
 			}
-			t.beats.beginRun(v.Run, t.watchdogInterval(), now)
+			t.notifyState.beginRun(v.Run, t.watchdogInterval(), now)
 			t.checkers, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
 			t.scheduleMessageChecks(now)
@@ -234,7 +234,7 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 			t.reported = readinessReport{run: v.Run, ready: !AffectsReadiness(t.rules)}
 			p.reportReadiness(t)
 		}
-		if t.beats.setPaused(v.Paused, now) {
+		if t.notifyState.setPaused(v.Paused, now) {
 			t.scheduleMessageChecks(now)
 		}
 		if !t.health.Paused.After(now) {
@@ -379,7 +379,7 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	}
 	h = t.health
 	if h.Checks == nil { // the service has not run yet
-		h = Begin(t.rules, 0, time.Time{})
+		h = NewHealth(t.rules, 0, time.Time{})
 	}
 	h.Checks = append([]Progress(nil), h.Checks...)
 	for _, c := range t.Checks {
@@ -410,7 +410,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a prober passes on when PID 1 executes itself again.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]Beat // by service name; only services whose checks need messages
+	Beats    map[string]NotifyState // by service name; only services whose checks need messages
 }
 
 // HandOver returns the state of all checks.
@@ -420,9 +420,9 @@ func (p *Prober) HandOver() *Handover {
 	if len(p.targets) == 0 {
 		return nil
 	}
-	h := &Handover{Services: make(map[string]Health, len(p.targets)), Beats: make(map[string]Beat)}
+	h := &Handover{Services: make(map[string]Health, len(p.targets)), Beats: make(map[string]NotifyState)}
 	for name, t := range p.targets {
-		if b := t.beats.snapshot(); b.Run != 0 {
+		if b := t.notifyState.snapshot(); b.Run != 0 {
 			h.Beats[name] = b
 		}
 		own := t.health

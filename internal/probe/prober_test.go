@@ -76,7 +76,7 @@ func aCheck(kind, of string) config.Check {
 }
 
 func plain(checks ...config.Check) Target {
-	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentDecides: true}
+	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
 }
 
 // TestADeadPortIsNoticedInTime: within period × threshold and one slot, in any phase.
@@ -120,21 +120,21 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 			}
 		}
 		r.up(4, "s")
-		expect("at first", "supervisor.Checked{Name:s Run:4 Ready:false Text:check ready has not passed yet}",
-			"supervisor.Checked{Name:s Run:4 Ready:false Text:check ready has not passed yet: 503}")
+		expect("at first", "supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready has not passed yet}",
+			"supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready has not passed yet: 503}")
 		time.Sleep(11 * time.Second)
 		expect("after the same answer")
 		good.Store(true)
 		time.Sleep(10 * time.Second)
-		expect("after a good one", "remark on s: check ready passes", "supervisor.Checked{Name:s Run:4 Ready:true Text:}")
+		expect("after a good one", "remark on s: check ready passes", "supervisor.ChecksReported{Name:s Run:4 Ready:true Text:}")
 		time.Sleep(time.Minute)
 		expect("while it passes")
 		good.Store(false)
 		time.Sleep(40 * time.Second)
-		expect("after bad ones", "remark on s: check ready fails: 503", "supervisor.Checked{Name:s Run:4 Ready:false Text:check ready fails: 503}")
+		expect("after bad ones", "remark on s: check ready fails: 503", "supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready fails: 503}")
 		r.up(5, "s")
-		expect("in the next run", "supervisor.Checked{Name:s Run:5 Ready:false Text:check ready has not passed yet}",
-			"supervisor.Checked{Name:s Run:5 Ready:false Text:check ready has not passed yet: 503}")
+		expect("in the next run", "supervisor.ChecksReported{Name:s Run:5 Ready:false Text:check ready has not passed yet}",
+			"supervisor.ChecksReported{Name:s Run:5 Ready:false Text:check ready has not passed yet: 503}")
 	})
 }
 

@@ -29,7 +29,7 @@ func newExec(c config.Check, t *target) *execCheck {
 	for i, word := range c.Command {
 		argv[i] = t.Expand(word)
 	}
-	spec := proc.Spec{Argv: isolation.Instead(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
+	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
 	spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
 	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}
 }
@@ -57,8 +57,8 @@ type stateCheck struct {
 	beat atomic.Int64 // time of the last heartbeat in the file, in nanoseconds since 1970; 0 for none
 }
 
-// silence returns the time since the gateway wrote its state file. Other programs write this file too, so the time of the
-// gateway's heartbeat in it counts. If the file has no such time, its modification time counts.
+// silence returns the time since the gateway's last sign of life in its state file. Other programs write this file too, so the
+// heartbeat in the file counts. If no heartbeat is known, the file's modification time counts.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())

@@ -22,7 +22,7 @@ func TestLogChecks(t *testing.T) {
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
 		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
-		next.health = Begin(next.rules, 1, time.Now())
+		next.health = NewHealth(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
 		r.searchLines(next, nil)
 		return newLogCheck(c, next)

@@ -25,7 +25,7 @@ func treeTicks() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a cycle: parents may change while /proc is read
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a cycle of parents, which may appear because parents change while /proc is read
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent
 		}

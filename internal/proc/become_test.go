@@ -101,7 +101,7 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	table.checkAt = time.Now().Add(time.Hour)
+	table.checksPausedUntil = time.Now().Add(time.Hour)
 	for name, code := range map[string]int{"true": 0, "nothere": 127} {
 		id := uint64(code + 1)
 		spec := Spec{ID: id, Name: "run", Argv: []string{name}, Env: []string{"PATH=/nothere:/bin:/usr/bin"}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000}}

@@ -17,15 +17,15 @@ const maxCgroups = 64
 
 // memoryCgroups finds the cgroups in which the kernel measures the memory of services.
 type memoryCgroups struct {
-	root string
-	read func(name string) []byte // reads a file below /proc
+	root         string
+	readProcFile func(name string) []byte // reads a file below /proc
 }
 
 // cgroupOf returns the directory of a process's cgroup if it is below the container's own cgroup, and otherwise "". Such a cgroup
 // was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
-		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
+		own, of := containerCgroup(cgroupPath(c.readProcFile("self/cgroup"), v.controller)), cgroupPath(c.readProcFile(strconv.Itoa(pid)+"/cgroup"), v.controller)
 		if own == "" || of == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
@@ -42,9 +42,9 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 	return ""
 }
 
-// killsInOwn returns the number of processes that the kernel has killed for lack of memory in the cgroup of the process main. ok
-// is true only if hinit made this cgroup and the cgroup limits memory.
-func (c memoryCgroups) killsInOwn(main int) (killed uint64, ok bool) {
+// oomKillsInOwnCgroup returns the number of processes that the kernel has killed for lack of memory in the cgroup of the process
+// main. ok is true only if hinit made this cgroup and the cgroup limits memory.
+func (c memoryCgroups) oomKillsInOwnCgroup(main int) (killed uint64, ok bool) {
 	dir := c.cgroupOf(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
 		return 0, false

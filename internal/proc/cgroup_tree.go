@@ -122,13 +122,13 @@ type CgroupLimits struct {
 // Set changes s so that its command runs in the control group of service, with the given limits. The given limits replace
 // all earlier limits of the group. A limit whose controller is not available is ignored.
 func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
-	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
+	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
 		if n > 0 {
 			none = strconv.FormatUint(n, 10)
 		}
 		if c.Has(controller) {
-			s.Caps = append(s.Caps, none+":"+file)
+			s.CgroupWrites = append(s.CgroupWrites, none+":"+file)
 		}
 	}
 	add("memory", "memory.high", limits.High, "max")
@@ -142,8 +142,8 @@ func (c *Cgroups) Remove(service string) error {
 	return unix.Rmdir(c.dir + "/" + cgroupPrefix + service)
 }
 
-// InGroup reports whether a process is in the control group that hinit made for a service.
-func InGroup(pid int, service string) bool {
+// InServiceCgroup reports whether a process is in the control group that hinit made for a service.
+func InServiceCgroup(pid int, service string) bool {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }

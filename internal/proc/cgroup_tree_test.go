@@ -155,9 +155,9 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	table.SignalTree(2, int(unix.SIGKILL))
 	testkit.Until(t, "the daemon to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return !alive(daemon) && len(table.Gone([]uint64{2})) == 1
+		return !alive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
 	})
-	if len(table.Gone([]uint64{1})) != 0 {
+	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the other service has ended")
 	}
 }
@@ -187,7 +187,7 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 		table.Reap(true, func(Exit) {})
 		return strings.Contains(read(t, c.dir+"/hinit-bomb/cgroup.events"), "populated 0")
 	})
-	if len(table.Gone([]uint64{1})) != 0 {
+	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the other service has ended")
 	}
 }

@@ -33,7 +33,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
 	}
-	if time.Now().Before(t.checkAt) {
+	if time.Now().Before(t.checksPausedUntil) {
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
@@ -44,7 +44,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 		return err
 	})
 	if ctx.Err() != nil {
-		t.checkAt = time.Now().Add(checkPause)
+		t.checksPausedUntil = time.Now().Add(checkPause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err
@@ -59,7 +59,7 @@ func checkProgram(spec Spec) (path string, err error) {
 			return spec.Argv[0], nil
 		}
 		if err != nil {
-			return "", &SpawnError{What: spec.Argv[0], Err: err}
+			return "", &SpawnError{Object: spec.Argv[0], Err: err}
 		}
 	}
 	if spec.needsSetup() {
@@ -81,7 +81,7 @@ func checkSettings(spec Spec) error {
 		}
 		what := LimitName(l.Resource) + " to " + LimitText(l.Hard)
 		if !canRaiseLimits(spec.Cred) {
-			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
+			return &SpawnError{Limit: true, Object: what, Err: fmt.Errorf(
 				"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
 			)}
 		}
@@ -93,7 +93,7 @@ func checkSettings(spec Spec) error {
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := accessError(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
-			return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
+			return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
 		}
 		if !filepath.IsAbs(path) {
 			path = spec.Dir + "/" + path

@@ -17,8 +17,8 @@ import (
 // Child is a process that a command-line program has started and waits for. A program that has a Table must not use Child.
 type Child struct{ pid int }
 
-// StartChild starts a process. spec.Files must have at least three descriptors. With spec.Bound, the calling goroutine must
-// stay locked to its thread, because the process is killed when this thread ends. The error is a *SpawnError.
+// StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter, the calling goroutine
+// must stay locked to its thread, because the process is killed when this thread ends. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: make(map[int]bool)}
 	pid, err := t.Spawn(spec)

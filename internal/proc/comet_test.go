@@ -42,7 +42,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 		if of == 0 {
 			t.Error("no orphan was of the run")
 		}
-		if len(table.Gone([]uint64{id})) == 0 {
+		if len(table.EndedRuns([]uint64{id})) == 0 {
 			t.Error("it is not gone when nothing is left to signal")
 		}
 		table.Reap(true, func(Exit) {})

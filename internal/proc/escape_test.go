@@ -36,7 +36,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 			exitOf(t, table, 1)
 			testkit.Until(t, "the daemon to be gone", func() bool {
 				table.Reap(true, func(Exit) {})
-				return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
+				return !alive(daemon) && len(table.EndedRuns([]uint64{1})) == 1
 			})
 		})
 	}
@@ -123,13 +123,13 @@ func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 	if x := exitOf(t, table, 1); !x.Leftover {
 		t.Error("nothing is said to be left behind")
 	}
-	if len(table.Gone([]uint64{1})) != 0 {
+	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the run is said to be gone")
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
 	testkit.Until(t, "the daemon to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return unix.Kill(daemon, 0) != nil && len(table.Gone([]uint64{1})) == 1
+		return unix.Kill(daemon, 0) != nil && len(table.EndedRuns([]uint64{1})) == 1
 	})
 }
 
@@ -188,7 +188,7 @@ func TestWhatACrashLeavesBehindIsReported(t *testing.T) {
 	if x := exitOf(t, table, 1); !x.Leftover {
 		t.Fatalf("exit = %+v, want leftovers", x)
 	}
-	if gone := table.Gone([]uint64{1}); len(gone) != 0 {
+	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
 		t.Error("reported as gone while children live")
 	}
 	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 3 {
@@ -196,7 +196,7 @@ func TestWhatACrashLeavesBehindIsReported(t *testing.T) {
 	}
 	testkit.Until(t, "all gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return len(table.Gone([]uint64{1})) == 1
+		return len(table.EndedRuns([]uint64{1})) == 1
 	})
 }
 
@@ -288,14 +288,14 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.procfs.readFile(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
+			if got, own := NewMeter().Measure([]int{table.MainPID(2)})[0].Bytes, parseMemory(table.procfs.readFile(strconv.Itoa(table.MainPID(2))+"/status")); got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
 				t.Errorf("signalled %d, want 1; the daemon lives: %v", n, alive(daemon))
 			}
 			exitOf(t, table, 2)
-			if len(table.Gone([]uint64{2})) != 1 {
+			if len(table.EndedRuns([]uint64{2})) != 1 {
 				t.Error("the run of root's is not gone while the daemon lives")
 			}
 		})
@@ -333,7 +333,7 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 	testkit.Until(t, "everything of it to be gone", func() bool {
 		table.SignalTree(1, int(unix.SIGKILL))
 		table.Reap(true, func(Exit) {})
-		return len(table.Gone([]uint64{1})) == 1
+		return len(table.EndedRuns([]uint64{1})) == 1
 	})
 }
 
@@ -361,14 +361,14 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 		t.Errorf("signalled %d processes, want the main process", n)
 	}
 	exitOf(t, table, 1)
-	if gone := table.Gone([]uint64{1}); len(gone) != 0 {
+	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
 		t.Error("the run is gone, though the daemon may belong to it")
 	}
 	close(free)
 	testkit.Until(t, "the daemon to be found and gone", func() bool {
 		table.SignalTree(1, int(unix.SIGKILL))
 		table.Reap(true, func(Exit) {})
-		return !alive(daemon) && len(table.Gone([]uint64{1})) == 1
+		return !alive(daemon) && len(table.EndedRuns([]uint64{1})) == 1
 	})
 }
 
@@ -387,6 +387,6 @@ func TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive(t *testing.T) {
 	exitOf(t, table, 1)
 	testkit.Until(t, "the run to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return len(table.Gone([]uint64{1})) == 1
+		return len(table.EndedRuns([]uint64{1})) == 1
 	})
 }

@@ -39,7 +39,7 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 			before = append(before, p.PID)
 		}
 	}
-	s.haltShells()
+	s.stopShells()
 	if err := unix.Kill(-1, unix.SIGSTOP); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EPERM) {
 		return nil, 0, fmt.Errorf("cannot stop the other processes meanwhile: %w", err)
 	}
@@ -57,10 +57,10 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// haltShells stops the shells with job control first, the oldest first, and waits until each of them has stopped. A shell that
-// still runs when its job is stopped would take the terminal back. haltShells handles only the first few shells, because an
+// stopShells stops the shells with job control first, the oldest first, and waits until each of them has stopped. A shell that
+// still runs when its job is stopped would take the terminal back. stopShells handles only the first few shells, because an
 // agent can start any number.
-func (s *scanner) haltShells() {
+func (s *scanner) stopShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
 	for _, p := range s.stats {
@@ -143,7 +143,7 @@ func EndDescendants(children <-chan os.Signal, budget time.Duration) {
 		return
 	}
 	const afterKill = 500 * time.Millisecond
-	procs.SignalRest(int(unix.SIGTERM))
+	procs.SignalDescendants(int(unix.SIGTERM))
 	end := time.After(max(budget-afterKill, 0))
 	for killed := false; !procs.Reap(false, func(Exit) {}); {
 		select {
@@ -153,7 +153,7 @@ func EndDescendants(children <-chan os.Signal, budget time.Duration) {
 				return
 			}
 			killed = true
-			procs.SignalRest(int(unix.SIGKILL))
+			procs.SignalDescendants(int(unix.SIGKILL))
 			end = time.After(afterKill)
 		}
 	}

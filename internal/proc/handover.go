@@ -31,7 +31,7 @@ func (t *Table) HandOver() Handover {
 
 // TakeOver makes a table from the state of the table before a re-execution. The children of the old table are still children of
 // this process. The next Reap reports main processes that have ended but were not reaped. If the old program reaped a main
-// process without reporting it, Main returns 0 for its run.
+// process without reporting it, MainPID returns 0 for its run.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
@@ -39,14 +39,14 @@ func TakeOver(s Handover) (*Table, error) {
 	}
 	t.nonce, t.marks = s.Nonce, s.Marks
 	for _, r := range s.Runs {
-		if r.main != 0 {
-			if _, reaped := peekAt(unix.P_PID, r.main); reaped {
-				r.main = 0
+		if r.mainPID != 0 {
+			if _, reaped := peekAt(unix.P_PID, r.mainPID); reaped {
+				r.mainPID = 0
 			}
 		}
 		t.runs[r.id] = &r
-		if r.main != 0 {
-			t.owned[r.main] = r.id
+		if r.mainPID != 0 {
+			t.owned[r.mainPID] = r.id
 		}
 		if r.mark != 0 {
 			t.byMark[r.mark] = r.id
@@ -59,10 +59,10 @@ func TakeOver(s Handover) (*Table, error) {
 	return t, nil
 }
 
-// Main returns the PID of the main process of a run, or 0 after the process was reaped.
-func (t *Table) Main(id uint64) int {
+// MainPID returns the PID of the main process of a run, or 0 after the process was reaped.
+func (t *Table) MainPID(id uint64) int {
 	if r := t.runs[id]; r != nil {
-		return r.main
+		return r.mainPID
 	}
 	return 0
 }

@@ -41,7 +41,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	testkit.Until(t, "the daemon is adopted", func() bool { s, ok := old.procfs.readStat(daemon); return ok && s.Parent == os.Getpid() })
 
 	table := resume(t, old)
-	if got := table.Main(7); got != main {
+	if got := table.MainPID(7); got != main {
 		t.Fatalf("the main process is %d, not %d", got, main)
 	}
 	if err := table.Signal(7, int(unix.SIGKILL)); err != nil {
@@ -64,7 +64,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	}
 	testkit.Until(t, "the daemon is gone", func() bool {
 		table.Reap(false, func(Exit) {})
-		return len(table.Gone([]uint64{7})) == 1
+		return len(table.EndedRuns([]uint64{7})) == 1
 	})
 	// A new run must not get the mark of an old one.
 	argv = testproc.Argv("sleep")
@@ -95,13 +95,13 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
 	reap(pid) // and a fault kept anybody from being told
 	table := resume(t, old)
-	if got := table.Main(1); got != 0 {
+	if got := table.MainPID(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)
 	}
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 0 {
 		t.Errorf("%d processes were signalled", n)
 	}
-	if gone := table.Gone([]uint64{1}); len(gone) != 1 {
+	if gone := table.EndedRuns([]uint64{1}); len(gone) != 1 {
 		t.Errorf("gone: %v", gone)
 	}
 }

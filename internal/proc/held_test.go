@@ -42,7 +42,7 @@ func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 				t.Errorf("it was not held: %v", err)
 			}
 			table.Forget(1)
-			if gone := table.Gone([]uint64{1}); len(gone) != 1 {
+			if gone := table.EndedRuns([]uint64{1}); len(gone) != 1 {
 				t.Error("something of it is alive")
 			}
 			_ = table.Signal(2, int(unix.SIGKILL))
@@ -75,7 +75,7 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		st, err := procstat.Read(pid)
 		return err == nil && st.State == 't' && ended == 1
 	})
-	time.Sleep(heldPeriod) // the look for ends that nothing announces is due
+	time.Sleep(heldSearchPeriod) // the look for ends that nothing announces is due
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	_ = table.Signal(1, int(unix.SIGKILL))
 	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore restores the default action of signals that this process inherited as ignored. Otherwise all children would also
-// ignore these signals (execve(2)). This process itself catches and drops the signals that Go can handle. Call Unignore
-// once, early, in addition to signal.Notify.
-func Unignore() {
+// RestoreIgnoredSignals restores the default action of signals that this process inherited as ignored. Otherwise all children
+// would also ignore these signals (execve(2)). This process itself catches and drops the signals that Go can handle. Call
+// RestoreIgnoredSignals once, early, in addition to signal.Notify.
+func RestoreIgnoredSignals() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
 		if signal.Ignored(n) {

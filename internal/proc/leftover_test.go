@@ -25,7 +25,7 @@ func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
 			table.SignalTree(id, int(unix.SIGKILL))
 			testkit.Until(t, "the tree to be gone", func() bool {
 				table.Reap(true, func(Exit) {})
-				return len(table.Gone([]uint64{id})) == 1
+				return len(table.EndedRuns([]uint64{id})) == 1
 			})
 		}
 		table.Forget(id)

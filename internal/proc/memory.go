@@ -24,10 +24,10 @@ func NewMeter() *Meter {
 
 // Memory holds the total usage of all processes of a run.
 type Memory struct {
-	Bytes  uint64
-	CPU    uint64 // processor time, in the clock ticks of package procstat
-	Group  bool   // the run has a control group that hinit made and that limits its memory
-	Killed uint64 // number of processes in this control group that the kernel has killed for lack of memory
+	Bytes        uint64
+	CPU          uint64 // processor time, in the clock ticks of package procstat
+	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
+	OOMKills     uint64 // number of processes in this control group that the kernel has killed for lack of memory
 }
 
 // Measure returns, for each main process in mains, the total usage of all processes of its run. Only anonymous memory counts, in
@@ -56,7 +56,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 	for i, main := range mains {
 		pids := of[main]
 		n, inside := m.cgroup(main, pids)
-		out[i].Killed, out[i].Group = m.cgroups.killsInOwn(main)
+		out[i].OOMKills, out[i].HasOwnCgroup = m.cgroups.oomKillsInOwnCgroup(main)
 		for _, pid := range pids {
 			out[i].CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {

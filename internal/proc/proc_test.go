@@ -28,7 +28,7 @@ func newTable(t *testing.T) *Table {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		table.SignalRest(int(unix.SIGKILL))
+		table.SignalDescendants(int(unix.SIGKILL))
 		testkit.Until(t, "no child left", func() bool { return table.Reap(false, func(Exit) {}) })
 	})
 	return table
@@ -179,7 +179,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 }
 
 func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *testing.T) {
-	Unignore() // whoever started the tests may ignore some
+	RestoreIgnoredSignals() // whoever started the tests may ignore some
 	table := newTable(t)
 	table.masked = true
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("status")})
@@ -247,8 +247,8 @@ func TestWhatTheKernelIsShortOfIsSaidWithWhatHelps(t *testing.T) {
 	for errno, want := range map[error]string{
 		unix.EAGAIN: "--pids-limit", unix.ENOMEM: "--memory", unix.EMFILE: "--ulimit nofile", unix.ENFILE: "fs.file-max",
 	} {
-		err := &SpawnError{What: "svc", Err: errno}
-		if got := err.Error(); !strings.HasPrefix(got, `cannot start "svc": `+errno.Error()+"; ") || !strings.Contains(got, want) || !err.Passing() {
+		err := &SpawnError{Object: "svc", Err: errno}
+		if got := err.Error(); !strings.HasPrefix(got, `cannot start "svc": `+errno.Error()+"; ") || !strings.Contains(got, want) || !err.Temporary() {
 			t.Errorf("%v is told as %q, which has no %q", errno, got, want)
 		}
 	}
@@ -292,7 +292,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("children", "2")})
 	line(t, out)
-	table.Observe(1)
+	table.RecordMembers(1)
 	children := table.members.alive[1]
 	if len(children) != 2 {
 		t.Fatalf("%d children", len(children))
@@ -319,7 +319,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	looks := func(id uint64) int {
 		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // long ago
 		before := table.procfs.scans
-		table.Observe(id)
+		table.RecordMembers(id)
 		return table.procfs.scans - before
 	}
 	if n := looks(2); n != 1 || len(table.members.alive[2]) != 2 {
@@ -331,8 +331,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour) // just now, however long this process is held up
-	if table.Observe(1); table.procfs.scans != 2 {   // many at a time: one search for all of them
+	table.procfs.skipped = time.Now().Add(time.Hour)     // just now, however long this process is held up
+	if table.RecordMembers(1); table.procfs.scans != 2 { // many at a time: one search for all of them
 		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
@@ -361,14 +361,14 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
 	line(t, out)
-	table.Observe(1)
+	table.RecordMembers(1)
 	table.procfs.scan()
 	table.assignRuns()
 	want := strconv.Itoa(min(int(table.oom)+300, maxOOMScoreAdj))
 	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
-	for _, p := range append(table.members.alive[1], stat{PID: table.Main(1)}) {
+	for _, p := range append(table.members.alive[1], stat{PID: table.MainPID(1)}) {
 		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID))
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("process %d has %q, want %s (%v)", p.PID, got, want, err)

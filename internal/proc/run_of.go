@@ -74,10 +74,10 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be
+// NameAndOrigin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be
 // this process or a descendant of it. Normally every process of a container is, because the kernel makes orphans children of
 // PID 1. The exceptions are processes that were started from outside, for example by docker exec.
-func Origin(pid int) (name string, inside bool) {
+func NameAndOrigin(pid int) (name string, inside bool) {
 	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" for a process that is gone or in another PID namespace
 	name = strings.TrimSuffix(string(comm), "\n")
 	for range 64 { // after 64 ancestors the answer is unknown

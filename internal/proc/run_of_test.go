@@ -41,7 +41,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 				t.Errorf("process %d is of run %d, want %d", pid, got, want)
 			}
 		}
-		table.Observe(7)
+		table.RecordMembers(7)
 		table.procfs.scan()
 		table.assignRuns()
 	}

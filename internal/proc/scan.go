@@ -25,14 +25,14 @@ const readSize = 4096
 // scanner scans the process table in /proc. It keeps the result of the last scan, so that several questions need only one
 // scan.
 type scanner struct {
-	dir     int       // descriptor of /proc, or -1 if /proc is not mounted
-	stats   []stat    // all visible processes; empty without /proc
-	scans   int       // number of scans so far
-	at      time.Time // when the last scan was started
-	skipped time.Time // when Observe last found a scan unnecessary
-	dents   []byte
-	buf     []byte
-	whole   []byte // buffer for readAll
+	dir           int       // descriptor of /proc, or -1 if /proc is not mounted
+	stats         []stat    // all visible processes; empty without /proc
+	scans         int       // number of scans so far
+	at            time.Time // when the last scan was started
+	skipped       time.Time // when RecordMembers last found a scan unnecessary
+	dents         []byte
+	buf           []byte
+	readAllBuffer []byte // buffer for readAll
 }
 
 func newScanner() *scanner {
@@ -90,8 +90,8 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether both the last scan and the last decision not to scan are older than maxAge. Only then does Observe check
-// whether a scan is needed.
+// stale reports whether both the last scan and the last decision not to scan are older than maxAge. Only then does RecordMembers
+// check whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
 // hasChild reports whether a process has a child. If the kernel does not report children (proc_pid_task(5)), the result is true.
@@ -121,7 +121,7 @@ func (t *Table) hasUnknownChild() bool {
 			delete(t.forkers, thread)
 			continue
 		}
-		t.procfs.whole = list[:0]
+		t.procfs.readAllBuffer = list[:0]
 		for word := range bytes.FieldsSeq(list) {
 			pid, err := strconv.Atoi(string(word))
 			if _, own := t.owned[pid]; err != nil || !own {
@@ -155,7 +155,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 		return nil, false
 	}
 	defer unix.Close(fd)
-	data = s.whole[:0]
+	data = s.readAllBuffer[:0]
 	for {
 		data = slices.Grow(data, readSize)
 		n, err := unix.Read(fd, data[len(data):cap(data)])
@@ -258,14 +258,14 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldPeriod is the shortest time between two searches for main processes that a tracer holds.
-const heldPeriod = time.Second / 2
+// heldSearchPeriod is the shortest time between two searches for main processes that a tracer holds.
+const heldSearchPeriod = time.Second / 2
 
-// nextHeld returns a main process that has ended without wait(2) reporting it, or 0 if there is none. This happens while a tracer
-// holds the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer has waited
-// for the process (ptrace(2)).
-func (t *Table) nextHeld() (pid int) {
-	if time.Since(t.heldSearched) >= heldPeriod {
+// nextHeldByTracer returns a main process that has ended without wait(2) reporting it, or 0 if there is none. This happens while
+// a tracer holds the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer
+// has waited for the process (ptrace(2)).
+func (t *Table) nextHeldByTracer() (pid int) {
+	if time.Since(t.heldSearched) >= heldSearchPeriod {
 		t.heldSearched = time.Now()
 		for pid := range t.owned {
 			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && !t.procfs.hasLivingThread(st) {

@@ -18,10 +18,10 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it
 }, func(s syscall.Signal) bool { return s == 0 })
 
-// bareSignals lists the signals for which the Go runtime keeps the default action: to end the process. The kernel drops these
-// signals for process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork,
-// another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
-var bareSignals = []syscall.Signal{32, 34}
+// runtimeDefaultSignals lists the signals for which the Go runtime keeps the default action: to end the process. The kernel drops
+// these signals for process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a
+// fork, another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
+var runtimeDefaultSignals = []syscall.Signal{32, 34}
 
 // The signal handler in sentfault_linux_*.s writes these variables. The arrays are indexed by signal number.
 var (
@@ -30,13 +30,13 @@ var (
 	faultHandler uintptr    // the Go runtime's handler
 )
 
-// IgnoreSentFaults makes this process ignore the bareSignals, and SIGSEGV and similar signals if another process sends them.
-// Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are always ignored.
-// The Go runtime alone would not suffice, because it recognizes a sent signal only if kill(2) sent it. It mistakes signals from
-// sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG for faults.
+// IgnoreSentFaults makes this process ignore the runtimeDefaultSignals, and SIGSEGV and similar signals if another process sends
+// them. Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are always
+// ignored. The Go runtime alone would not suffice, because it recognizes a sent signal only if kill(2) sent it. It mistakes
+// signals from sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG for faults.
 //
-// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children still start
-// with the default actions, because this process handles the signals and does not set them to "ignore".
+// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children still start with
+// the default actions, because this process handles the signals and does not set them to "ignore".
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
@@ -58,7 +58,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		ours = action
 	}
 	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler counts a bare signal under the number of SIGSTKFLT
-		for _, s := range bareSignals {
+		for _, s := range runtimeDefaultSignals {
 			exchangeAction(s, ours)
 		}
 	}
@@ -77,7 +77,7 @@ type SentFault struct {
 // is pending is not counted.
 func SentFaults() []SentFault {
 	var all []SentFault
-	for _, s := range slices.Concat(faultSignals, bareSignals) {
+	for _, s := range slices.Concat(faultSignals, runtimeDefaultSignals) {
 		n := atomic.LoadUint64(&sentCount[s])
 		if n == 0 {
 			continue

@@ -9,7 +9,7 @@ TEXT sent<>(SB), NOSPLIT|NOFRAME, $0
 	JEQ  sender // si_code above 0
 	CMPL DI, $16
 	JEQ  sender
-	CMPL DI, $32 // signals of no fault at all, see bareSignals
+	CMPL DI, $32 // signals of no fault at all, see runtimeDefaultSignals
 	JGE  sender
 	CMPL AX, $0 // above 0 the kernel raised it (sigaction(2)); no process can send such a one of the other signals
 	JGT  runtime

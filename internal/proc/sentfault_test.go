@@ -22,7 +22,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	news := IgnoreSentFaults()
 	const each = 12
 	begin := make(map[syscall.Signal]uint64)
-	all := slices.Concat(faultSignals, bareSignals)
+	all := slices.Concat(faultSignals, runtimeDefaultSignals)
 	for _, s := range all {
 		begin[s] = sent(s)
 	}

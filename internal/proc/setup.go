@@ -18,18 +18,18 @@ import (
 // command. The zero value sets nothing. The new process sets them in the program LimitsName, which reads the environment
 // files as the command's user.
 type Setup struct {
-	Nice       int      // added to the nice value of hinit
-	IOClass    int      // class of ioprio_set(2); 0 keeps the class of hinit
-	IOLevel    int      // priority within IOClass; 0 is served first
-	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
-	Umask      string   // umask in octal; "" keeps the umask of hinit
-	NoNewPrivs bool     // the process and its children gain no privileges when they execute a program
-	EnvFiles   []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= stores the content in NAME
-	Keep       []string // variables that EnvFiles must not change
-	OwnFiles   bool     // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
-	Cgroup     string   // directory of a control group, which root creates and the process enters; "" for none
-	Caps       []string // limits of the control group, each as VALUE:FILE
-	NoLinks    bool     // refuse EnvFiles behind a link that a user other than root made
+	Nice               int      // added to the nice value of hinit
+	IOClass            int      // class of ioprio_set(2); 0 keeps the class of hinit
+	IOLevel            int      // priority within IOClass; 0 is served first
+	CPUs               string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
+	Umask              string   // umask in octal; "" keeps the umask of hinit
+	NoNewPrivs         bool     // the process and its children gain no privileges when they execute a program
+	EnvFiles           []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= stores the content in NAME
+	ProtectedVars      []string `reexec:"Keep"`     // variables that EnvFiles must not change
+	RefuseForeignFiles bool     `reexec:"OwnFiles"` // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
+	Cgroup             string   // directory of a control group, which root creates and the process enters; "" for none
+	CgroupWrites       []string `reexec:"Caps"`    // limits of the control group, each as VALUE:FILE
+	RefuseLinks        bool     `reexec:"NoLinks"` // refuse EnvFiles behind a link that a user other than root made
 }
 
 // The values of [Setup].IOClass, as in ioprio_set(2).
@@ -44,8 +44,8 @@ func (s *Setup) isZero() bool { return s.equal(&Setup{}) }
 
 func (s *Setup) equal(o *Setup) bool {
 	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
-		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles && s.NoLinks == o.NoLinks &&
-		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
+		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.ProtectedVars, o.ProtectedVars) && s.RefuseForeignFiles == o.RefuseForeignFiles && s.RefuseLinks == o.RefuseLinks &&
+		s.Cgroup == o.Cgroup && slices.Equal(s.CgroupWrites, o.CgroupWrites)
 }
 
 // The words on the command line of the program LimitsName. Each is followed by a value. Package limits applies them.
@@ -80,7 +80,7 @@ func (s Spec) setupWords() (words []string) {
 	add(own.Umask != "", WordUmask, own.Umask)
 	if own.Cgroup != "" {
 		words = append(words, WordGroup+own.Cgroup)
-		for _, limit := range own.Caps {
+		for _, limit := range own.CgroupWrites {
 			value, file, _ := strings.Cut(limit, ":")
 			words = append(words, WordWrite+value+":"+own.Cgroup+"/"+file)
 		}
@@ -93,18 +93,18 @@ func (s Spec) setupWords() (words []string) {
 		}
 		words = append(words, WordUser+strings.Join(user, ":"))
 		add(s.entersDirLater(), WordDir, s.Dir)
-		add(s.Bound, WordBound, strconv.Itoa(os.Getpid()))
+		add(s.DiesWithStarter, WordBound, strconv.Itoa(os.Getpid()))
 	}
 	for _, f := range own.EnvFiles {
 		words = append(words, WordEnv+f)
 	}
 	if len(own.EnvFiles) > 0 {
-		for _, k := range own.Keep {
+		for _, k := range own.ProtectedVars {
 			words = append(words, WordKeep+k)
 		}
 	}
-	add(len(own.EnvFiles) > 0 && own.OwnFiles, WordOwn, "1")
-	add(len(own.EnvFiles) > 0 && own.NoLinks, WordLinks, "1")
+	add(len(own.EnvFiles) > 0 && own.RefuseForeignFiles, WordOwn, "1")
+	add(len(own.EnvFiles) > 0 && own.RefuseLinks, WordLinks, "1")
 	add(own.NoNewPrivs, WordNNP, "1")
 	return words
 }
@@ -141,7 +141,7 @@ func checkSetup(s *Setup) error {
 			}
 		}
 		if err != nil {
-			return &SpawnError{Limit: true, What: "cpu_affinity to " + s.CPUs, Err: err}
+			return &SpawnError{Limit: true, Object: "cpu_affinity to " + s.CPUs, Err: err}
 		}
 	}
 	if s.privileged() && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN) {
@@ -149,7 +149,7 @@ func checkSetup(s *Setup) error {
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
 		}
-		return &SpawnError{Limit: true, What: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or give the container SYS_NICE (docker: --cap-add; a pod: securityContext.capabilities.add)", less)}
+		return &SpawnError{Limit: true, Object: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or give the container SYS_NICE (docker: --cap-add; a pod: securityContext.capabilities.add)", less)}
 	}
 	return nil
 }
@@ -167,9 +167,9 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// TakeTerminal makes this process's own group the foreground group of a terminal again, after a child was in the foreground. It
+// TakeForeground makes this process's own group the foreground group of a terminal again, after a child was in the foreground. It
 // does nothing if the terminal belongs to another session.
-func TakeTerminal(tty *os.File) error {
+func TakeForeground(tty *os.File) error {
 	var block, old unix.Sigset_t
 	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {

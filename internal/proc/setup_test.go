@@ -90,7 +90,7 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 	spec := Spec{
 		Env:   []string{"PATH=/usr/bin:/bin", "KEPT=own", "BASE=container"},
-		Setup: Setup{EnvFiles: []string{file, "-" + dir + "/missing"}, Keep: []string{"KEPT"}},
+		Setup: Setup{EnvFiles: []string{file, "-" + dir + "/missing"}, ProtectedVars: []string{"KEPT"}},
 	}
 	const script = `echo "$NEW $KEPT $BASE $HINIT_RUN"`
 	write("NEW='a b'\nKEPT=file\nexport BASE=file # why\nHINIT_RUN=stolen\n")
@@ -254,8 +254,8 @@ func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	if !own.Setup.isZero() || own.Setup.privileged() || own.changesUser() || len(own.setupWords()) != 0 {
 		t.Errorf("the zero value is %v", own.setupWords())
 	}
-	s := Spec{Cred: &Cred{1, 2, []uint32{3}}, Dir: "/x", Bound: true, Setup: Setup{
-		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, Keep: []string{"K"},
+	s := Spec{Cred: &Cred{1, 2, []uint32{3}}, Dir: "/x", DiesWithStarter: true, Setup: Setup{
+		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, ProtectedVars: []string{"K"},
 	}}
 	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "dir=/x", "bound=" + strconv.Itoa(os.Getpid()), "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}
 	if got := s.setupWords(); !slices.Equal(got, want) {

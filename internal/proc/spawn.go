@@ -25,23 +25,23 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID       uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
-	Name     string                     // name of the service, for the tag in the environment
-	Path     string                     // program to execute; "" searches Argv[0] in the PATH of Env, unless it has a slash
-	Argv     []string                   // the command with its arguments; must not be empty
-	Env      []string                   // the whole environment; Spawn adds the tag (TagVar) to it
-	Dir      string                     // working directory; "" keeps the directory of hinit
-	Pinned   bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
-	Cred     *Cred                      // identity of the process; nil keeps the identity of hinit
-	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
-	TTY      bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
-	Console  bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
-	Attached bool                       // stay in the session and process group of hinit
-	Bound    bool                       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
-	Limits   []Limit                    // resource limits, set before the command is executed
-	Setup    Setup                      // other settings, such as priorities and environment files
-	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes other changes, such as new namespaces; may be nil
-	OOM      int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
+	ID               uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
+	Name             string                     // name of the service, for the tag in the environment
+	Path             string                     // program to execute; "" searches Argv[0] in the PATH of Env, unless it has a slash
+	Argv             []string                   // the command with its arguments; must not be empty
+	Env              []string                   // the whole environment; Spawn adds the tag (TagVar) to it
+	Dir              string                     // working directory; "" keeps the directory of hinit
+	Pinned           bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
+	Cred             *Cred                      // identity of the process; nil keeps the identity of hinit
+	Files            []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
+	TTY              bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
+	Console          bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
+	SameSession      bool                       `reexec:"Attached"` // stay in the session and process group of hinit
+	DiesWithStarter  bool                       `reexec:"Bound"`    // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	Limits           []Limit                    // resource limits, set before the command is executed
+	Setup            Setup                      // other settings, such as priorities and environment files
+	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"` // makes other changes, such as new namespaces; may be nil
+	OOM              int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
 }
 
 // Same reports whether two specs start the same command in the same way. It ignores the fields that are set anew for each
@@ -59,8 +59,8 @@ const TagVar = "HINIT_RUN"
 
 // SpawnError is the reason why a process did not start.
 type SpawnError struct {
-	What string // the directory if Dir is true, the limit if Limit is true, otherwise the command
-	Err  error
+	Object string // the directory if Dir is true, the limit if Limit is true, otherwise the command
+	Err    error
 
 	Dir, Limit bool
 }
@@ -69,11 +69,11 @@ type SpawnError struct {
 func (e *SpawnError) Error() string {
 	switch {
 	case e.Dir:
-		return fmt.Sprintf("cannot enter the working directory (cwd) %q: %v", e.What, e.Err)
+		return fmt.Sprintf("cannot enter the working directory (cwd) %q: %v", e.Object, e.Err)
 	case e.Limit:
-		return fmt.Sprintf("cannot set the limit %s: %v", e.What, e.Err)
+		return fmt.Sprintf("cannot set the limit %s: %v", e.Object, e.Err)
 	}
-	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
+	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.nextStep())
 }
 
 // nextStep returns advice to the user if the kernel lacked a resource, and otherwise "".
@@ -113,9 +113,9 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether another attempt may succeed soon. The result is true if the kernel lacked memory, process numbers
+// Temporary reports whether another attempt may succeed soon. The result is true if the kernel lacked memory, process numbers
 // or descriptors, or if a process was writing the program file.
-func (e *SpawnError) Passing() bool {
+func (e *SpawnError) Temporary() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
 			return true
@@ -128,12 +128,12 @@ func (e *SpawnError) Passing() bool {
 var ErrNoCommand = errors.New("the command is empty")
 
 // Spawn starts a process and returns its PID. It blocks until the child has executed a program. That takes well under a
-// millisecond, unless the file system of the command or the directory hangs. For a process of another user this first program
-// is hinit itself, which then changes its user and executes the command. So that user can't make Spawn wait. If this second
-// step fails, the process ends with exit code 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
+// millisecond, unless the file system of the command or the directory hangs. The first program of another user's process is hinit
+// itself, which changes its user and then executes the command. So that user can't make Spawn wait. If this second step fails,
+// the process ends with exit code 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
-		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
+		return 0, &SpawnError{Object: spec.Name, Err: ErrNoCommand}
 	}
 	if spec.needsSetup() {
 		if err := checkSettings(spec); err != nil {
@@ -146,7 +146,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
 	env := spec.Env
-	if !spec.Attached {
+	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
 		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
 			env = append(env, tag) // the tag is first, so that no other entry of that name can hide it
@@ -179,7 +179,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if spec.Cred != nil {
 		user = spec.Cred.UID
 	}
-	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup}
+	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup}
 	if mark != 0 {
 		t.byMark[mark] = spec.ID
 	}
@@ -189,7 +189,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 // spawnError wraps err, the error of a fork or exec, and says whether the command or the directory has caused it.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
-		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
+		return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
 	}
 	what := path
 	if spec.Path == "" {
@@ -198,7 +198,7 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // the path is relative to Dir
 		what = filepath.Join(spec.dirName(), what)
 	}
-	return &SpawnError{What: what, Err: err}
+	return &SpawnError{Object: what, Err: err}
 }
 
 // dirName returns the path of the directory for messages, even if Dir refers to a descriptor.
@@ -214,7 +214,7 @@ func (s Spec) dirName() string {
 func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	sys := &syscall.SysProcAttr{}
 	switch {
-	case spec.Attached:
+	case spec.SameSession:
 	case spec.TTY:
 		// The child changes the foreground group between fork and exec, where all signals are blocked. So SIGTTOU can't
 		// stop the child.
@@ -222,10 +222,10 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	default:
 		sys.Setsid, sys.Setctty = true, spec.Console
 	}
-	if spec.Adjust != nil {
-		spec.Adjust(sys)
+	if spec.AdjustAttributes != nil {
+		spec.AdjustAttributes(sys)
 	}
-	if spec.Bound {
+	if spec.DiesWithStarter {
 		sys.Pdeathsig = unix.SIGKILL
 	}
 	if c := spec.Cred; c != nil && !spec.changesUser() {

@@ -13,28 +13,28 @@ import (
 
 // Table holds the processes that this process has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
-	owned        map[int]uint64  // run numbers by the PID of the living main process
-	runs         map[uint64]*run // runs by number, until Forget drops them
-	null         *os.File
-	nonce        string       // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked       bool         // hinit was started with blocked signals
-	forkers      map[int]bool // threads of this process that may have children: the oldest, and threads that have started a process
-	procfs       *scanner
-	marks        marker
-	oom          oomScore
-	byMark       map[uint64]uint64 // run numbers by mark
-	members      membership
-	environ      environRead // the last read of an environment whose result was not used
-	heldByTracer []int       // dead main processes that a tracer holds, for the next calls of nextHeld
-	heldSearched time.Time   // when nextHeld last searched
-	checkAt      time.Time   // time until which findProgram does not check paths
+	owned             map[int]uint64  // run numbers by the PID of the living main process
+	runs              map[uint64]*run // runs by number, until Forget drops them
+	null              *os.File
+	nonce             string       // distinguishes the runs of this table from runs of another hinit on the same machine
+	masked            bool         // hinit was started with blocked signals
+	forkers           map[int]bool // threads of this process that may have children: the oldest, and threads that have started a process
+	procfs            *scanner
+	marks             marker
+	oom               oomScore
+	byMark            map[uint64]uint64 // run numbers by mark
+	members           membership
+	environ           environRead // the last read of an environment whose result was not used
+	heldByTracer      []int       // dead main processes that a tracer holds, for the next calls of nextHeldByTracer
+	heldSearched      time.Time   // when nextHeldByTracer last searched
+	checksPausedUntil time.Time   // time until which findProgram does not check paths
 }
 
 // run holds the table's data about the processes of one run.
 type run struct {
 	id      uint64
 	mark    uint64  // mark of the run's processes; 0 for none
-	main    int     // PID of the main process, 0 after it was reaped
+	mainPID int     `reexec:"main"` // PID of the main process, 0 after it was reaped
 	group   int     // process group of the main process; valid as long as a known process of the run belongs to it
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
@@ -51,7 +51,7 @@ type Exit struct {
 	Core         bool
 	OOM          *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
 	Leftover     bool  // other processes of the run are alive
-	MaybeMembers []int // living processes that hide their run, so they may belong to this run
+	MaybeMembers []int // living orphans whose run is unknown and may be this one
 	CPU          time.Duration
 	MaxRSS       int64 // largest resident memory of the process, in bytes
 }
@@ -96,11 +96,11 @@ func (t *Table) SignalGroup(id uint64, signal int) error {
 
 func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	r := t.runs[id]
-	if r == nil || r.main == 0 {
+	if r == nil || r.mainPID == 0 {
 		return os.ErrProcessDone
 	}
-	if err := unix.Kill(sign*r.main, syscall.Signal(signal)); err != nil {
-		return fmt.Errorf("cannot signal %s %d: %w", what, r.main, err)
+	if err := unix.Kill(sign*r.mainPID, syscall.Signal(signal)); err != nil {
+		return fmt.Errorf("cannot signal %s %d: %w", what, r.mainPID, err)
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
 		if pid == 0 {
-			pid = t.nextHeld()
+			pid = t.nextHeldByTracer()
 		}
 		if pid == 0 {
 			return none
@@ -124,11 +124,11 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if trees {
 				ends++
 				x.Leftover = t.hasLeftover(r, ends > 1)
-				x.MaybeMembers = t.unmarkedSince(pid)
+				x.MaybeMembers = t.unknownOrphansSince(pid)
 			}
-			r.main = 0
+			r.mainPID = 0
 		} else if trees && len(t.runs) > len(t.owned) { // there are runs whose main process was reaped, and which Forget has not dropped
-			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].main == 0 {
+			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].mainPID == 0 {
 				x.OrphanRun = of
 			}
 		}
@@ -152,7 +152,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 // Forget drops a run whose main process was reaped. Processes of the run that are still alive are then treated as orphans without
 // a run.
 func (t *Table) Forget(id uint64) {
-	if r := t.runs[id]; r != nil && r.main == 0 {
+	if r := t.runs[id]; r != nil && r.mainPID == 0 {
 		delete(t.runs, id)
 		delete(t.byMark, r.mark)
 	}

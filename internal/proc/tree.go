@@ -27,10 +27,10 @@ type membership struct {
 	alive          map[uint64][]stat      // living processes by run number, without the main process
 	origins        map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
 	deadOrphans    map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	fresh          map[uint64]int         // number of dead orphans of each run that are new in this scan; for unknownRun, also of orphans with an unread environment
+	newDeadOrphans map[uint64]int         // number of dead orphans of each run that are new in this scan; for unknownRun, also of orphans with an unread environment
 	unread         map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
 	marksRead      int                    // number of marks of dead orphans that this scan has read
-	unmarked       []stat                 // living orphans that hide to which run they belong
+	unknownOrphans []stat                 // living orphans whose run is unknown, see hidesMark
 	youngestMember map[uint64]stat        // youngest process of each run, dead or alive, without the main process
 }
 
@@ -38,8 +38,8 @@ type membership struct {
 // time it counts as an orphan that hides its run.
 const environLimit = time.Second
 
-// unknownRun stands for the run of an orphan that may belong to any run. Such an orphan is dead and its mark can't be read, or
-// it hides its run.
+// unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be read, or
+// it has changed its mark (see hidesMark).
 const unknownRun = ^uint64(0)
 
 // assignRuns determines the run of each process in the current scan. A process belongs to a run in each of these cases:
@@ -119,8 +119,8 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays, unread: unread,
-		deadOrphans: make(map[identity]uint64), fresh: map[uint64]int{unknownRun: maybe}, youngestMember: make(map[uint64]stat),
+		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unread: unread,
+		deadOrphans: make(map[identity]uint64), newDeadOrphans: map[uint64]int{unknownRun: maybe}, youngestMember: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
 		if p.Dead() && p.Parent == self {
@@ -166,7 +166,7 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 		if id == unknownRun || id == 0 {
 			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
 		}
-		t.members.fresh[id]++
+		t.members.newDeadOrphans[id]++
 	}
 	t.members.deadOrphans[who] = id
 	t.recordYoungest(id, p)
@@ -202,7 +202,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 // hasLeftover reports whether other processes of a run are alive after its main process has ended; the main process must not be
 // reaped yet. several is true if more than one main process has ended; then one scan serves them all.
 func (t *Table) hasLeftover(r *run, several bool) bool {
-	if !t.procfs.isSeenDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
+	if !t.procfs.isSeenDead(r.mainPID) { // a scan that shows the end also shows all processes that the main process had started
 		if !several && !t.hasUnknownChild() {
 			return false
 		}
@@ -210,23 +210,23 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	}
 	for range confirmingScans {
 		t.assignRuns()
-		if len(t.members.alive[r.id]) > 0 || t.members.fresh[r.id] == 0 {
+		if len(t.members.alive[r.id]) > 0 || t.members.newDeadOrphans[r.id] == 0 {
 			break
 		}
 		t.procfs.scan() // several processes have just ended: the last scan may lack their children
 	}
 	t.assignRuns()
-	return len(t.members.alive[r.id])+t.members.fresh[r.id] > 0
+	return len(t.members.alive[r.id])+t.members.newDeadOrphans[r.id] > 0
 }
 
-// unmarkedSince returns the living orphans that hide their run and that were not started before the process main. It uses the
-// result of the last scan. That result is recent enough: while an orphan is alive, the end of each main process causes a scan.
-func (t *Table) unmarkedSince(main int) (pids []int) {
+// unknownOrphansSince returns the living orphans of unknown run that were not started before the process main. It uses the result of
+// the last scan. That result is recent enough: while an orphan is alive, the end of each main process causes a scan.
+func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
 		return nil
 	}
-	for _, p := range t.members.unmarked {
+	for _, p := range t.members.unknownOrphans {
 		if p.Start >= t.procfs.stats[at].Start {
 			pids = append(pids, p.PID)
 		}
@@ -243,10 +243,10 @@ func (s *scanner) isSeenDead(pid int) bool {
 	return time.Since(s.at) < maxAge && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
-// Observe records the living processes of a run, so that the table still knows their run after their parents have ended. It
+// RecordMembers records the living processes of a run, so that the table still knows their run after their parents have ended. It
 // scans /proc only if the main process may have descendants. Several calls in quick succession share one scan.
-func (t *Table) Observe(id uint64) {
-	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.hasUnknownChild() {
+func (t *Table) RecordMembers(id uint64) {
+	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.stale() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
 		t.procfs.skipped = time.Now()
 		return
 	}
@@ -266,8 +266,8 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	if signal == int(unix.SIGKILL) {
 		t.killGroup(r)
 	}
-	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal)) // the PID is valid, because the process has not been reaped
+	if r.mainPID != 0 {
+		_ = unix.Kill(r.mainPID, syscall.Signal(signal)) // the PID is valid, because the process has not been reaped
 		signalled++
 	}
 	t.procfs.scanWithin(maxAge)
@@ -285,16 +285,16 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 				}
 			}
 		}
-		if len(seen) == before && t.members.fresh[id] == 0 || signal != int(unix.SIGKILL) {
+		if len(seen) == before && t.members.newDeadOrphans[id] == 0 || signal != int(unix.SIGKILL) {
 			break
 		}
-		if t.members.fresh[id] > 0 && len(t.members.alive[id]) == 0 {
+		if t.members.newDeadOrphans[id] > 0 && len(t.members.alive[id]) == 0 {
 			signalled += t.killForkers(id)
 		}
 		t.procfs.scan()
 	}
 	t.assignRuns()
-	if len(t.members.alive[id])+t.members.fresh[id] > 0 {
+	if len(t.members.alive[id])+t.members.newDeadOrphans[id] > 0 {
 		return max(signalled, 1) // the processes fork and end faster than scans can see
 	}
 	return signalled
@@ -370,22 +370,22 @@ func (t *Table) signalOther(p stat, signal int) bool {
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
 }
 
-// Gone returns the runs among ids that have no living process. A run does not count as gone while it has dead processes that no
+// EndedRuns returns the runs among ids that have no living process. A run does not count as gone while it has dead processes that no
 // scan has seen alive; ask again after they have been reaped.
-func (t *Table) Gone(ids []uint64) []uint64 {
+func (t *Table) EndedRuns(ids []uint64) []uint64 {
 	var gone []uint64
 	t.procfs.scan()
 	t.assignRuns()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.main == 0 && len(t.members.alive[id])+t.members.fresh[id]+t.members.fresh[unknownRun] == 0 {
+		if r := t.runs[id]; r == nil || r.mainPID == 0 && len(t.members.alive[id])+t.members.newDeadOrphans[id]+t.members.newDeadOrphans[unknownRun] == 0 {
 			gone = append(gone, id)
 		}
 	}
 	return gone
 }
 
-// SignalRest signals every descendant of this process. In PID 1 it signals all other processes of the namespace (kill(2)).
-func (t *Table) SignalRest(signal int) {
+// SignalDescendants signals every descendant of this process. In PID 1 it signals all other processes of the namespace (kill(2)).
+func (t *Table) SignalDescendants(signal int) {
 	self := os.Getpid()
 	if self == 1 {
 		_ = unix.Kill(-1, syscall.Signal(signal))

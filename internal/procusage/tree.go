@@ -69,16 +69,16 @@ func masked(argv []string) string {
 	secretNext := false
 	for i, word := range argv {
 		name, value, assigns := strings.Cut(word, "=")
-		secret := redact.Name(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
+		secret := redact.IsSecretName(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
 		switch {
 		case secretNext && !strings.HasPrefix(word, "-"):
 			word = redact.Hidden
 		case assigns && secret && !strings.ContainsAny(name, " \t\n"):
 			word = name + "=" + redact.Hidden
 		case assigns:
-			word = name + "=" + redact.Value("", value)
+			word = name + "=" + redact.HideValue("", value)
 		default:
-			word = redact.Value("", word)
+			word = redact.HideValue("", word)
 		}
 		secretNext = !assigns && secret && strings.HasPrefix(name, "--")
 		words[i] = string(masker.Hide([]byte(word), nil))

@@ -142,7 +142,7 @@ func (p *tokenShape) match(s []byte) int {
 // values. It remembers a private key that continues on the next lines, so each source needs its own Masker. The zero value
 // is ready. Two goroutines must not use a Masker at the same time.
 type Masker struct {
-	key int // number of following lines that may still belong to a private key
+	keyLinesLeft int // number of following lines that may still belong to a private key
 }
 
 // keyLines is the largest number of lines in a private key.
@@ -205,7 +205,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 		case '\n':
 			i = m.keyLine(chunk, i, cover)
 		case ':':
-			if from, to := botToken(chunk, i-1); to > 0 && from >= last {
+			if from, to := telegramTokenRange(chunk, i-1); to > 0 && from >= last {
 				cover(from, to)
 				i, inWord = to, true
 			}
@@ -223,8 +223,8 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	return append(out, chunk[last:]...)
 }
 
-// Text returns text with [Masked] in place of each secret of a known shape.
-func Text(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
+// HideText returns text with [Masked] in place of each secret of a known shape.
+func HideText(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
 
 // match returns the length of the longest value in the set with which text begins, or 0. cost estimates the work that match has
 // done. It is the number of compared bytes and values.
@@ -256,9 +256,9 @@ func secretToken(s []byte) (from, to int) {
 	}
 	switch s[0] {
 	case 'e':
-		return 0, webToken(s)
+		return 0, jwtLength(s)
 	case 'S':
-		return 0, mailToken(s)
+		return 0, sendGridKeyLength(s)
 	case 'B', 'b':
 		const name = "bearer "
 		if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
@@ -271,9 +271,9 @@ func secretToken(s []byte) (from, to int) {
 	return 0, 0
 }
 
-// webToken returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. The token has three parts. The first
+// jwtLength returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. The token has three parts. The first
 // two are JSON objects, encoded in base64url.
-func webToken(s []byte) int {
+func jwtLength(s []byte) int {
 	n := 0
 	for part := range 3 {
 		if part < 2 && !hasPrefix(s[n:], "eyJ") {
@@ -293,8 +293,8 @@ func webToken(s []byte) int {
 	return n
 }
 
-// mailToken returns the length of a SendGrid key at the beginning of s, or 0: "SG.", 22 bytes, ".", 43 bytes.
-func mailToken(s []byte) int {
+// sendGridKeyLength returns the length of a SendGrid key at the beginning of s, or 0: "SG.", 22 bytes, ".", 43 bytes.
+func sendGridKeyLength(s []byte) int {
 	const first, second = 22, 43
 	if !hasPrefix(s, "SG.") || classLength(s[3:], keyByte) != first {
 		return 0
@@ -306,8 +306,8 @@ func mailToken(s []byte) int {
 	return 3 + first + 1 + second
 }
 
-// botToken returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, and 35 bytes.
-func botToken(s []byte, colon int) (from, to int) {
+// telegramTokenRange returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, and 35 bytes.
+func telegramTokenRange(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
 		return 0, 0
@@ -340,7 +340,7 @@ func keyHeader(s []byte) int {
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
-		m.key = keyLines
+		m.keyLinesLeft = keyLines
 		return end
 	}
 	n := classLength(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
@@ -353,8 +353,8 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 // keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
 // the first line that does not.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
-	for m.key > 0 && at < len(chunk) {
-		m.key--
+	for m.keyLinesLeft > 0 && at < len(chunk) {
+		m.keyLinesLeft--
 		end := at + bytes.IndexByte(chunk[at:], '\n')
 		line := bytes.TrimSpace(chunk[at:end])
 		switch {
@@ -363,7 +363,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
 		default: // the line ends the key, or is not part of a key
-			m.key = 0
+			m.keyLinesLeft = 0
 			return at
 		}
 		at = end + 1
@@ -395,8 +395,8 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s contains letters and digits in a row, at least one letter and one digit among them. The argument least
-// is the minimum length of the row.
+// hasRun reports whether s contains a run of letters and digits that has at least one of each. The argument least is the minimum
+// length of the run.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

@@ -16,38 +16,38 @@ const Hidden = "********"
 
 var (
 	// A variable is secret if its name has one of these parts anywhere.
-	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
+	secretParts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
 	// A variable is also secret if its name has one of these as a whole word between underscores. So COMPASS is not secret.
-	words = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
+	secretWords = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
 	// A variable is not secret if its name ends with one of these, because its value is then a place or a size.
-	harmless = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
+	harmlessSuffixes = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
-// Name reports whether the name of a variable suggests that its value is secret.
-func Name(name string) bool {
+// IsSecretName reports whether the name of a variable suggests that its value is secret.
+func IsSecretName(name string) bool {
 	name = strings.ToUpper(name)
-	if slices.ContainsFunc(harmless, func(end string) bool { return strings.HasSuffix(name, end) }) {
+	if slices.ContainsFunc(harmlessSuffixes, func(end string) bool { return strings.HasSuffix(name, end) }) {
 		return false
 	}
-	if slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) }) {
+	if slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) }) {
 		return true
 	}
 	split := strings.Split(name, "_")
-	return len(split) > 1 && slices.ContainsFunc(split, func(word string) bool { return slices.Contains(words, word) }) || name == "PASS"
+	return len(split) > 1 && slices.ContainsFunc(split, func(word string) bool { return slices.Contains(secretWords, word) }) || name == "PASS"
 }
 
-// Secret returns the secret part of a variable's value: all of it, the password in a URL, or "".
-func Secret(name, value string) string {
-	if Name(name) {
+// SecretPart returns the secret part of a variable's value: all of it, the password in a URL, or "".
+func SecretPart(name, value string) string {
+	if IsSecretName(name) {
 		return value
 	}
 	from, to := password(value)
 	return value[from:to]
 }
 
-// Value returns the value of a variable with its secret part hidden.
-func Value(name, value string) string {
-	if Name(name) {
+// HideValue returns the value of a variable with its secret part hidden.
+func HideValue(name, value string) string {
+	if IsSecretName(name) {
 		return Hidden
 	}
 	from, to := password(value)
@@ -57,9 +57,9 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook with its secrets hidden. Anyone who has the whole address can call the webhook.
+// HideAddress returns the address of a webhook with its secrets hidden. Anyone who has the whole address can call the webhook.
 // So the path and the query are as secret as the user name before the host.
-func Address(address string) string {
+func HideAddress(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
 		return Hidden

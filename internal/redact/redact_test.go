@@ -11,14 +11,14 @@ func TestSecretsByTheirNames(t *testing.T) {
 		"OPENAI_API_KEY", "telegram_token", "DB_PASS", "PASS", "PASSPHRASE", "SSH_PASSPHRASE", "DB_PASSWORD", "MYSQL_PWD", "GITHUB_PAT",
 		"AWS_SECRET_ACCESS_KEY", "Authorization", "Set-Cookie", "X-Api-Key", "GOOGLE_CREDENTIALS", "SMTP_PASS_2",
 	} {
-		if !redact.Name(name) {
+		if !redact.IsSecretName(name) {
 			t.Errorf("%s is shown", name)
 		}
 	}
 	for _, name := range []string{
 		"PATH", "PWD", "OLDPWD", "COMPASS", "BYPASS_PROXY", "PATTERN", "MAX_TOKENS", "API_KEY_FILE", "TOKEN_TTL", "DATABASE_URL", "HOME", "",
 	} {
-		if redact.Name(name) {
+		if redact.IsSecretName(name) {
 			t.Errorf("%s is hidden", name)
 		}
 	}
@@ -35,10 +35,10 @@ func TestThePasswordOfAURLIsHidden(t *testing.T) {
 		{"WORDS", "no url: a@b", "", "no url: a@b"},
 		{"EMPTY", "", "", ""},
 	} {
-		if got := redact.Secret(c.name, c.value); got != c.secret {
+		if got := redact.SecretPart(c.name, c.value); got != c.secret {
 			t.Errorf("Secret(%q, %q) = %q, want %q", c.name, c.value, got, c.secret)
 		}
-		if got := redact.Value(c.name, c.value); got != c.shown {
+		if got := redact.HideValue(c.name, c.value); got != c.shown {
 			t.Errorf("Value(%q, %q) = %q, want %q", c.name, c.value, got, c.shown)
 		}
 	}
@@ -54,7 +54,7 @@ func TestOfAWebhookOnlyTheHostIsShown(t *testing.T) {
 		"s3cr3t":                                          "********",
 		"http://[s3cr3t":                                  "********",
 	} {
-		if got := redact.Address(address); got != want {
+		if got := redact.HideAddress(address); got != want {
 			t.Errorf("Address(%q) = %q, want %q", address, got, want)
 		}
 	}

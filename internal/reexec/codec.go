@@ -30,10 +30,10 @@ import (
 // An open file is encoded as the number of its descriptor, which is the same in the next generation. Decode returns the same
 // *os.File for every occurrence of a number.
 type Codec struct {
-	now   time.Time
-	mono  int64 // value of CLOCK_MONOTONIC at the time now
-	keep  []int
-	files map[int]*os.File
+	now         time.Time
+	mono        int64 // value of CLOCK_MONOTONIC at the time now
+	descriptors []int
+	files       map[int]*os.File
 }
 
 // NewCodec returns a codec that converts times relative to now.
@@ -50,8 +50,8 @@ func NewCodec() *Codec {
 	return c
 }
 
-// Keep returns the file descriptors in the encoded state, without duplicates.
-func (c *Codec) Keep() []int { return c.keep }
+// Descriptors returns the file descriptors in the encoded state, without duplicates.
+func (c *Codec) Descriptors() []int { return c.descriptors }
 
 // field is one field of a struct, with the name and the form in which it is encoded.
 type field struct {
@@ -173,15 +173,15 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file, and records the number for Keep. Unlike File.Fd, it does not
+// descriptorOf returns the descriptor number of an open file, and records the number for Descriptors. Unlike File.Fd, it does not
 // change the file. It returns -1 for a nil or closed file.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
 		_ = raw.Control(func(n uintptr) { fd = int(n) }) // an error for a closed file
 	}
-	if fd > 2 && !slices.Contains(c.keep, fd) {
-		c.keep = append(c.keep, fd)
+	if fd > 2 && !slices.Contains(c.descriptors, fd) {
+		c.descriptors = append(c.descriptors, fd)
 	}
 	return fd
 }

@@ -171,7 +171,7 @@ func TestADescriptorIsOneFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if keep := c.Keep(); len(keep) != 1 {
+	if keep := c.Descriptors(); len(keep) != 1 {
 		t.Errorf("to be kept open: %v", keep)
 	}
 	next := NewCodec()

@@ -4,10 +4,10 @@
 // The state consists of the Handover of each package, a plain struct. A package returns it from HandOver and accepts it in
 // TakeOver. A field that must not be handed over has the tag `reexec:"-"`. An open file is a field of type *os.File. The whole
 // state travels as JSON ([Codec]) in a sealed memory file (memfd_create(2)). The next program finds the file by an environment
-// variable ([Var]), which children don't get. The decoder ignores unknown keys, and fields without a key keep their value, so an
-// older and a newer hinit understand each other. Times keep their value on the monotonic clock.
+// variable ([StateVariable]), which children don't get. The decoder ignores unknown keys, and fields without a key keep their
+// value, so an older and a newer hinit understand each other. Times keep their value on the monotonic clock.
 //
-// An operator starts a re-execution ([Generation.Ask]), or a panic does ([Generation.Panicked]). The [Host] finishes its
+// An operator starts a re-execution ([Generation.Request]), or a panic does ([Generation.Panicked]). The [Host] finishes its
 // operations, the supervisor's loop pauses, and the logs stop between two reads. hinit then writes the state, lets signals wait
 // in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes. They continue when the new
 // program has its threads ([Halted]). The new program calls [Take] before anything else, and [DecodeState] with the result.

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Var is the environment variable that holds the descriptor number of the memory file.
-const Var = "HINIT_HANDOVER"
+// StateVariable is the environment variable that holds the descriptor number of the memory file.
+const StateVariable = "HINIT_HANDOVER"
 
 // envelope is the content of the memory file, as JSON.
 type envelope struct {
-	PID     int             `json:"pid"`
-	State   json.RawMessage `json:"state"`
-	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // when SIGHUP, SIGINT, SIGQUIT and SIGTERM began to be lost, in ns of CLOCK_MONOTONIC
+	PID              int             `json:"pid"`
+	State            json.RawMessage `json:"state"`
+	Signals          []int           `json:"signals"`
+	SignalsLostSince int64           `json:"deaf"` // when SIGHUP, SIGINT, SIGQUIT and SIGTERM began to be lost, in ns of CLOCK_MONOTONIC
 }
 
 // Program describes the program that Execute runs in place of this program.
 type Program struct {
-	Path  string          // path of the executable
-	Argv  []string        // arguments of the program, including argv[0]
-	Env   []string        // environment; Execute adds Var
-	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
-	State json.RawMessage // the state for the new program
+	Path            string          // path of the executable
+	Argv            []string        // arguments of the program, including argv[0]
+	Env             []string        // environment; Execute adds StateVariable
+	OpenDescriptors []int           // descriptors that stay open, in addition to 0, 1 and 2
+	State           json.RawMessage // the state for the new program
 	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel
 	// until the new program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime
 	// unblocks early (runtime, blockableSig). These four are lost, for about a millisecond, until the new program handles
@@ -47,7 +47,7 @@ type Program struct {
 }
 
 // Execute executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
-// other goroutine may start a process during the call, because the child would inherit the descriptors in Keep.
+// other goroutine may start a process during the call, because the child would inherit the descriptors in OpenDescriptors.
 func (p *Program) Execute() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -56,7 +56,7 @@ func (p *Program) Execute() error {
 		return err
 	}
 	defer memory.Close()
-	keep := append(slices.Clone(p.Keep), int(memory.Fd()))
+	keep := append(slices.Clone(p.OpenDescriptors), int(memory.Fd()))
 	defer func() {
 		for _, fd := range keep {
 			unix.CloseOnExec(fd)
@@ -81,11 +81,11 @@ func (p *Program) Execute() error {
 		return err
 	}
 	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // of two definitions of a variable, the first one counts
-		return strings.HasPrefix(kv, Var+"=") || strings.HasPrefix(kv, HaltVar+"=")
+		return strings.HasPrefix(kv, StateVariable+"=") || strings.HasPrefix(kv, HaltedVariable+"=")
 	})
-	env = append(env, Var+"="+strconv.Itoa(int(memory.Fd())))
+	env = append(env, StateVariable+"="+strconv.Itoa(int(memory.Fd())))
 	if halted != nil {
-		env = append(env, HaltVar+"="+halted.String())
+		env = append(env, HaltedVariable+"="+halted.String())
 	}
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
@@ -188,13 +188,13 @@ func (taken *HandedState) Threads() (threads, processors int) {
 var ErrNone = errors.New("nothing was handed over")
 
 // Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
-// still list stopped processes, which the caller must resume. Take works once: it removes Var from the environment, so that no
-// child gets it.
+// still list stopped processes, which the caller must resume. Take works once: it removes StateVariable from the environment, so
+// that no child gets it.
 func Take() (out *HandedState, err error) {
 	heard := monotonic()
-	value, there := os.LookupEnv(Var)
-	halted := parseHalted(os.Getenv(HaltVar))
-	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // can't fail: the names are valid
+	value, there := os.LookupEnv(StateVariable)
+	halted := parseHalted(os.Getenv(HaltedVariable))
+	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // can't fail: the names are valid
 	if !there {
 		return nil, ErrNone
 	}
@@ -220,7 +220,7 @@ func Take() (out *HandedState, err error) {
 	if in.PID != os.Getpid() {
 		return nil, ErrNone
 	}
-	out.State, out.SignalsLost = in.State, time.Duration(heard-in.Deaf)
+	out.State, out.SignalsLost = in.State, time.Duration(heard-in.SignalsLostSince)
 	for _, n := range in.Signals {
 		out.Signals = append(out.Signals, syscall.Signal(n))
 	}

@@ -65,7 +65,7 @@ func image() error {
 		fmt.Println("late:", taken.Signals)
 	}
 	r, w := s.Pipe>>16, s.Pipe&0xffff
-	fmt.Println("image", s.Generation, os.Getpid(), os.Getenv(reexec.Var) == "")
+	fmt.Println("image", s.Generation, os.Getpid(), os.Getenv(reexec.StateVariable) == "")
 	if _, err := syscall.Write(w, []byte(strconv.Itoa(s.Generation))); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func image() error {
 		return err
 	}
 	p := reexec.Program{
-		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), Keep: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
+		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), OpenDescriptors: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
 		TakeUnhandled: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
 	}
 	fmt.Println("refused:", p.Execute())
@@ -139,12 +139,12 @@ func startBlocked(cmd *exec.Cmd) error {
 
 func TestForeignMemoryIsNotTaken(t *testing.T) {
 	for _, value := range []string{"", "x", "1", "99999", "-1"} {
-		t.Setenv(reexec.Var, value)
+		t.Setenv(reexec.StateVariable, value)
 		if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) {
 			t.Errorf("%q was taken: %v", value, err)
 		}
-		if _, there := os.LookupEnv(reexec.Var); there {
-			t.Errorf("children would see %s", reexec.Var)
+		if _, there := os.LookupEnv(reexec.StateVariable); there {
+			t.Errorf("children would see %s", reexec.StateVariable)
 		}
 	}
 	r, w, err := os.Pipe()
@@ -153,7 +153,7 @@ func TestForeignMemoryIsNotTaken(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	t.Setenv(reexec.Var, strconv.Itoa(int(r.Fd())))
+	t.Setenv(reexec.StateVariable, strconv.Itoa(int(r.Fd())))
 	if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) || strings.Contains(fmt.Sprint(err), "bad") {
 		t.Errorf("a pipe was taken: %v", err)
 	}

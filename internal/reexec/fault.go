@@ -22,7 +22,7 @@ const (
 // Panicked handles a panic in any goroutine except the supervisor's. The goroutine that panicked calls it. Panicked re-executes
 // hinit, which starts the goroutine again in the new program. If that is impossible, it shuts down the container.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
-	if !g.broken.CompareAndSwap(false, true) {
+	if !g.handlingFault.CompareAndSwap(false, true) {
 		return // another fault is already being handled
 	}
 	g.writeReport(doing, value, stack)
@@ -45,7 +45,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 // that is impossible; the loop must not run again.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
-	g.broken.Store(true)
+	g.handlingFault.Store(true)
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
 	if err == nil {
@@ -68,7 +68,7 @@ func faultCause(doing string) string { return "hinit had a fault while " + doing
 
 func (g *Generation) giveUp(err error) {
 	fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err)
-	g.failed.Store(true)
+	g.shuttingDown.Store(true)
 }
 
 // countFault counts a fault. It returns an error if hinit must not re-execute itself after it.
@@ -79,7 +79,7 @@ func (g *Generation) countFault() error {
 			return errors.New("hinit had another fault less than a minute ago")
 		}
 	}
-	if !g.settled.Load() {
+	if !g.bootDone.Load() {
 		return errors.New("the boot was not done")
 	}
 	g.faults = []time.Time{now}
@@ -98,7 +98,7 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 		written <- struct{}{}
 	}()
 	go func() {
-		path, err := g.host.Keep("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
+		path, err := g.host.StoreReport("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
 		if err != nil {
 			g.host.Say(fmt.Sprintf("[hinit] cannot keep the report of the fault on the volume: %v", err))
 		} else {

@@ -39,13 +39,13 @@ type Host interface {
 	// the caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic
 	// of the supervisor. fault is true if a panic is the cause.
 	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
-	// TakeLate removes and returns the signals that were delivered and not handled. PutBack queues the given signals again.
-	TakeLate() []syscall.Signal
+	// TakePending removes and returns the signals that were delivered and not handled. PutBack queues the given signals again.
+	TakePending() []syscall.Signal
 	PutBack(late []syscall.Signal)
 	// LastEvents returns the last events of the supervisor's history as text, for the report of a fault.
 	LastEvents() string
-	// Keep stores the report of a fault in a file that people can find.
-	Keep(name string, report []byte) (path string, err error)
+	// StoreReport stores the report of a fault in a file that people can find.
+	StoreReport(name string, report []byte) (path string, err error)
 	// Say writes a line to the container's log.
 	Say(line string)
 	// End shuts the container down in the regular way.
@@ -73,10 +73,10 @@ type Generation struct {
 	signals []syscall.Signal
 	faults  []time.Time // used only by the goroutine that handles a fault
 
-	settled atomic.Bool // the boot is over, so that there is a state to hand over
-	busy    atomic.Bool // a requested re-execution is in progress
-	broken  atomic.Bool // a fault is being handled
-	failed  atomic.Bool // the container is shutting down because of a fault
+	bootDone       atomic.Bool // the boot is over, so that there is a state to hand over
+	requestRunning atomic.Bool // a requested re-execution is in progress
+	handlingFault  atomic.Bool // a fault is being handled
+	shuttingDown   atomic.Bool // the container is shutting down because of a fault
 
 	mu      sync.Mutex
 	refused string
@@ -88,8 +88,8 @@ func First(host Host, signals []syscall.Signal) *Generation {
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
-// Follows makes g the successor of the generation that handed over past.
-func (g *Generation) Follows(past PastGenerations) {
+// SetPast makes g the successor of the generation that handed over past.
+func (g *Generation) SetPast(past PastGenerations) {
 	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
 	g.MarkBootDone()
 }
@@ -118,10 +118,10 @@ func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) str
 }
 
 // MarkBootDone records that the boot is over, so that a re-execution is possible.
-func (g *Generation) MarkBootDone() { g.settled.Store(true) }
+func (g *Generation) MarkBootDone() { g.bootDone.Store(true) }
 
 // Failed reports whether the container shuts down because of a fault.
-func (g *Generation) Failed() bool { return g.failed.Load() }
+func (g *Generation) Failed() bool { return g.shuttingDown.Load() }
 
 // Refusal returns the reason why the last requested re-execution failed, or "" if it has not failed.
 func (g *Generation) Refusal() string {
@@ -136,12 +136,12 @@ func (g *Generation) refuse(reason string) {
 	g.refused = reason
 }
 
-// Ask checks whether this process can execute the program file binary, and starts the re-execution in a goroutine. An empty
-// binary means the file of this program. Ask returns the number of this generation. It doesn't wait for the result: either
+// Request checks whether this process can execute the program file binary, and starts the re-execution in a goroutine. An empty
+// binary means the file of this program. Request returns the number of this generation. It doesn't wait for the result: either
 // the next generation begins, or Refusal returns the reason of the failure.
-func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
+func (g *Generation) Request(ctx context.Context, binary string) (number int, err error) {
 	binary = cmp.Or(binary, g.Exe)
-	if !g.settled.Load() {
+	if !g.bootDone.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}
 	knows := make(chan bool, 1)
@@ -151,17 +151,17 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	}); err != nil {
 		return 0, err
 	}
-	if !g.busy.CompareAndSwap(false, true) {
+	if !g.requestRunning.CompareAndSwap(false, true) {
 		return 0, errors.New("hinit is being re-executed already")
 	}
 	release, err := g.host.Claim()
 	if err != nil {
-		g.busy.Store(false)
+		g.requestRunning.Store(false)
 		return 0, err
 	}
 	g.refuse("")
 	guard.Go("re-executing", func() {
-		defer g.busy.Store(false)
+		defer g.requestRunning.Store(false)
 		defer release()
 		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
 		g.refuse(err.Error())
@@ -200,9 +200,9 @@ func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error 
 	}
 	var late []syscall.Signal
 	p := Program{
-		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals, CanResumeHalted: knows,
+		Path: path, Argv: os.Args, Env: os.Environ(), OpenDescriptors: codec.Descriptors(), State: data, Signals: g.signals, CanResumeHalted: knows,
 		TakeUnhandled: func() []syscall.Signal {
-			late = g.host.TakeLate()
+			late = g.host.TakePending()
 			return late
 		},
 	}

@@ -51,12 +51,12 @@ func (h *host) HandOver(past reexec.PastGenerations, _ bool) (any, func(), error
 	return &past, func() { h.note("thaw") }, h.refuse
 }
 
-func (h *host) TakeLate() []syscall.Signal          { h.note("take late"); return h.late }
-func (h *host) PutBack(late []syscall.Signal)       { h.note(fmt.Sprint("put back ", late)) }
-func (h *host) LastEvents() string                  { return "none" }
-func (h *host) Say(line string)                     { h.note(line) }
-func (h *host) End(code int, reason string)         { h.ended <- fmt.Sprint(code, " ", reason) }
-func (h *host) Keep(string, []byte) (string, error) { return "/report", nil }
+func (h *host) TakePending() []syscall.Signal              { h.note("take late"); return h.late }
+func (h *host) PutBack(late []syscall.Signal)              { h.note(fmt.Sprint("put back ", late)) }
+func (h *host) LastEvents() string                         { return "none" }
+func (h *host) Say(line string)                            { h.note(line) }
+func (h *host) End(code int, reason string)                { h.ended <- fmt.Sprint(code, " ", reason) }
+func (h *host) StoreReport(string, []byte) (string, error) { return "/report", nil }
 
 func (h *host) said() string {
 	h.mu.Lock()
@@ -76,16 +76,16 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	h := newHost()
 	h.late = []syscall.Signal{syscall.SIGHUP}
 	g := reexec.First(h, []syscall.Signal{syscall.SIGUSR1})
-	if _, err := g.Ask(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
+	if _, err := g.Request(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
 	}
 	g.MarkBootDone()
 	for path, why := range map[string]string{"relative": "not an absolute path", "/nowhere": "no such file", "/proc/self/status": "not an executable"} {
-		if _, err := g.Ask(t.Context(), path); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := g.Request(t.Context(), path); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if n, err := g.Ask(t.Context(), broken); err != nil || n != 1 {
+	if n, err := g.Request(t.Context(), broken); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	<-h.ended
@@ -131,7 +131,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 			h := newHost()
 			h.refuse = errors.New("no")
 			g := reexec.First(h, nil)
-			g.Follows(reexec.PastGenerations{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
+			g.SetPast(reexec.PastGenerations{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
 			g.SupervisorPanicked("a fault", nil)
 			if tried := strings.Contains(h.said(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {
 				t.Errorf("%v later: %s", age, h.said())

@@ -19,9 +19,9 @@ import (
 	"hinit/internal/tuning"
 )
 
-// HaltVar is the environment variable that tells the new program that the old one has stopped all other processes, see [Halted].
-// Package entry reads the first number in it before the Go runtime begins.
-const HaltVar = "HINIT_HALTED"
+// HaltedVariable is the environment variable that tells the new program that the old one has stopped all other processes, see
+// [Halted]. Package entry reads the first number in it before the Go runtime begins.
+const HaltedVariable = "HINIT_HALTED"
 
 const (
 	// plentyOfPIDs is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
@@ -33,7 +33,7 @@ const (
 	// spareThreads is the number of additional threads that must be possible besides the new program's own threads. This
 	// margin is needed because the PID limit of the control group may be unreadable.
 	spareThreads = 64
-	// maxListedStopped is the maximum number of stopped processes that HaltVar lists. A PID takes up to ten digits and a
+	// maxListedStopped is the maximum number of stopped processes that HaltedVariable lists. A PID takes up to ten digits and a
 	// blank.
 	maxListedStopped = 10_000
 	// haltTime limits the time to stop the other processes. The supervisor's loop is blocked during this time.
@@ -129,7 +129,7 @@ func canCreateThreads(threads int) bool {
 }
 
 // knowsHalt reports whether the program at path can resume stopped processes. It can if its file contains the name of the
-// variable HaltVar. knowsHalt blocks on the disk.
+// variable HaltedVariable. knowsHalt blocks on the disk.
 func knowsHalt(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -139,12 +139,12 @@ func knowsHalt(path string) bool {
 	b := bufio.NewReaderSize(f, 64<<10)
 	for {
 		window, err := b.Peek(64 << 10)
-		if bytes.Contains(window, []byte(HaltVar)) {
+		if bytes.Contains(window, []byte(HaltedVariable)) {
 			return true
 		}
-		if err != nil && !errors.Is(err, io.EOF) || len(window) < len(HaltVar) {
+		if err != nil && !errors.Is(err, io.EOF) || len(window) < len(HaltedVariable) {
 			return false
 		}
-		_, _ = b.Discard(len(window) - len(HaltVar) + 1) // can't fail: the bytes are in the buffer
+		_, _ = b.Discard(len(window) - len(HaltedVariable) + 1) // can't fail: the bytes are in the buffer
 	}
 }

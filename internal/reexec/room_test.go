@@ -34,7 +34,7 @@ func TestABinaryThatLetsNothingGoOnIsKnown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program")
 	for size := range 40 { // across the ends of what is read at once
 		pad := strings.Repeat("x", 64<<10-20+size)
-		for text, want := range map[string]bool{pad + HaltVar + pad: true, pad + HaltVar: true, pad + HaltVar[1:] + pad: false} {
+		for text, want := range map[string]bool{pad + HaltedVariable + pad: true, pad + HaltedVariable: true, pad + HaltedVariable[1:] + pad: false} {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -16,28 +16,28 @@ type Gateway struct {
 	Profile   profiles.Profile
 	Start     bool      // whether to start the gateway
 	Down      bool      // whether its s6 service directory (slot) gets a down file, which keeps it down when the container starts
-	Used      time.Time // last use of the profile; zero if unknown
+	LastUsed  time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // the function answer returns only when the slot exists
 
-	// Slotted is true if a client has made the s6 service directory (slot). Exports are the variables that the slot's run
+	// SlotMadeByClient is true if a client has made the s6 service directory (slot). Exports are the variables that the slot's run
 	// script exports.
-	Slotted bool
-	Exports map[string]string
+	SlotMadeByClient bool
+	Exports          map[string]string
 }
 
-// Gateway registers the gateway of a profile. A gateway that is already registered keeps its desired state, unless Start is set.
-// The caller must call answer, which waits for the supervisor.
-func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error) {
+// RegisterGateway registers the gateway of a profile. A gateway that is already registered keeps its desired state, unless Start
+// is set. The caller must call answer, which waits for the supervisor.
+func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.isKnown(name)
 	var s Slot
 	r.mu.Lock()
 	r.down[g.Profile.Name] = g.Down
-	if g.Slotted {
+	if g.SlotMadeByClient {
 		r.slots[name] = slot{true, g.Exports}
 	}
 	r.mu.Unlock()
-	if !g.Slotted { // made first, so that a client that sees the service in the status also finds the slot
+	if !g.SlotMadeByClient { // made first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
@@ -45,11 +45,11 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	if g.Start {
 		want = supervisor.WantUp
 	}
-	registered := r.gateway(ctx, g.Profile, want, g.Used)
+	registered := r.registerGateway(ctx, g.Profile, want, g.LastUsed)
 	return func() error {
 		err := registered()
 		switch {
-		case err != nil && g.Slotted:
+		case err != nil && g.SlotMadeByClient:
 			r.SlotGone(name)
 		case err == nil && known && g.Start:
 			err = r.Do(ctx, supervisor.Start{Name: name})
@@ -61,8 +61,8 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	}
 }
 
-// gateway registers the gateway of a profile, including the variables that its s6 service directory (slot) exports.
-func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
+// registerGateway registers the gateway of a profile, including the variables that its s6 service directory (slot) exports.
+func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
 	u := r.o.Units.Gateway(r.o.Config(), p, exports)
@@ -86,7 +86,7 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	if err != nil {
 		return err
 	}
-	return r.gateway(ctx, p, supervisor.WantDown, time.Time{})()
+	return r.registerGateway(ctx, p, supervisor.WantDown, time.Time{})()
 }
 
 // redefineAll calls Redefine for all gateways.
@@ -106,8 +106,8 @@ func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) 
 
 // SetTopology sets the topology that an operator has chosen. Every gateway gets the topology at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
-	r.Turn.Lock()
-	defer r.Turn.Unlock()
+	r.ChangeLock.Lock()
+	defer r.ChangeLock.Unlock()
 	r.o.Units.SetTopology(t)
 	return r.redefineAll(ctx)
 }
@@ -127,9 +127,9 @@ func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool)
 // MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
 func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
-// Restore makes the s6 service directory (slot) of a service again after a client has removed it. It does nothing if the
+// RestoreSlot makes the s6 service directory (slot) of a service again after a client has removed it. It does nothing if the
 // slot exists.
-func (r *Registry) Restore(ctx context.Context, service string) {
+func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	if r.currentFollower() == nil || r.HasSlot(service) {
 		return
 	}
@@ -155,26 +155,26 @@ func (r *Registry) Restore(ctx context.Context, service string) {
 	}
 }
 
-// AddPresent records that a profile is on the volume.
-func (r *Registry) AddPresent(profile string) {
+// AddProfile records that a profile is on the volume.
+func (r *Registry) AddProfile(profile string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.present[profile] = true
+	r.knownProfiles[profile] = true
 }
 
-// Exists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client
+// ProfileExists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client
 // can make an s6 service directory for any name.
-func (r *Registry) Exists(profile string) bool {
+func (r *Registry) ProfileExists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.present[profile]
+	return r.knownProfiles[profile]
 }
 
-// Present lists the profiles that exist, sorted by name.
-func (r *Registry) Present() (list []profiles.Profile) {
+// KnownProfiles lists the profiles that exist, sorted by name.
+func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(r.present)) {
+	for _, name := range slices.Sorted(maps.Keys(r.knownProfiles)) {
 		if p, err := r.o.Store.Profile(name); err == nil { // no disk access: it only checks the name
 			list = append(list, p)
 		}
@@ -187,7 +187,7 @@ func (r *Registry) Forget(profile string) {
 	r.o.Units.AllowOwnGateway(profile, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.present, profile)
+	delete(r.knownProfiles, profile)
 	delete(r.down, profile)
 }
 
@@ -195,7 +195,7 @@ func (r *Registry) Forget(profile string) {
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.present)
+	clear(r.knownProfiles)
 	clear(r.down)
 }
 
@@ -210,12 +210,12 @@ type Handover struct {
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Handover{Present: maps.Clone(r.present), Marked: maps.Clone(r.down), Beside: r.o.Units.OwnGatewaysAllowed()}
+	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), Beside: r.o.Units.OwnGatewaysAllowed()}
 }
 
 // TakeOver restores the state from [Registry.HandOver]. Call it before any other method.
 func (r *Registry) TakeOver(h Handover) {
-	maps.Copy(r.present, h.Present)
+	maps.Copy(r.knownProfiles, h.Present)
 	maps.Copy(r.down, h.Marked)
 	for profile, on := range h.Beside {
 		r.o.Units.AllowOwnGateway(profile, on)

@@ -11,8 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// confined returns the restrictions that the kernel enforces on the process pid (theirs) and on this process (own).
-func confined(pid int) (theirs, own proc.Confinement, err error) {
+// confinementOf returns the restrictions that the kernel enforces on the process pid (theirs) and on this process (own).
+func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.Confined(os.Getpid()); err == nil {
 			theirs, err = proc.Confined(pid)
@@ -27,14 +27,14 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 // filter proves that both are in force.
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
-	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {
+	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
 		return nil
 	}
 	out := &client.Isolation{Mode: cfg.IsolationOf(v.Profile).Mode, InForce: []string{}}
 	if v.PID == 0 {
 		return out
 	}
-	theirs, own, err := confined(v.PID)
+	theirs, own, err := confinementOf(v.PID)
 	switch {
 	case err != nil || theirs.Filters <= own.Filters:
 		return out
@@ -58,7 +58,7 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside of this PID namespace
 		return false
 	}
-	theirs, own, err := confined(pid)
+	theirs, own, err := confinementOf(pid)
 	switch filters := theirs.Filters - own.Filters; {
 	case err != nil, gone(), filters > isolation.Filters:
 		return true

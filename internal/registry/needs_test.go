@@ -15,7 +15,7 @@ import (
 // TestWhatIsRegisteredDuringTheBootWaitsForIt: a slot of the agent started its gateway before the boot had removed what the last one had left.
 func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	r := New(Options{})
-	r.AddPresent("decided")
+	r.AddProfile("decided")
 	for _, tt := range []struct {
 		unit           supervisor.Unit
 		boot, profiles bool // what has come about

@@ -38,50 +38,50 @@ type Loop interface {
 
 // Options are the parts that a Registry works with.
 type Options struct {
-	Loop          Loop
-	Config        func() *config.Config // returns the current configuration
-	Store         *profiles.Store
-	Units         *units.Maker
-	Logs          *logs.Logs
-	Health        *health.Health
-	Logger        *initlog.Logger
-	AgentUID      uint32
-	Actor         *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
-	MayRun        func() error         // returns the reason why no run may be started now, or nil
-	Plain         bool                 // a plain supervisor: the path of its configuration doesn't change
-	Serves        func() bool          // reports whether this init supervises the profiles and services
-	Change        func(*config.Config) // makes another configuration the current one
-	Remembers     bool                 // whether starts of scheduled tasks are stored on the volume
-	WarnNotStored func(error)          // called if the start of a scheduled task can't be stored on the volume
+	Loop             Loop
+	Config           func() *config.Config // returns the current configuration
+	Store            *profiles.Store
+	Units            *units.Maker
+	Logs             *logs.Logs
+	Health           *health.Health
+	Logger           *initlog.Logger
+	AgentUID         uint32
+	Actor            *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
+	MayRun           func() error         // returns the reason why no run may be started now, or nil
+	Plain            bool                 // a plain supervisor: the path of its configuration doesn't change
+	Serves           func() bool          // reports whether this init supervises the profiles and services
+	SetConfig        func(*config.Config) // makes another configuration the current one
+	StoresTaskStarts bool                 // whether starts of scheduled tasks are stored on the volume
+	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
 type Registry struct {
 	Loop
 
-	// Turn is a mutex for operations that change all services: the boot, a reload, a change of the topology.
-	Turn sync.Mutex
+	// ChangeLock is a mutex for operations that change all services: the boot, a reload, a change of the topology.
+	ChangeLock sync.Mutex
 
-	// Times starts the tasks that have a schedule. The caller must hold the mutex Turn.
-	Times *timetable.Table
+	// Timetable starts the tasks that have a schedule. The caller must hold the mutex ChangeLock.
+	Timetable *timetable.Table
 
 	o   Options
 	met needs
 
-	mu       sync.Mutex
-	follower Follower        // maintains the slots; nil until Follow is called
-	slots    map[string]slot // slots, by the name of the service
-	down     map[string]bool // whether a profile's slot has a down file; no entry if unknown
-	present  map[string]bool // profiles that are on the volume, as far as is known
+	mu            sync.Mutex
+	follower      Follower        // maintains the slots; nil until Follow is called
+	slots         map[string]slot // slots, by the name of the service
+	down          map[string]bool // whether a profile's slot has a down file; no entry if unknown
+	knownProfiles map[string]bool // profiles that are on the volume, as far as is known
 }
 
 // New returns a Registry without services.
 func New(o Options) *Registry {
 	var memory timetable.RunStore
-	if o.Remembers {
+	if o.StoresTaskStarts {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
-	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
+	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
 // Register registers a service with its log and its checks. If the service is already registered, it gets the new definition and
@@ -152,7 +152,7 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	if service == "" {
 		return r.o.Config().Effective()
 	}
-	return r.o.Config().InForce(service)
+	return r.o.Config().NonDefaultSettings(service)
 }
 
 // Identity returns the user, environment and directory for a service whose directory another program made. If root is true, the
@@ -198,7 +198,7 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs: the boot waits for it
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():
 		return []string{NeedBoot}
-	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.Exists(u.Profile) || r.met.inOrder.Load()):
+	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.ProfileExists(u.Profile) || r.met.inOrder.Load()):
 		return []string{NeedProfiles}
 	}
 	return nil

@@ -51,10 +51,10 @@ func (r *Registry) ReloadAndSay() {
 // changed settings that take effect only in a new container.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
 	none := client.ReloadReply{}
-	if !r.Turn.TryLock() {
+	if !r.ChangeLock.TryLock() {
 		return none, errors.New("cannot reload: the boot or another reload is under way; try again")
 	}
-	defer r.Turn.Unlock()
+	defer r.ChangeLock.Unlock()
 	old := r.o.Config()
 	options := config.Options{}
 	if r.o.Plain {
@@ -87,7 +87,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
 	if !r.o.Serves() { // this init does not serve the volume, so it has no services
 		if !how.DryRun {
-			r.o.Change(cfg)
+			r.o.SetConfig(cfg)
 		}
 		return out, nil
 	}
@@ -96,10 +96,10 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 	})
 	if !how.DryRun {
 		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // fails only if the container ends
-		r.o.Change(cfg)
+		r.o.SetConfig(cfg)
 		r.o.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
-		r.Times.Change(cfg)
+		r.Timetable.Change(cfg)
 	}
 	out.Plan = plan.Steps(r.Snapshot(), !how.DryRun)
 	return out, err

@@ -60,8 +60,8 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if ask.GraceMS > 0 {
 		grace = time.Duration(ask.GraceMS) * time.Millisecond
 	}
-	return r.o.Logs.Runs.Start(ctx, runs.Order{
-		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.Run(cfg, template, ask, home), Output: output, Log: ask.Log,
+	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{
+		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
 		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace,
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Services registers all services of hinit.yaml, and makes their s6 service directories.
-func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
+// RegisterServices registers all services of hinit.yaml, and makes their s6 service directories.
+func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) error {
 	r.PrepareCgroups(cfg)
 	var problems []error
 	var answers []func() error
@@ -33,9 +33,9 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	return errors.Join(problems...)
 }
 
-// Lease registers the service that holds the lease of the volume, if there is one. It is called before any other service is
+// RegisterLease registers the service that holds the lease of the volume, if there is one. Call it before any other service is
 // registered.
-func (r *Registry) Lease(ctx context.Context, cfg *config.Config) error {
+func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error {
 	s := cfg.Services[config.LeaseName]
 	if !s.Enabled {
 		return nil

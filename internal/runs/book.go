@@ -22,15 +22,15 @@ import (
 	"hinit/supervisor"
 )
 
-// Kept is the number of ended runs that a Book remembers.
-const Kept = 1000
+// MaxEndedRuns is the number of ended runs that a Book remembers.
+const MaxEndedRuns = 1000
 
 // maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor.
 const maxLive = 256
 
 // unknownRun returns the error for an id that no run has.
 func unknownRun(id string) error {
-	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
+	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
 }
 
 // errFull returns the error for a new run when there are too many living runs.
@@ -48,8 +48,8 @@ type Loop interface {
 	Ended() <-chan struct{}
 }
 
-// Order describes a run to start.
-type Order struct {
+// StartRequest describes a run to start.
+type StartRequest struct {
 	Tag, Template, Profile string
 	Spec                   proc.Spec
 	Output                 *os.File // standard output and error; the Book closes it. nil means /dev/null
@@ -125,7 +125,7 @@ func CheckTag(tag string) string {
 
 // Start starts a run. It returns when the process is running or has failed to start; then Run.End has the reason. If the book
 // already has a run with the tag, Start returns that run and starts none.
-func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
+func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
@@ -392,12 +392,12 @@ func (e *entry) shortenTexts() {
 	}
 }
 
-// moveToEnded moves a run to the ended runs, and drops the oldest ones beyond Kept. The caller holds b.mu.
+// moveToEnded moves a run to the ended runs, and drops the oldest ones beyond MaxEndedRuns. The caller holds b.mu.
 func (b *Book) moveToEnded(e *entry) {
 	e.shortenTexts()
 	delete(b.live, e.ID)
 	b.ended = append(b.ended, e)
-	if n := len(b.ended) - Kept; n > 0 {
+	if n := len(b.ended) - MaxEndedRuns; n > 0 {
 		for _, old := range b.ended[:n] {
 			delete(b.byTag, old.Tag)
 		}

@@ -5,6 +5,6 @@
 // loop has forgotten. PID 1 has a Book behind its control API. A program without PID 1 makes a Book with package local.
 //
 // A tag starts at most one process, however often a client asks. A run has ended only after all its processes have ended. A Book
-// remembers the last [Kept] ended runs. It owns one goroutine, which follows the loop until the loop ends, and a timer for each
-// run with a time limit.
+// remembers the last [MaxEndedRuns] ended runs. It owns one goroutine, which follows the loop until the loop ends, and a timer
+// for each run with a time limit.
 package runs

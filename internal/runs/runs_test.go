@@ -39,20 +39,20 @@ func TestMain(m *testing.M) {
 const patience = 2 * time.Minute
 
 // order is a run of a test process, with a log.
-func order(t *testing.T, role string, params ...string) runs.Order {
+func order(t *testing.T, role string, params ...string) runs.StartRequest {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runs.Order{
+	return runs.StartRequest{
 		Tag: t.Name(), Template: "test", Profile: "coder", Output: f, Log: path, Grace: 200 * time.Millisecond,
 		Spec: proc.Spec{Argv: testproc.Argv(role, params...), Env: os.Environ()},
 	}
 }
 
-func start(t *testing.T, o runs.Order) client.Run {
+func start(t *testing.T, o runs.StartRequest) client.Run {
 	t.Helper()
 	r, err := book.Start(t.Context(), o)
 	if err != nil {
@@ -242,7 +242,7 @@ func TestSinceTellsWhatHasHappened(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	n := runs.Kept + 100
+	n := runs.MaxEndedRuns + 100
 	if testing.Short() {
 		t.Skip("starts a thousand processes")
 	}
@@ -259,8 +259,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	if _, err := book.Find(first); err == nil {
 		t.Errorf("the first of %d runs is still remembered", n)
 	}
-	if all, _ := book.Since(0); len(all) > runs.Kept {
-		t.Errorf("%d runs are remembered, %d at most are meant to be", len(all), runs.Kept)
+	if all, _ := book.Since(0); len(all) > runs.MaxEndedRuns {
+		t.Errorf("%d runs are remembered, %d at most are meant to be", len(all), runs.MaxEndedRuns)
 	}
 }
 

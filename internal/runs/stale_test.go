@@ -52,7 +52,7 @@ func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = b.Start(context.Background(), runs.Order{Tag: "x", Spec: proc.Spec{Argv: []string{"x"}}})
+			_, _ = b.Start(context.Background(), runs.StartRequest{Tag: "x", Spec: proc.Spec{Argv: []string{"x"}}})
 		}()
 		select {
 		case <-done:

@@ -22,7 +22,7 @@ import (
 
 const (
 	tickEvery   = time.Second            // interval at which the screen updates ages, and checks whether hinit still answers
-	restTime    = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
+	cursorRest  = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
 	eventPast   = 200 // number of past events that the event pane shows at first
@@ -31,26 +31,26 @@ const (
 
 // app connects the terminal library, the model and the feeds. It implements tea.Model.
 type app struct {
-	ctx     context.Context //nolint:containedctx // context of the screen: the library calls methods without one
-	feeds   []*feed.Feed    // one for each host, in the order of the model
-	local   bool            // the init of this container is the only host
-	model   *model.Model
-	mouse   bool
-	send    func(tea.Msg)
-	wants   model.DataNeeds
-	log     context.CancelFunc // ends the goroutine that follows the shown log
-	inside  context.CancelFunc
-	places  chan struct{} // semaphore that limits the orders in progress
-	events  bool          // a goroutine follows the events
-	content string        // text of the last frame
-	drawn   time.Time
+	ctx        context.Context //nolint:containedctx // context of the screen: the library calls methods without one
+	feeds      []*feed.Feed    // one for each host, in the order of the model
+	local      bool            // the init of this container is the only host
+	model      *model.Model
+	mouse      bool
+	send       func(tea.Msg)
+	wants      model.DataNeeds
+	log        context.CancelFunc // ends the goroutine that follows the shown log
+	inside     context.CancelFunc
+	orderSlots chan struct{} // semaphore that limits the orders in progress
+	events     bool          // a goroutine follows the events
+	content    string        // text of the last frame
+	drawn      time.Time
 }
 
-// report is a message from a data source. The goroutine of the terminal library calls it to change the model.
-type report func(now time.Time) next
+// modelUpdate is a message from a data source. The goroutine of the terminal library calls it to change the model.
+type modelUpdate func(now time.Time) updateResult
 
-// next is the result of handling a message: a command for the terminal library to run, and whether to draw the screen.
-type next struct {
+// updateResult is the result of handling a message: a command for the terminal library to run, and whether to draw the screen.
+type updateResult struct {
 	cmd  tea.Cmd
 	draw bool
 }
@@ -63,15 +63,15 @@ type event struct {
 
 // report makes the goroutine of the terminal library call change, which may change the model, and then draws the screen.
 func (a *app) report(change func(now time.Time)) {
-	a.send(report(func(now time.Time) next {
+	a.send(modelUpdate(func(now time.Time) updateResult {
 		change(now)
-		return next{draw: true}
+		return updateResult{draw: true}
 	}))
 }
 
 // Init implements tea.Model. It starts goroutines that follow the status and measure the usage of each host.
 func (a *app) Init() tea.Cmd {
-	a.places, a.log, a.inside = make(chan struct{}, maxOrders), func() {}, func() {}
+	a.orderSlots, a.log, a.inside = make(chan struct{}, maxOrders), func() {}, func() {}
 	a.model.Tick(time.Now())
 	a.draw()
 	for i, f := range a.feeds {
@@ -89,34 +89,34 @@ func (a *app) Init() tea.Cmd {
 // recently.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
-		return report(func(now time.Time) next {
+		return modelUpdate(func(now time.Time) updateResult {
 			a.model.Tick(now)
-			return next{a.tick(), now.Sub(a.drawn) >= tickEvery*3/4}
+			return updateResult{a.tick(), now.Sub(a.drawn) >= tickEvery*3/4}
 		})
 	})
 }
 
 // reportUse returns a report with the measured usage of services. The next tick draws it.
-func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
+func (a *app) reportUse(host int, measured map[string]procusage.Usage) modelUpdate {
 	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
-	return func(now time.Time) next {
+	return func(now time.Time) updateResult {
 		a.model.SetUsage(host, used, now)
-		return next{}
+		return updateResult{}
 	}
 }
 
 // reportEnd returns a report that an order has ended, with err as its result.
-func (a *app) reportEnd(o model.Order, err error) report {
-	return func(time.Time) next {
-		return next{a.startOrders(a.model.Ended(model.Result{Order: o, Err: err})), true}
+func (a *app) reportEnd(o model.Order, err error) modelUpdate {
+	return func(time.Time) updateResult {
+		return updateResult{a.startOrders(a.model.OrderEnded(model.Result{Order: o, Err: err})), true}
 	}
 }
 
 // Update implements tea.Model. It handles a message: a report, a key, a mouse event, or a new screen size.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	then := next{draw: true}
+	then := updateResult{draw: true}
 	switch msg := msg.(type) {
-	case report:
+	case modelUpdate:
 		then = msg(time.Now())
 	case tea.WindowSizeMsg:
 		a.model.Resize(msg.Width, msg.Height)
@@ -145,7 +145,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	}
 	switch {
 	case !then.draw:
-	case a.model.Over():
+	case a.model.IsOver():
 		return a, tea.Quit
 	default:
 		a.updateSources()
@@ -178,7 +178,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 		var act func() error
 		switch o.Verb {
 		case client.VerbStart, client.VerbStop, client.VerbRestart, client.VerbRunOnce:
-			act = func() error { return from.Do(a.ctx, o.Verb, o.Name) }
+			act = func() error { return from.SendOrder(a.ctx, o.Verb, o.Name) }
 		case model.VerbSignal:
 			act = func() error { return from.Signal(a.ctx, o.Name, o.Word) }
 		case model.VerbSave:
@@ -192,11 +192,11 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 		}
 		guard.Go("giving an order", func() {
 			select {
-			case a.places <- struct{}{}:
+			case a.orderSlots <- struct{}{}:
 			case <-a.ctx.Done():
 				return
 			}
-			defer func() { <-a.places }()
+			defer func() { <-a.orderSlots }()
 			a.send(a.reportEnd(o, act()))
 		})
 	}
@@ -205,7 +205,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 
 // updateSources starts and stops the data sources that only some panes need. The model returns the sources that it needs now.
 func (a *app) updateSources() {
-	now := a.model.Wants()
+	now := a.model.DataNeeds()
 	was := a.wants
 	a.wants = now
 	if now.Log != was.Log {
@@ -224,8 +224,8 @@ func (a *app) updateSources() {
 		a.inside()
 		a.inside = a.startAfterRest(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
-				in := a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)
-				a.report(func(time.Time) { a.model.Inside(in) })
+				in := a.feeds[now.Inside.Host].ReadProcesses(now.Inside, now.PID)
+				a.report(func(time.Time) { a.model.SetProcessDetails(in) })
 				pause.For(ctx, insideEvery)
 			}
 		})
@@ -236,7 +236,7 @@ func (a *app) updateSources() {
 	}
 }
 
-// startAfterRest calls run in a goroutine after restTime. It returns a function that cancels the wait, or the context of run;
+// startAfterRest calls run in a goroutine after cursorRest. It returns a function that cancels the wait, or the context of run;
 // call it when the cursor moves on. If wanted is false, startAfterRest starts nothing. doing describes the goroutine in an error
 // report.
 func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
@@ -245,7 +245,7 @@ func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Con
 		return cancel
 	}
 	guard.Go(doing, func() {
-		if pause.For(ctx, restTime) {
+		if pause.For(ctx, cursorRest) {
 			run(ctx)
 		}
 	})
@@ -297,7 +297,7 @@ func (s shell) Run() error {
 	}
 	_, err = proc.Run(context.Background(), proc.Spec{
 		ID: 1, Path: hinit, Argv: []string{"hinit", "shell", s.name}, Env: os.Environ(),
-		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Attached: true,
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, SameSession: true,
 	})
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 func TestFilesOfAService(t *testing.T) {
 	cfg := &config.Config{Home: "/data", Services: map[string]config.Service{
-		"web": {Name: "web", Setup: config.Setup{EnvFile: config.Paths{"/etc/web.env"}}}, "db": {Name: "db", User: "postgres", Setup: config.Setup{EnvFile: config.Paths{"-/etc/db.env"}}},
+		"web": {Name: "web", ProcessSettings: config.ProcessSettings{EnvFile: config.Paths{"/etc/web.env"}}}, "db": {Name: "db", User: "postgres", ProcessSettings: config.ProcessSettings{EnvFile: config.Paths{"-/etc/db.env"}}},
 	}}
 	cfg.Agent.User, cfg.Agent.EnvFile = "hermes", config.Paths{"-{profile_home}/x.env"}
 	environ := []string{"A_FILE=/run/secrets/a"}

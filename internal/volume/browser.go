@@ -23,11 +23,11 @@ const (
 
 var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
 
-// browser finds the image's browser, and sets a variable with its path for all programs that start later (contract, section 2.1,
-// step 19).
-func (p *bootSteps) browser(ctx context.Context, s *boot.Step) error {
-	dir := boot.Value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
-	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
+// setBrowserVariable finds the image's browser, and sets a variable with its path for all programs that start later (contract,
+// section 2.1, step 19).
+func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error {
+	dir := boot.EnvOf(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
+	if boot.EnvOf(p.Env, browserVariable) != "" || dir == "" {
 		return nil
 	}
 	path := p.bakedBrowser()
@@ -99,6 +99,6 @@ func Publish(o Options, vars map[string]string) {
 	}
 	defer d.Close()
 	for name, value := range vars {
-		_ = d.Replace(name, []byte(value), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+		_ = d.Replace(name, []byte(value), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
 }

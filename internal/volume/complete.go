@@ -56,15 +56,15 @@ type bootSteps struct {
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &bootSteps{Options: o, linked: r.Linked}
-	phases := []boot.Phase{{Name: "seeds", Volume: true, Run: p.seeds}, {Name: "bootstrap", Volume: true, Run: p.bootstrap}, {Name: "browser", Run: p.browser}}
+	phases := []boot.Phase{{Name: "seeds", Volume: true, Run: p.createExpectedFiles}, {Name: "bootstrap", Volume: true, Run: p.writeBootstrapFiles}, {Name: "browser", Run: p.setBrowserVariable}}
 	if o.Seeds {
 		phases = slices.Delete(phases, 0, 2)
 	}
 	r.Run(ctx, o.Options, phases)
 }
 
-// FillEmptyHome copies the image's files for an empty data directory to the volume, if its data directory is empty. s.Planted
-// says whether it did.
+// FillEmptyHome copies the image's files for an empty data directory to the volume, if its data directory is empty. Then it sets
+// s.FilledFromImage.
 func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
 	p := &bootSteps{Options: o.withDefaults()}
 	return p.copySeed(ctx, s)

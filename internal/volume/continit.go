@@ -41,7 +41,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			skip(dir, "%v", boot.Bare(err))
+			skip(dir, "%v", boot.WithoutPath(err))
 		}
 		return nil, lines
 	}
@@ -57,7 +57,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		case slices.Contains(replacedScripts, e.Name()):
 			lines = append(lines, boot.Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
 		case err != nil:
-			skip(path, "%v", boot.Bare(err))
+			skip(path, "%v", boot.WithoutPath(err))
 		case info.IsDir():
 		case doubt != nil && e.Type()&fs.ModeSymlink != 0:
 			skip(path, "it is a link, and the agent's user can change what root would run: %s", doubt)

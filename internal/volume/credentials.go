@@ -14,22 +14,22 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// bootstrap writes the credentials and the desired state of the gateway that the environment specifies. It writes as the
+// writeBootstrapFiles writes the credentials and the desired state of the gateway that the environment specifies. It writes as the
 // agent's user and overwrites nothing (contract, section 2.1, steps 16 and 17).
-func (p *bootSteps) bootstrap(_ context.Context, s *boot.Step) error {
+func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 	state := ""
-	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
+	if boot.EnvOf(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
 		state = "{\"gateway_state\":\"running\"}\n"
 	}
-	return errors.Join(p.authBootstrap(s), p.writeIfMissing(s, "gateway_state.json", state, 0o644))
+	return errors.Join(p.writeCredentials(s), p.writeIfMissing(s, "gateway_state.json", state, 0o644))
 }
 
 const authFile = "auth.json"
 
-// authBootstrap gives the agent access to the directory of its credentials, and writes the credentials from the environment
+// writeCredentials gives the agent access to the directory of its credentials, and writes the credentials from the environment
 // there.
-func (p *bootSteps) authBootstrap(s *boot.Step) error {
-	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
+func (p *bootSteps) writeCredentials(s *boot.Step) error {
+	secret := boot.EnvOf(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()
 	if err != nil {
 		s.Warn("%v: %s is seeded nowhere", err, authFile)
@@ -111,16 +111,16 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		if err != nil {
 			return nil, err
 		}
-		if found := p.ownCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.Has("shared") == nil || top.Has(boot.ProfilesDir) == nil {
-			p.ownFromRoot(s, top, "")
+		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
+			p.giveRootFile(s, top, "")
 			for _, dir := range []string{"shared", boot.ProfilesDir} {
-				p.ownCredentials(s, top, dir)
-				p.ownFromRoot(s, top, dir)
+				p.giveCredentials(s, top, dir)
+				p.giveRootFile(s, top, dir)
 			}
 			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // no entries if the directory is missing
 			for _, e := range profiles {
-				p.ownCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
-				p.ownFromRoot(s, top, boot.ProfilesDir+"/"+e.Name())
+				p.giveCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
+				p.giveRootFile(s, top, boot.ProfilesDir+"/"+e.Name())
 			}
 		}
 	}
@@ -134,9 +134,9 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	return d, nil
 }
 
-// ownCredentials makes the agent the owner of the credential files in the directory dir that root owns. found reports
+// giveCredentials makes the agent the owner of the credential files in the directory dir that root owns. found reports
 // whether dir contains credential files or is empty.
-func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
+func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MaxNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
@@ -146,27 +146,27 @@ func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (f
 		})
 		if known && e.Type().IsRegular() {
 			found = true
-			p.ownFromRoot(s, top, path.Join(dir, e.Name()))
+			p.giveRootFile(s, top, path.Join(dir, e.Name()))
 		}
 	}
 	return found
 }
 
-// ownFromRoot makes the agent the owner of the file rel if root owns the file.
-func (p *bootSteps) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
+// giveRootFile makes the agent the owner of the file rel if root owns the file.
+func (p *bootSteps) giveRootFile(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
 		return
 	}
 	_, _, err = in.Chown(rel, p.Owner())
-	s.Chowned(p.Home, filepath.Join(in.Path(), rel), err)
+	s.ReportChown(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
 // RebootstrapHook returns the hook that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP is set
 // (contract, section 2.1, step 16). The hook runs after the configured hooks. The second result is false if there is nothing to
 // renew.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
-	if boot.Value(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
+	if boot.EnvOf(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return boot.Hook{}, false
 	}
 	o = o.withDefaults()

@@ -59,7 +59,7 @@ func (p *bootSteps) copySeed(ctx context.Context, s *boot.Step) error {
 	if err != nil {
 		return fmt.Errorf("cannot fill %q with what the image keeps for an empty one, so the boot steps have to: %w", p.Home, err)
 	}
-	s.Planted = true
+	s.FilledFromImage = true
 	return nil
 }
 
@@ -120,7 +120,7 @@ func moveSeed(d *fsutil.Dir) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := d.Has(e.Name()); err == nil {
+		if err := d.CheckExists(e.Name()); err == nil {
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -97,7 +97,7 @@ func writable(dir string, actor *fsutil.Actor) error {
 		return err
 	}
 	defer d.Close()
-	if err := d.Exclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left the file
+	if err := d.CreateExclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left the file
 		return err
 	}
 	return d.Remove(probeName)

@@ -18,7 +18,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 	o.Logs = filepath.Join(o.Home, "logs")
 	results := func() (all []string) {
 		var found client.Findings
-		for _, c := range checks(o, boot.Job{AgentUser: boot.Caller().User, Marker: "SOUL.md", Profiles: 10}) {
+		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
 			c.run(&found)
 		}
 		for _, f := range found {

@@ -151,7 +151,7 @@ func owner(t testing.TB, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
 	if err != nil {
-		return boot.Bare(err).Error()
+		return boot.WithoutPath(err).Error()
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)

@@ -125,11 +125,11 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
 	start := time.Now()
 	if m.isUnchanged(ctx, h) {
-		return client.BootStep{Name: h.Name, Seconds: boot.Since(start), Skipped: true}, nil
+		return client.BootStep{Name: h.Name, Seconds: boot.SecondsSince(start), Skipped: true}, nil
 	}
 	failure := runHook(ctx, h, runner, say, strict || h.Required)
 	m.recordEnd(ctx, h, failure == nil)
-	p := client.BootStep{Name: h.Name, Seconds: boot.Since(start)}
+	p := client.BootStep{Name: h.Name, Seconds: boot.SecondsSince(start)}
 	if failure != nil {
 		p.Error = failure.Error()
 	}

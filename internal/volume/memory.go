@@ -41,7 +41,7 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	}
 	used := make(map[string]uint64)
 	for service, bytes := range readMemoryRecord(home) {
-		if profile, is := profiles.SlotProfile(service); is && home.Has(boot.ProfilesDir+"/"+profile) == nil {
+		if profile, is := profiles.SlotProfile(service); is && home.CheckExists(boot.ProfilesDir+"/"+profile) == nil {
 			used[service] = bytes
 		}
 	}

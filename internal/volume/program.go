@@ -48,7 +48,7 @@ func Main(in io.Reader, out io.Writer) int {
 	var err error
 	switch {
 	case job.Repair:
-		p.repair(ctx, o, job.Planted)
+		p.repair(ctx, o, job.FilledFromImage)
 	case job.Examine:
 		p.examine(o, job)
 	case job.CompressLogs != nil:
@@ -63,10 +63,10 @@ func Main(in io.Reader, out io.Writer) int {
 		p.send(boot.Message{Measured: measureDisk(ctx, o, job.Gateways)})
 	case job.ChangeOwners:
 		moveHomes(ctx, o.Options, job.Starting)
-	case job.Plant:
+	case job.FillFromImage:
 		s := boot.NewStep(o.Say)
 		err = FillEmptyHome(ctx, o, s)
-		p.send(boot.Message{Report: &boot.Report{Planted: s.Planted}})
+		p.send(boot.Message{Report: &boot.Report{FilledFromImage: s.FilledFromImage}})
 	default:
 		err = p.boot(ctx, o, job)
 	}
@@ -82,7 +82,7 @@ func Main(in io.Reader, out io.Writer) int {
 func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
-	o.Agent = boot.Caller().Actor
+	o.Agent = boot.CallerAsAgent().Actor
 	if !job.Plain {
 		o.Agent = boot.NewAgent(job.AgentUser, job.Known).Actor
 	}
@@ -131,7 +131,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		if report.Unusable {
 			memory = nil
 		} else {
-			memory.Load(ctx, env, report.Planted)
+			memory.Load(ctx, env, report.FilledFromImage)
 		}
 		var err error
 		if hooks, err = p.addHooks(o, hooks, report.Unusable); err != nil {

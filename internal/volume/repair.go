@@ -109,8 +109,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if progress == nil {
 		progress = func(client.Repair) {}
 	}
-	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner(), Mark: NameFile}, start: time.Now()}
-	r.shown.Store(&Result{})
+	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner(), HomeMark: NameFile}, start: time.Now()}
+	r.lastResult.Store(&Result{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -131,11 +131,11 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		case <-time.After(hangPatience): // the walk checks ctx often, unless the disk hangs
 		}
 	}
-	result := *r.shown.Load()
+	result := *r.lastResult.Load()
 	if cause := context.Cause(ctx); !result.Done && cause != nil {
 		result.Stopped = cause.Error()
 	}
-	result.Directory, result.Done, result.Seconds = "", true, boot.Since(r.start)
+	result.Directory, result.Done, result.Seconds = "", true, boot.SecondsSince(r.start)
 	if result.Changed > 0 || result.Failed > 0 || result.Refused > 0 || result.Stopped != "" {
 		l := boot.Info(result.String())
 		l.Warning = result.Failed > 0 || result.Refused > 0 || result.Stopped != ""
@@ -166,13 +166,13 @@ func withIdlePriority(work func()) {
 // repair is the state of one call of Repair. The walk's goroutine owns all fields except shown.
 type repair struct {
 	Options
-	progress func(client.Repair)
-	start    time.Time
-	walk     owntree.Walk
-	batch    time.Time // start of the current batch
-	stop     error     // why the walk has ended early
-	result   Result
-	shown    atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
+	progress   func(client.Repair)
+	start      time.Time
+	walk       owntree.Walk
+	batch      time.Time // start of the current batch
+	endReason  error     // why the walk has ended early
+	result     Result
+	lastResult atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
 }
 
 // run walks the directories that Repair must check. Its error says why the repair is incomplete.
@@ -183,11 +183,11 @@ func (r *repair) run(ctx context.Context) error {
 	}
 	defer d.Close()
 	r.batch = time.Now()
-	r.walk.Between = func() error {
-		r.stop = r.pauseBetween(ctx)
-		return r.stop
+	r.walk.BetweenBatches = func() error {
+		r.endReason = r.pauseBetween(ctx)
+		return r.endReason
 	}
-	r.walk.Found = r.addCulprit
+	r.walk.OnFound = r.addCulprit
 	if r.OnlyProfiles != nil {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
@@ -223,7 +223,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	if was == 0 || was == r.walk.To.UID {
 		return nil
 	}
-	r.walk.From = was
+	r.walk.OnlyUID = was
 	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // an unreadable file keeps its owner
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
@@ -287,8 +287,8 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	r.result.Directory = name
 	err := r.walk.Give(d, rel, crossTop)
 	switch {
-	case r.stop != nil:
-		return r.stop
+	case r.endReason != nil:
+		return r.endReason
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
 	case errors.Is(err, fsutil.ErrMount):
 		r.walk.Mounts++
@@ -324,7 +324,7 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 func (r *repair) addCulprit(path string, was uint32, err error) {
 	c := Culprit{Path: path, UID: was}
 	if err != nil {
-		c.Err = boot.Bare(err).Error()
+		c.Err = boot.WithoutPath(err).Error()
 	}
 	if len(r.result.Culprits) < maxCulprits {
 		r.result.Culprits = append(r.result.Culprits, c)
@@ -339,5 +339,5 @@ func (r *repair) publish(err error, done bool) {
 		r.result.Stopped = err.Error()
 	}
 	now := r.result // a copy, because the walk continues to change r.result
-	r.shown.Store(&now)
+	r.lastResult.Store(&now)
 }

@@ -167,7 +167,7 @@ func TestRepairRefuses(t *testing.T) {
 	defer d.Close()
 	w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
 	refused := map[string]error{}
-	w.Found = func(path string, _ uint32, err error) {
+	w.OnFound = func(path string, _ uint32, err error) {
 		if err != nil {
 			refused[filepath.Base(path)] = err
 		}

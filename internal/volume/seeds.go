@@ -25,8 +25,8 @@ const (
 	envMode = 0o600
 )
 
-// seeds creates the files that the agent expects (contract, section 2.1, steps 11 to 14), as the agent's user.
-func (p *bootSteps) seeds(ctx context.Context, s *boot.Step) error {
+// createExpectedFiles creates the files that the agent expects (contract, section 2.1, steps 11 to 14), as the agent's user.
+func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -47,12 +47,12 @@ func (p *bootSteps) seeds(ctx context.Context, s *boot.Step) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		problems = append(problems, p.seedFrom(s, d, seed.name, filepath.Join(p.Image.Install, seed.source), seed.mode))
+		problems = append(problems, p.createFromTemplate(s, d, seed.name, filepath.Join(p.Image.Install, seed.source), seed.mode))
 	}
 	if err := p.generateKey(s, d); err != nil {
 		problems = append(problems, err)
 	}
-	p.closeEnv(s, d)
+	p.restrictEnv(s, d)
 	return errors.Join(problems...)
 }
 
@@ -90,9 +90,9 @@ func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	return false
 }
 
-// seedFrom creates the file rel as a copy of the template source, if rel is missing (step 12). If mode is 0, the mode of the
-// template is used, without write permission for others.
-func (p *bootSteps) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
+// createFromTemplate creates the file rel as a copy of the template source, if rel is missing (step 12). If mode is 0, the mode
+// of the template is used, without write permission for others.
+func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (p *bootSteps) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mo
 	}
 	data, err := os.ReadFile(source)
 	if err != nil {
-		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.Path(rel), boot.Bare(err))
+		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.Path(rel), boot.WithoutPath(err))
 	}
 	if mode == 0 {
 		mode = info.Mode().Perm() & 0o755
@@ -178,8 +178,8 @@ func hasKey(data []byte) bool {
 	return false
 }
 
-// closeEnv makes .env accessible only to its owner, at every boot (step 14).
-func (p *bootSteps) closeEnv(s *boot.Step, d *fsutil.Dir) {
+// restrictEnv makes .env accessible only to its owner, at every boot (step 14).
+func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 	info, err := d.Lstat(boot.EnvFile)
 	switch {
 	case err != nil:

@@ -30,11 +30,11 @@ const (
 // tenant is what was measured about the processes of a tenant, which is a profile with its own user.
 type tenant struct {
 	boot.Gateway
-	uid         uint32
-	used        float64 // number of processors that its processes used, on average
-	waitsForCPU bool    // a thread of the profile was waiting for a processor
-	confined    bool    // a process of the profile is already limited to a few processors
-	files       int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
+	uid              uint32
+	used             float64 // number of processors that its processes used, on average
+	waitsForCPU      bool    // a thread of the profile was waiting for a processor
+	confined         bool    // a process of the profile is already limited to a few processors
+	descriptorTables int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
 }
 
 // shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
@@ -66,7 +66,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch set := &every; {
-		case every.Count() < 2, t.Pinned, proc.InGroup(t.Main, t.Service):
+		case every.Count() < 2, t.Pinned, proc.InServiceCgroup(t.Main, t.Service):
 		case greedy[t]:
 			set = &fewer
 			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
@@ -75,17 +75,17 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 			setProcessors(t.uid, set)
 		}
 		if t == hog {
-			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.files, demand.Sockets, ports)
+			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.descriptorTables, demand.Sockets, ports)
 		}
 		found = append(found, out)
 	}
 	return found
 }
 
-// greedyTenants reports for each profile whether it may use only as many processors as the parameter processors says. A
-// profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No
-// profile becomes greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy
-// until it uses less than half of its processors.
+// greedyTenants reports for each profile whether it must be limited to the number of processors in the parameter processors. A
+// profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No profile
+// becomes greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses
+// less than half of its processors.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waitsForCPU }
@@ -119,8 +119,8 @@ func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
 	}
-	most := slices.MaxFunc(tenants, func(a, b *tenant) int { return cmp.Compare(a.files, b.files) })
-	if most.files < ports/4 {
+	most := slices.MaxFunc(tenants, func(a, b *tenant) int { return cmp.Compare(a.descriptorTables, b.descriptorTables) })
+	if most.descriptorTables < ports/4 {
 		return nil
 	}
 	return most
@@ -165,7 +165,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 		}
 		t.used += float64(used) / procstat.Hertz / time.Since(begin).Seconds()
 		files, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("FDSize", 10)
-		t.files += int(files)
+		t.descriptorTables += int(files)
 		var set unix.CPUSet
 		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *fewer
 	}

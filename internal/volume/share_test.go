@@ -51,7 +51,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 }
 
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
-	a, b := &tenant{files: 20_000}, &tenant{files: 500}
+	a, b := &tenant{descriptorTables: 20_000}, &tenant{descriptorTables: 500}
 	const ports = 28_232
 	if got := portHog([]*tenant{b, a}, 22_000, ports); got != a {
 		t.Errorf("%+v", got)

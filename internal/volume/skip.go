@@ -30,10 +30,10 @@ import (
 // Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read in
 // time count as changed.
 type StepRecord struct {
-	o       Options
-	version string
-	planted bool                     // the record comes from the image, because this boot has filled the data directory
-	known   map[string]*recordedStep // the steps whose success can be recorded, by the step's key
+	o               Options
+	version         string
+	filledFromImage bool                     // the record comes from the image, because this boot has filled the data directory
+	known           map[string]*recordedStep // the steps whose success can be recorded, by the step's key
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without ignoredVariables
@@ -46,8 +46,8 @@ type recordedStep struct {
 	hook                boot.Hook
 	volume, vars, image []string      // the inputs: files in the data directory, variables, other files
 	read                chan struct{} // closed when seal and now have been set
-	seal                string        // build number of the unchanged image, see Options.sealNumber; "" if it has changed
-	now                 kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
+	imageBuild          string        // build number of the unchanged image, see Options.sealNumber; "" if it has changed
+	stepHashes          kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
 }
 
 // NewStepRecord returns a record for all hooks that have inputs. It starts to read the inputs outside of the data directory, in
@@ -91,7 +91,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		return m.o.Agent.Do(func() (err error) {
 			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
 			mounts, _ := os.ReadFile("/proc/self/mountinfo")
-			if s.seal = m.o.sealNumber(string(mounts)); err == nil && s.seal == "" {
+			if s.imageBuild = m.o.sealNumber(string(mounts)); err == nil && s.imageBuild == "" {
 				install, installHere, err = hashInputs(ctx, imageSource{}, inside, "/")
 			}
 			return err
@@ -100,8 +100,8 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	if err != nil {
 		return // without the hashes, the step runs
 	}
-	s.now = kept.Step{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
+	s.stepHashes = kept.Step{
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
 		HostPart: here + installHere,
 	}
 }
@@ -116,7 +116,7 @@ func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
 				files = append(files, word)
 			}
 		case i == 0:
-			if found, ok := boot.CommandFinder(boot.Value(env, "PATH"), "/")(word); ok {
+			if found, ok := boot.CommandFinder(boot.EnvOf(env, "PATH"), "/")(word); ok {
 				files = append(files, found)
 			}
 		}
@@ -144,19 +144,19 @@ func matchesVariable(patterns []string, kv string) bool {
 
 // Load reads the record from the data volume. env is the environment of the steps. planted says that this boot has just filled
 // the data directory from the image; then Load uses the record in the image. Without a readable record, every step runs.
-func (m *StepRecord) Load(ctx context.Context, env []string, planted bool) {
+func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
 	if len(m.known) == 0 {
 		return
 	}
-	if planted {
+	if filledFromImage {
 		var k kept.Home
 		if blocking.Do(blocking.Foreign, func() (err error) {
 			k, err = kept.Read(m.o.Image.Seed)
 			return err
 		}) == nil {
-			m.steps, m.planted = k.Steps, true
+			m.steps, m.filledFromImage = k.Steps, true
 		}
 		return
 	}
@@ -192,7 +192,7 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	case <-ctx.Done():
 		return kept.Step{}, false
 	}
-	if s.now.Program == "" {
+	if s.stepHashes.Program == "" {
 		return kept.Step{}, false
 	}
 	volume, exact := "", ""
@@ -210,7 +210,7 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	if err != nil {
 		return kept.Step{}, false
 	}
-	now := s.now
+	now := s.stepHashes
 	now.Env, now.Volume = hashOf(s.variables(m.env)...), volume+exact
 	return now, true
 }
@@ -233,8 +233,8 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	now, ok := m.currentHashes(ctx, s)
-	if m.planted { // the files in the data directory are the results of these steps, so only compare the other inputs
-		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
+	if m.filledFromImage { // the files in the data directory are the results of these steps, so only compare the other inputs
+		same := now.Program == last.Program && now.Env == last.Env && (s.imageBuild != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
 			m.setHashes(key(h), now)
 		}
@@ -243,13 +243,13 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd updates the record after a hook has run. The argument well says that the hook succeeded.
-func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, well bool) {
+// recordEnd updates the record after a hook has run. The argument succeeded reports whether the hook succeeded.
+func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool) {
 	s := m.stepOf(h)
 	if s == nil {
 		return
 	}
-	if now, ok := m.currentHashes(ctx, s); ok && well {
+	if now, ok := m.currentHashes(ctx, s); ok && succeeded {
 		m.setHashes(key(h), now)
 		return
 	}
@@ -301,7 +301,7 @@ func (m *StepRecord) Save(ctx context.Context) error {
 		return fmt.Errorf("cannot record the boot steps: %w", err)
 	}
 	err = m.within(ctx, func(d *fsutil.Dir) error {
-		return d.Replace(boot.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+		return d.Replace(boot.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 	})
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps, so all of them run at the next start: %w", err)

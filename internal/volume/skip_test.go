@@ -42,7 +42,7 @@ func (b *boots) boot() string {
 	ctx, r := context.Background(), &steps{}
 	m := NewStepRecord(b.o, "1", b.hooks)
 	report := prepare(ctx, b.o)
-	m.Load(ctx, b.env, report.Planted)
+	m.Load(ctx, b.env, report.FilledFromImage)
 	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.Line) {}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 		if os.Geteuid() == 0 {
 			give(t, home, agentUID)
 		}
-		if r := prepare(t.Context(), b.o); !r.Planted || len(r.Warnings) > 0 {
+		if r := prepare(t.Context(), b.o); !r.FilledFromImage || len(r.Warnings) > 0 {
 			t.Errorf("%s: %+v", name, r)
 		}
 		x, _ := os.ReadFile(home + "/skills/x/SKILL.md")

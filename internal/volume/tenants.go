@@ -94,8 +94,8 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
-					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but a home that was renamed keeps its user
-						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // the directory of an import is none
+					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // not the name of a profile, but perhaps a renamed home, which keeps its user
+						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // the directory of an import is not a home
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
@@ -174,7 +174,7 @@ const privateMode = 0o700
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
-		w.Copied, w.TopMode, w.Mark = was, privateMode, NameFile
+		w.CopyUID, w.TopMode, w.HomeMark = was, privateMode, NameFile
 	}
 	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
 		return err
@@ -186,11 +186,11 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 // user. The agent's user can rename the home, but it can't write this file.
 const NameFile = ".hinit-profile"
 
-// as returns the actor of a tenant's user.
-func as(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
+// asUID returns the actor of a tenant's user.
+func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
 
-// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If that can't be told,
-// IsHome returns true.
+// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If that record can't be
+// read, IsHome returns true.
 func IsHome(d *fsutil.Dir, rel string) bool {
 	_, err := d.Lstat(rel + "/" + NameFile)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -204,12 +204,12 @@ func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
 		return err
 	}
 	write := func() error { return home.Replace(NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) }
-	return errors.Join(as(uid).Do(write), home.Close())
+	return errors.Join(asUID(uid).Do(write), home.Close())
 }
 
-// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an
-// error. If expected is 0, OpenHome also refuses the home of a tenant's user who did not get the home under this name. It may
-// be the home of another profile, which the agent's user has renamed. The error advises the command, with --uid.
+// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error.
+// If expected is 0, OpenHome also refuses a home that was given to a tenant's user under another name, because the agent's user
+// may have renamed it. The error tells the user to call command with --uid.
 func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
 	if home, err = d.Sub(profile); err != nil {
 		return nil, 0, err
@@ -223,7 +223,7 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	case expected != 0 && uint32(expected) != uid:
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
-		_ = as(uid).Do(func() error { name, err = home.ReadFile(NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
+		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
 		if err = nil; string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
 				"profile, which the agent's user has renamed; if it is the right one, use: hinit %s %s --uid %d", uid, command, profile, uid)
@@ -235,10 +235,10 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime, and the repair in the background
-// does the rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes
-// other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is
-// about to start. Gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime, and the repair in the background does
+// the rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes other
+// users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is about to
+// start, because gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)
@@ -270,7 +270,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		if homes[name] == to.UID || !tenant {
 			continue
 		}
-		w := owntree.Walk{Between: func() error { return context.Cause(ctx) }}
+		w := owntree.Walk{BetweenBatches: func() error { return context.Cause(ctx) }}
 		if err := MoveHome(d, name, homes[name], to, tenant, &w); err != nil || w.Failed > 0 {
 			say.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
 			continue
@@ -290,7 +290,7 @@ func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	defer d.Close()
 	set := func(rel string, clear, add fs.FileMode) {
 		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == o.Owner().UID {
-			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // Chmod leaves everything alone that is not a file or directory
+			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // Chmod changes only regular files and directories
 		}
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {

@@ -32,7 +32,7 @@ func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n i
 		}
 	}()
 	changed := 0
-	w := owntree.Walk{Found: func(string, uint32, error) {
+	w := owntree.Walk{OnFound: func(string, uint32, error) {
 		if changed++; changed == n {
 			panic(errCut{})
 		}
@@ -71,7 +71,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		give(t, home, agentUID)
 		outside := owner(t, "/etc/passwd")
 		o, _ := options(t, home, nil)
-		o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 29999}, Own: map[string]bool{"coder": true}}
+		o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"coder": true}}
 		uid := int(FirstUID(o.Tenants.UIDs, "coder"))
 		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}
 
@@ -107,7 +107,7 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	names, n := []string{"coder", "renamed"}, 0
-	w := owntree.Walk{Found: func(string, uint32, error) {
+	w := owntree.Walk{OnFound: func(string, uint32, error) {
 		must(t, agent().Do(func() error { return os.Rename(o.Home+"/profiles/"+names[n%2], o.Home+"/profiles/"+names[(n+1)%2]) }))
 		n++
 	}}
@@ -130,7 +130,7 @@ func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	opened := 0
-	w := owntree.Walk{Found: func(string, uint32, error) {
+	w := owntree.Walk{OnFound: func(string, uint32, error) {
 		if agent().Do(func() error { return os.Chmod(o.Home+"/profiles/coder", 0o777) }) == nil {
 			opened++
 		}
@@ -217,7 +217,7 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	}
 	wantOwner(t, old, fmt.Sprintf("%d:%d 0644", own, own))
 	var found client.Findings
-	for _, c := range checks(o, boot.Job{AgentUser: boot.Caller().User, Marker: "SOUL.md", Profiles: 10}) {
+	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
 		c.run(&found)
 	}
 	if !slices.ContainsFunc(found, func(f client.Finding) bool {

@@ -22,7 +22,7 @@ import (
 
 func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 	none := func(uint32) bool { return false }
-	tenants := boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, Own: map[string]bool{"plain": false}}
+	tenants := boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, ByProfile: map[string]bool{"plain": false}}
 	first := assignUIDs(tenants, map[string]uint32{"a": 10000, "b": 10000, "plain": 10000}, "", none)
 	if len(first) != 2 || first["a"] == first["b"] || !tenants.HasUID(first["a"]) || !tenants.HasUID(first["b"]) {
 		t.Fatalf("%v", first)
@@ -93,9 +93,9 @@ func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 	write(t, home+"/profiles/coder/cron/jobs.json", "x")
 	give(t, home, agentUID)
 	o, said = options(t, home, nil)
-	o.Tenants = boot.Tenants{On: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, Own: map[string]bool{"default": false}}
+	o.Tenants = boot.Tenants{On: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"default": false}}
 	if !all {
-		o.Tenants.Own["coder"] = true
+		o.Tenants.ByProfile["coder"] = true
 	}
 	bootTenants(t, o)
 	if uid = uidOf(t, home+"/profiles/coder/.env"); !o.Tenants.HasUID(uint32(uid)) {

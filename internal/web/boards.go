@@ -65,16 +65,16 @@ func (a attempt) Took() time.Duration {
 }
 
 // Look returns the style, sign and text with which the page shows the outcome of the attempt.
-func (a attempt) Look() look {
+func (a attempt) Look() stateMark {
 	switch {
 	case a.EndedAt == 0:
-		return look{"wait", "◐", "running"}
+		return stateMark{"wait", "◐", "running"}
 	case a.Outcome == "completed":
-		return look{"good", "●", "completed"}
+		return stateMark{"good", "●", "completed"}
 	case a.Outcome == "reclaimed", a.Outcome == "scheduled", a.Outcome == "":
-		return look{"off", "○", string(cmp.Or(a.Outcome, "ended"))}
+		return stateMark{"off", "○", string(cmp.Or(a.Outcome, "ended"))}
 	}
-	return look{"bad", "✖", string(a.Outcome)}
+	return stateMark{"bad", "✖", string(a.Outcome)}
 }
 
 // sandbox is a sandbox in the output of hinit sandbox ls --json.
@@ -85,23 +85,23 @@ type sandbox struct {
 }
 
 // Look returns the style, sign and text with which the page shows the state of the sandbox.
-func (s sandbox) Look() look {
+func (s sandbox) Look() stateMark {
 	if s.State == "running" {
-		return look{"good", "●", "running"}
+		return stateMark{"good", "●", "running"}
 	}
-	return look{"off", "○", string(s.State)}
+	return stateMark{"off", "○", string(s.State)}
 }
 
 // boardsPage is the content of the page with the task boards.
 type boardsPage struct {
 	Fault      string
 	Dispatcher string // name of the dispatcher's service; "" if the container has none
-	Looks      look
+	Looks      stateMark
 	Says       string // the dispatcher's problem, or its status text
 	Boards     []board
 }
 
-// decodeList decodes a program's answer as a JSON list. fault is the reason why the list is outdated or missing. It is "" if the
+// decodeList decodes a program's answer as a JSON list. fault is the reason why the list is outdated or missing, or "" if the
 // list is current.
 func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)

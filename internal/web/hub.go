@@ -21,27 +21,27 @@ import (
 )
 
 const (
-	maxEvents      = 4096                  // maximum number of events that the timeline keeps
-	maxRows        = 5000                  // maximum number of services that the page shows
-	retry          = time.Second           // pause between two attempts to connect to hinit
-	reconnectAfter = 6 * time.Second       // silence of the stream after which the hub opens the stream again
-	staleAfter     = 3 * time.Second       // silence after which the page calls the status old; above client.WatchInterval
-	batchTime      = 50 * time.Millisecond // events within this time are handled together
-	sharedAge      = time.Second           // maximum age of a fetched status that another request may use
-	lookTime       = 5 * time.Second       // time limit of a request for the status
-	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	maxVersions    = 16                    // maximum number of stored versions, and of the changes that a version caches
-	maxAtOnce      = 50                    // maximum number of services in one request by name
+	maxEvents            = 4096                  // maximum number of events that the timeline keeps
+	maxRows              = 5000                  // maximum number of services that the page shows
+	retry                = time.Second           // pause between two attempts to connect to hinit
+	reconnectAfter       = 6 * time.Second       // silence of the stream after which the hub opens the stream again
+	staleAfter           = 3 * time.Second       // silence after which the page calls the status old; above client.WatchInterval
+	batchTime            = 50 * time.Millisecond // events within this time are handled together
+	sharedAge            = time.Second           // maximum age of a fetched status that another request may use
+	statusTimeLimit      = 5 * time.Second       // time limit of a request for the status
+	watchAfterLastReader = 10 * time.Second      // how long the hub follows the status after the last reader has left
+	maxVersions          = 16                    // maximum number of stored versions, and of the changes that a version caches
+	maxNamesPerRequest   = 50                    // maximum number of services in one request by name
 )
 
 // hub holds the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
 // client that follows the list of services.
 type hub struct {
-	hinit Hinit
-	look  time.Duration // time limit of a request for the status
-	view  func(s *client.Service, used usedView) rowView
-	row   func(w *bytes.Buffer, v *rowView) error
-	head  func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
+	hinit         HinitClient
+	statusTimeout time.Duration // time limit of a request for the status
+	view          func(s *client.Service, used usedView) rowView
+	row           func(w *bytes.Buffer, v *rowView) error
+	head          func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
 
 	meter  meter
 	asking sync.Mutex // held while a request fetches the status
@@ -77,10 +77,10 @@ type row struct {
 	html template.HTML
 }
 
-func newHub(h Hinit, proc func(client.Init) string) *hub {
+func newHub(h HinitClient, proc func(client.Init) string) *hub {
 	// The first version number is made from the time, so it is higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
-	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	return &hub{hinit: h, meter: meter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
 // run follows hinit's events until ctx ends. It also measures the usage for the graphs, and follows the status while the page has
@@ -110,7 +110,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		}
 		watch, cancel := context.WithCancel(ctx)
 		alarm := time.AfterFunc(reconnectAfter, cancel)
-		old := time.AfterFunc(staleAfter, func() { h.set(client.Status{}, errSilent) })
+		old := time.AfterFunc(staleAfter, func() { h.setStatus(client.Status{}, errSilent) })
 		st := client.Status{}
 		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
 			alarm.Reset(reconnectAfter)
@@ -119,7 +119,7 @@ func (h *hub) followStatus(ctx context.Context) {
 				return errNoHinit
 			}
 			c.Apply(&st)
-			h.set(st, nil)
+			h.setStatus(st, nil)
 			if !h.hasReaders() {
 				return errNoReader
 			}
@@ -129,7 +129,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		old.Stop()
 		cancel()
 		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // it is returned unwrapped
-			h.set(client.Status{}, err)
+			h.setStatus(client.Status{}, err)
 		}
 		pause.For(ctx, retry/4)
 	}
@@ -139,7 +139,7 @@ func (h *hub) followStatus(ctx context.Context) {
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.readers > 0 || time.Since(h.idle) < keepWatch
+	return h.readers > 0 || time.Since(h.idle) < watchAfterLastReader
 }
 
 // join adds a reader and wakes followStatus. Call leave when the reader leaves.
@@ -159,7 +159,7 @@ func (h *hub) join() (leave func()) {
 // followEvents stores hinit's events. It passes the names of their services to fetchChanged, which fetches their status
 // immediately.
 func (h *hub) followEvents(ctx context.Context) {
-	names := make(chan string, maxAtOnce-1)
+	names := make(chan string, maxNamesPerRequest-1)
 	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
 	var last uint64
 	for ctx.Err() == nil {
@@ -217,7 +217,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 		if !useful {
 			continue
 		}
-		look, cancel := context.WithTimeout(ctx, h.look)
+		look, cancel := context.WithTimeout(ctx, h.statusTimeout)
 		st, err := h.hinit.Status(look, list...)
 		cancel()
 		if err == nil && st.Version == client.StatusVersion {
@@ -225,7 +225,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 			now := h.status
 			h.mu.Unlock()
 			client.StatusChange{Init: st.Init, Services: st.Services}.Apply(&now)
-			h.set(now, nil)
+			h.setStatus(now, nil)
 		}
 	}
 }
@@ -241,13 +241,13 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	if !recent() {
 		h.asking.Lock()
 		if !recent() {
-			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.look)
+			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.statusTimeout)
 			st, err := h.hinit.Status(look)
 			cancel()
 			if err == nil && st.Version != client.StatusVersion {
 				err = errNoHinit
 			}
-			h.set(st, err)
+			h.setStatus(st, err)
 		}
 		h.asking.Unlock()
 	}
@@ -266,9 +266,9 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// set stores a new status, and makes a new version of the page if its content has changed. If failed is an error, set keeps the
-// old status, and the page shows the error.
-func (h *hub) set(st client.Status, failed error) {
+// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is an error, set keeps
+// the old status, and the page shows the error.
+func (h *hub) setStatus(st client.Status, failed error) {
 	var used measured
 	if failed == nil {
 		used = h.meter.measure(&st)
@@ -316,8 +316,8 @@ func distinct(list []client.Service) []client.Service {
 	return list[:min(len(list), maxRows)]
 }
 
-// delta holds the changes from the version that a reader has to the current version.
-type delta struct {
+// rowChanges holds the changes from the version that a reader has to the current version.
+type rowChanges struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
 	Rows    map[string]template.HTML `json:"rows,omitempty"`
@@ -326,8 +326,8 @@ type delta struct {
 
 // since returns the changes from the version old to v. If only is not "", it returns only the changes of the service with this
 // name.
-func (v *version) since(old *version, only string) delta {
-	d := delta{Version: v.number, Rows: make(map[string]template.HTML)}
+func (v *version) since(old *version, only string) rowChanges {
+	d := rowChanges{Version: v.number, Rows: make(map[string]template.HTML)}
 	if only == "" && v.top != old.top {
 		d.Head = v.top
 	}
@@ -368,8 +368,8 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	return text, v.number, more
 }
 
-// all returns the rows in hinit's order, the summary above them, and the number of their version.
-func (h *hub) all() (list []row, top template.HTML, number uint64) {
+// allRows returns the rows in hinit's order, the summary above them, and the number of their version.
+func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	list = lo.Map(h.page.order, func(name string, _ int) row { return *h.page.rows[name] })

@@ -127,7 +127,7 @@ func BenchmarkAStatusOf500(b *testing.B) {
 	st := client.Status{Version: client.StatusVersion, Init: running, Services: busy(s, 500)}
 	for b.Loop() {
 		st.Services[b.N%500].Restarts++
-		s.hub.set(st, nil)
+		s.hub.setStatus(st, nil)
 	}
 }
 

@@ -67,13 +67,13 @@ var (
 		{"", unsortable, "note", "Note"},
 	}
 	// grades are the states by which the list is grouped and filtered. The Class of each look identifies the state.
-	grades    = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
+	grades    = []stateMark{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	_, err := s.hub.current(r.Context()) // an error appears at the head of the page
-	rows, head, version := s.hub.all()
+	rows, head, version := s.hub.allRows()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
 	}
@@ -132,7 +132,7 @@ func sortRows(list []row, order string) {
 
 // grade returns the index of a row's state in grades.
 func grade(x row) int {
-	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
+	return slices.IndexFunc(grades, func(g stateMark) bool { return g.Class == x.view.Class })
 }
 
 // groupRows divides rows into groups: by state, by profile, by group, or all in one. Groups by state keep the order of the rows.
@@ -171,11 +171,11 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// names sends the names of the services that the search q finds, each with its state class and its group. The filter and the
+// listNames sends the names of the services that the search q finds, each with its state class and its group. The filter and the
 // command palette of the page use them.
-func (s *Server) names(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
-	rows, _, _ := s.hub.all()
+	rows, _, _ := s.hub.allRows()
 	list := lo.FilterMap(rows, func(x row, _ int) ([3]string, bool) {
 		return [3]string{x.view.Name, x.view.Class, x.view.Group}, x.view.contains(r.FormValue("q"))
 	})
@@ -195,14 +195,14 @@ const heartbeat = ": beat\n\n"
 // stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
 // out until its context ends. ahead is the maximum number of events that wait in out. A client that does not read is
 // disconnected. The argument of limits the number of streams. Above this limit, stream answers with the status 503.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
-	if !of.acquire(key) {
+	if !limit.acquire(key) {
 		w.Header().Set("Retry-After", "30")
 		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
 		return
 	}
-	defer of.release(key)
+	defer limit.release(key)
 	ctx, cancel := context.WithCancel(r.Context())
 	data := make(chan []byte, ahead)
 	go func() {
@@ -256,8 +256,8 @@ func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	}
 }
 
-// live streams the changes of the list of services since the version that the client's page shows.
-func (s *Server) live(w http.ResponseWriter, r *http.Request) {
+// streamList streams the changes of the list of services since the version that the client's page shows.
+func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
 	s.stream(w, r, s.streams, "rows", 0, func(ctx context.Context, out chan<- []byte) {

@@ -28,8 +28,8 @@ const (
 	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
 )
 
-// errEnough stops the reading of a log when there are enough lines.
-var errEnough = errors.New("enough lines")
+// errEnoughLines stops the reading of a log when there are enough lines.
+var errEnoughLines = errors.New("enough lines")
 
 // logView is the log of a service as the page shows it, or the reason why it can't be shown.
 type logView struct {
@@ -50,8 +50,8 @@ type logLine struct{ ID, Time, Text, Class string }
 // searchTime is how long a search may take; tests with the race detector raise it.
 var searchTime = 4 * time.Second
 
-// sinces are the periods that the form of the log search offers.
-var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
+// searchPeriods are the periods that the form of the log search offers.
+var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
 // search holds the conditions of a request for log lines, and the state of the filter.
 type search struct {
@@ -114,10 +114,10 @@ func (s *search) parseMatch(line []byte) (out logLine, is bool) {
 
 // readLog returns the last lines of a service's log that match the search in the request. If the request contains the time of a
 // line (at), readLog returns the lines around it.
-func (s *Server) readLog(r *http.Request, v subject) logView {
+func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
-		Since: r.FormValue("since"), Sinces: sinces, Levels: loglevel.Names(), At: r.FormValue("at"),
+		Since: r.FormValue("since"), Sinces: searchPeriods, Levels: loglevel.Names(), At: r.FormValue("at"),
 	}
 	if !view.There {
 		view.Note = "It has no log file; what it writes is in the container's log."
@@ -143,13 +143,13 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		}
 		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length and compare as texts
 			if after++; after > view.N/2 {
-				return errEnough
+				return errEnoughLines
 			}
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errEnough):
+	case errors.Is(err, errEnoughLines):
 	case errors.Is(err, fs.ErrNotExist):
 		view.Note = "It has written nothing yet."
 	case errors.Is(err, context.DeadlineExceeded):
@@ -193,7 +193,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 }
 
 // logPage shows the log of a service on its own page.
-func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v subject) {
+func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v pageService) {
 	page := s.readLog(r, v)
 	page.Whole = true
 	s.showPage(w, r, http.StatusOK, "log", v.Name+", log", page)
@@ -203,7 +203,7 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v subject) {
 const downloadTime = time.Minute
 
 // download sends all log lines that match the search in the request, as a text file.
-func (s *Server) download(w http.ResponseWriter, r *http.Request, v subject) {
+func (s *Server) download(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
 		s.noService(w, r, nil)
 		return
@@ -222,8 +222,8 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, v subject) {
 	_ = out.Flush()
 }
 
-// follow streams the new log lines of a service that match the search in the request.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request, v subject) {
+// streamLog streams the new log lines of a service that match the search in the request.
+func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return

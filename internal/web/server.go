@@ -26,8 +26,8 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Hinit is the connection to the hinit that the page shows. A [dial.Client] implements it.
-type Hinit interface {
+// HinitClient is the connection to the hinit that the page shows. A [dial.Client] implements it.
+type HinitClient interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
@@ -35,7 +35,7 @@ type Hinit interface {
 
 // Options are the settings of a Server.
 type Options struct {
-	Hinit    Hinit
+	Hinit    HinitClient
 	Metrics  http.Handler                             // handler of /metrics; nil for none
 	Token    string                                   // token for reading and control; "": all may read, no TCP client may control
 	Proc     func(client.Init) string                 // path of the /proc that shows the services' processes, or ""; nil: none
@@ -111,13 +111,13 @@ func New(o Options) (*Server, error) {
 	s.mux = http.NewServeMux()
 	s.mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
 	s.mux.HandleFunc("GET /{$}", s.requireReader(s.list))
-	s.mux.HandleFunc("GET /live", s.requireReader(s.live))
-	s.mux.HandleFunc("GET /names", s.requireReader(s.names))
+	s.mux.HandleFunc("GET /live", s.requireReader(s.streamList))
+	s.mux.HandleFunc("GET /names", s.requireReader(s.listNames))
 	s.mux.HandleFunc("GET /events", s.requireReader(s.events))
 	s.mux.HandleFunc("GET /boards", s.requireReader(s.boardsPage))
 	s.mux.HandleFunc("GET /sandboxes", s.requireReader(s.sandboxesPage))
 	s.mux.HandleFunc("GET /service/{name}", s.withService(s.service))
-	s.mux.HandleFunc("GET /service/{name}/follow", s.withService(s.follow))
+	s.mux.HandleFunc("GET /service/{name}/follow", s.withService(s.streamLog))
 	s.mux.HandleFunc("GET /service/{name}/log", s.withService(s.logPage))
 	s.mux.HandleFunc("GET /service/{name}/download", s.withService(s.download))
 	s.mux.HandleFunc("GET /service/{name}/stop", s.requireReader(s.confirmStop))
@@ -205,15 +205,15 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// subject is the service that a page shows. fault is the reason why its status is old; it is nil if the status is current.
-type subject struct {
+// pageService is the service that a page shows. fault is the reason why its status is old; it is nil if the status is current.
+type pageService struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
 // withService wraps a handler of a page about one service, whose name is in the path of the request.
-func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of subject)) http.HandlerFunc {
+func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of pageService)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.current(r.Context())
 		v := st.Find(r.PathValue("name"))
@@ -221,12 +221,12 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 			s.noService(w, r, err)
 			return
 		}
-		page(w, r, subject{v, st.Init, err})
+		page(w, r, pageService{v, st.Init, err})
 	})
 }
 
-// frame holds the values that the template of every page needs.
-type frame struct {
+// pageData holds the values that the template of every page needs.
+type pageData struct {
 	Title   string
 	Base    string
 	Control bool   // the client may change something
@@ -239,7 +239,7 @@ type frame struct {
 
 // showPage writes the page of the template name, with page as its content.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
-	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
+	f := pageData{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
 		f.Session = f.Control
 	}

@@ -49,8 +49,8 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	if !s.mayControl(r) {
 		v.Read = readOnly
 	}
-	if verb := r.FormValue("done"); done[verb] != "" {
-		v.Done, v.Undo = done[verb], undo[verb]
+	if verb := r.FormValue("done"); doneMessages[verb] != "" {
+		v.Done, v.Undo = doneMessages[verb], undoCommands[verb]
 	}
 	return v
 }
@@ -61,7 +61,7 @@ const readOnly = "This page is for reading: hinit web runs without a token. To s
 // serviceEvents is the maximum number of events on a service's page.
 const serviceEvents = 20
 
-func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
+func (s *Server) service(w http.ResponseWriter, r *http.Request, v pageService) {
 	page := servicePage{rowView: s.view(v.Service, s.hub.usageOf(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
 	if v.fault != nil {
 		page.Fault = oneLine(v.fault.Error())
@@ -75,16 +75,16 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkLook returns the style, sign and word with which the page shows the state of a health check.
-func checkLook(c client.Check) look {
+// checkMark returns the style, sign and word with which the page shows the state of a health check.
+func checkMark(c client.Check) stateMark {
 	word := oneLine(c.State)
 	switch {
 	case c.Failed:
-		return look{"bad", "✖", word}
+		return stateMark{"bad", "✖", word}
 	case c.State == "passing":
-		return look{"good", "●", word}
+		return stateMark{"good", "●", word}
 	}
-	return look{"off", "○", word}
+	return stateMark{"off", "○", word}
 }
 
 func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
@@ -97,8 +97,8 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 
 // done maps each command to the message that is shown after it. undo maps a command to the command that undoes it.
 var (
-	done = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
-	undo = map[string]string{"start": "stop", "stop": "start"}
+	doneMessages = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
+	undoCommands = map[string]string{"start": "stop", "stop": "start"}
 )
 
 // showError answers with the HTTP status code, and with a page that shows why the request has failed.
@@ -140,7 +140,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
 	_, bearer := bearerToken(r) // browsers don't add this header on their own, so other sites can't forge the request
 	switch {
-	case done[verb] == "":
+	case doneMessages[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
 		return
 	case !s.mayControl(r):
@@ -176,17 +176,17 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// look is the style class, sign and word with which a page shows a state. The sign is for readers who can't see the colours.
-type look struct{ Class, Sign, Word string }
+// stateMark is the style class, sign and word with which a page shows a state. The sign is for readers who can't see the colours.
+type stateMark struct{ Class, Sign, Word string }
 
-// looks maps each grade of package show to its look.
-var looks = [...]look{
+// stateMarks maps each grade of package show to its look.
+var stateMarks = [...]stateMark{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
 
-func lookOf(s *client.Service) look {
+func lookOf(s *client.Service) stateMark {
 	v := show.Judge(s)
-	out := looks[v.Grade]
+	out := stateMarks[v.Grade]
 	if out.Word = oneLine(s.State); v.Word != "" {
 		out.Word += ", " + v.Word
 	}
@@ -196,7 +196,7 @@ func lookOf(s *client.Service) look {
 // rowView holds the values of a service's row in the list, in the form of the page.
 type rowView struct {
 	Base, Name, Profile, Group string
-	look
+	stateMark
 	Since    time.Time
 	Restarts int
 	usedView
@@ -208,7 +208,7 @@ type rowView struct {
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
 	out := rowView{
-		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), stateMark: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
 		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {
@@ -233,7 +233,7 @@ func oneLine(text string) string {
 	if text == "" {
 		return ""
 	}
-	return show.Line(redact.Text(text))
+	return show.Line(redact.HideText(text))
 }
 
 // colours matches the colour sequences of a terminal.
@@ -296,9 +296,9 @@ func (s *Server) functions() template.FuncMap {
 		"took":      func(d time.Duration) string { return show.Duration(d) },
 		"seconds":   func(n int64) string { return show.Duration(time.Duration(n) * time.Second) },
 		"text":      oneLine,
-		"logged":    func(line string) string { return logText(redact.Text(line)) },
+		"logged":    func(line string) string { return logText(redact.HideText(line)) },
 		"isolation": show.Isolation,
-		"checkLook": checkLook,
+		"checkLook": checkMark,
 		"megabytes": megabytes,
 		"stateOf":   stateText,
 		"happened":  eventText,

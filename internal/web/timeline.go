@@ -68,11 +68,11 @@ type timelinePage struct {
 }
 
 const (
-	maxBars    = 500
-	maxOutages = 100
-	barWidth   = 1000
-	longest    = 24 * 7 // maximum length of a period, in hours
-	shortest   = 10 * time.Second
+	maxBars        = 500
+	maxOutages     = 100
+	barWidth       = 1000
+	maxPeriodHours = 24 * 7 // maximum length of a period, in hours
+	shortest       = 10 * time.Second
 )
 
 // requestedPeriod returns the period that a request selects. It is the last hours up to now, or the time between the parameters
@@ -80,7 +80,7 @@ const (
 func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
-		v.Hours = max(1, min(hours, longest))
+		v.Hours = max(1, min(hours, maxPeriodHours))
 	}
 	v.From = now.Add(-time.Duration(v.Hours) * time.Hour)
 	from, err1 := strconv.ParseInt(r.FormValue("from"), 10, 64)
@@ -88,8 +88,8 @@ func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	if err1 == nil && err2 == nil && from < to {
 		v.Hours = 0
 		v.To = time.Unix(min(to, now.Unix()), 0)
-		if v.From = time.Unix(from, 0); v.To.Sub(v.From) > longest*time.Hour {
-			v.From = v.To.Add(-longest * time.Hour)
+		if v.From = time.Unix(from, 0); v.To.Sub(v.From) > maxPeriodHours*time.Hour {
+			v.From = v.To.Add(-maxPeriodHours * time.Hour)
 		}
 		if v.To.Sub(v.From) < shortest {
 			v.From = v.To.Add(-shortest)

@@ -43,7 +43,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	all := shapes()
 	st := client.Status{Version: client.StatusVersion, Services: all}
 	var series strings.Builder
-	if err := metrics.Write(&series, &metrics.Collector{Source: newFake(all...), Most: len(all)}); err != nil {
+	if err := metrics.Write(&series, &metrics.Collector{Source: newFake(all...), MaxServices: len(all)}); err != nil {
 		t.Fatal(err)
 	}
 	problems := make(map[string]bool)

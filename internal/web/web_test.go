@@ -424,7 +424,7 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	if _, page := s.do("GET", "/", nil); strings.Count(page, "<tr data-name") != maxRows {
 		t.Errorf("%d rows of a hinit with endless services", strings.Count(page, "<tr data-name"))
 	}
-	s.hub.look = time.Second
+	s.hub.statusTimeout = time.Second
 	f.set(func() { f.hang = true })
 	old()
 	begin := time.Now()

@@ -44,7 +44,7 @@ var errAbandoned = errors.New("abandoned")
 // recently. It opens files with the identity of actor. It returns a result for each log, in the same order, and stops when ctx
 // ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
-	p := &packer{actor: actor.In(blocking.Logs), young: young}
+	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
 	for i, l := range logs {
 		results[i] = p.log(ctx, l)

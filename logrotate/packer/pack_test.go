@@ -19,7 +19,7 @@ import (
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := packer{actor: fsutil.Self().In(blocking.Logs)}
+	p := packer{actor: fsutil.Self().Limited(blocking.Logs)}
 	list := archive.List{Dir: dir}
 	name := archive.Name(time.Now().Add(-time.Hour))
 	path := filepath.Join(dir, name)

@@ -95,7 +95,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 // Exists reports whether dir, the path of a log directory, exists as a file of any kind. The parameter as is the identity for the
 // look-up.
 func Exists(as *fsutil.Actor, dir string) bool {
-	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
+	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.CheckExists(name) }) == nil
 }
 
 type reader struct {

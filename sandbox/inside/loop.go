@@ -52,7 +52,7 @@ const (
 )
 
 func newLoop() (*loop, error) {
-	proc.Unignore()
+	proc.RestoreIgnoredSignals()
 	table, err := proc.New()
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func newLoop() (*loop, error) {
 
 // serve runs the loop. It never returns.
 func (l *loop) serve() {
-	runtime.LockOSThread() // children with Spec.Bound are killed when the thread that started them ends
+	runtime.LockOSThread() // children with Spec.DiesWithStarter are killed when the thread that started them ends
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	timer := time.NewTimer(time.Hour)
@@ -91,7 +91,7 @@ func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
-		spec.ID, spec.OOM, spec.Bound = l.next, oomBias, !keep
+		spec.ID, spec.OOM, spec.DiesWithStarter = l.next, oomBias, !keep
 		r = &run{id: l.next, mainAlive: true, grace: grace, kept: keep, onDone: done, killsBefore: l.oomKills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return
@@ -205,7 +205,7 @@ func (l *loop) emptyRuns() map[uint64]bool {
 	}
 	set := make(map[uint64]bool)
 	if len(ids) > 0 {
-		for _, id := range l.table.Gone(ids) {
+		for _, id := range l.table.EndedRuns(ids) {
 			set[id] = true
 		}
 	}

@@ -56,15 +56,15 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
-// Lists reports whether the words after the agent's name list all profiles. If profiles have their own users, hinit carries
+// ListsProfiles reports whether the words after the agent's name list all profiles. If profiles have their own users, hinit carries
 // out this command, because the agent's user can't read their homes.
-func Lists(words []string) bool {
+func ListsProfiles(words []string) bool {
 	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
 }
 
-// Changes reports whether the words after the agent's name start, stop or restart gateways, even if [Parse] does not accept them.
-// The result is false for a request for help.
-func Changes(words []string) bool {
+// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, even if [Parse] does not
+// accept them. The result is false for a request for help.
+func ChangesGateways(words []string) bool {
 	verb := ""
 	named, gateway := false, false
 	for _, word := range words {

@@ -28,7 +28,7 @@ var ours, theirs string
 func TestMain(m *testing.M) {
 	flag.Parse()
 	testkit.IsolateProcess()
-	proc.Unignore() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
+	proc.RestoreIgnoredSignals() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
 

@@ -261,7 +261,7 @@ func (t *table) save() error {
 		text.WriteString(l.raw)
 	}
 	name := filepath.Base(t.path)
-	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, NameLater: true}); err != nil {
+	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, SyncNameLater: true}); err != nil {
 		return err
 	}
 	_ = dir.SyncName(name)

@@ -20,7 +20,7 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 	switch path, gid, ok := boot.DockerSocket(sockets, o.Env); {
 	case !ok:
 	case slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid):
-		a.Lines = append(a.Lines, boot.AlreadyIn(a.User.Name, gid, path))
+		a.Lines = append(a.Lines, boot.AlreadyInGroup(a.User.Name, gid, path))
 	default:
 		a.join(etc, gid, path, "hostdocker", "Docker socket")
 	}

@@ -28,7 +28,7 @@ type Options struct {
 // Main updates the agent's user and writes the result, a [boot.Identity] as JSON, to out. It returns the exit code of the
 // process.
 func Main(user string, out io.Writer) int {
-	a, err := settle(Options{User: user, Env: os.LookupEnv})
+	a, err := updateUser(Options{User: user, Env: os.LookupEnv})
 	result := boot.Identity{User: a.User, Lines: a.Lines}
 	if err != nil {
 		result.Error = err.Error()
@@ -46,14 +46,14 @@ type agent struct {
 	remapped bool // the ids were changed in this boot
 }
 
-// settle gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to
+// updateUser gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to
 // the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only
 // /etc/passwd and /etc/group. A second call changes nothing.
 //
 // If /etc can't be written, the result still has the wanted ids, and a message says so. An error means that the container
-// must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks
+// must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). updateUser blocks
 // only on /etc and /dev.
-func settle(o Options) (agent, error) {
+func updateUser(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {
 		return agent{}, err
@@ -83,10 +83,10 @@ func settle(o Options) (agent, error) {
 	return a, nil
 }
 
-// asked returns the id that the container asks for in one of the two variables in names. An invalid id causes a warning and
+// requestedID returns the id that the container asks for in one of the two variables in names. An invalid id causes a warning and
 // is ignored.
-func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
-	id, name, text, ok := account.RequestedID(func(name string) string { return boot.Value(o.Env, name) }, names)
+func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
+	id, name, text, ok := account.RequestedID(func(name string) string { return boot.EnvOf(o.Env, name) }, names)
 	if !ok && text != "" {
 		a.warn("%s=%q is ignored: it is not a number from 1 to 65534", name, text)
 	}
@@ -96,7 +96,7 @@ func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 // remap sets the ids that the container asks for in a and in etc. [db.DB.Save] writes them to /etc later.
 func (a *agent) remap(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
-	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {
+	if uid, ok := a.requestedID(o, account.UIDVars); ok && uid != a.User.UID {
 		if a.User.Name != "" {
 			if err := etc.SetUID(a.User.Name, uid); errors.Is(err, db.ErrTaken) {
 				return fmt.Errorf("%w; choose another number for HERMES_UID (or PUID)", err)
@@ -107,7 +107,7 @@ func (a *agent) remap(o Options, etc *db.DB) error {
 		a.say("Changing %s UID to %d", name, uid)
 		a.User.UID, a.remapped = uid, true
 	}
-	if gid, ok := a.asked(o, account.GIDVars); ok && gid != a.User.GID {
+	if gid, ok := a.requestedID(o, account.GIDVars); ok && gid != a.User.GID {
 		if a.User.Name != "" {
 			if err := etc.SetGID(a.User.Name, gid); err != nil {
 				return err

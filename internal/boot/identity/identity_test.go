@@ -38,7 +38,7 @@ func identity(t *testing.T, o Options, env map[string]string) (agent, string, er
 	if o.DRI == "" {
 		o.DRI = o.Root + "/none"
 	}
-	a, err := settle(o)
+	a, err := updateUser(o)
 	var lines []string
 	for _, l := range a.Lines {
 		lines = append(lines, l.Text)

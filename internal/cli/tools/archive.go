@@ -268,7 +268,7 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 		runtime.LockOSThread() // spec.Bound ties the child to this thread, which ends with this goroutine
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
-			Files: []*os.File{nil, nil, nil, to}, Bound: true,
+			Files: []*os.File{nil, nil, nil, to}, DiesWithStarter: true,
 		}
 		_, errs, x, err := proc.Output(ctx, spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {

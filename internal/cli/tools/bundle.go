@@ -229,7 +229,7 @@ func (b *bundle) secrets() (values []string) {
 	add := func(name, value string) {
 		if slices.Contains(b.hide, name) {
 			values = append(values, value)
-		} else if secret := redact.Secret(name, value); secret != "" {
+		} else if secret := redact.SecretPart(name, value); secret != "" {
 			values = append(values, secret)
 		}
 	}
@@ -360,7 +360,7 @@ func environmentFacts(w io.Writer, hide []string) error {
 				if slices.Contains(hide, name) {
 					value = redact.Hidden
 				}
-				fmt.Fprintf(w, "%s=%s\n", show.Line(name), show.Line(redact.Value(name, value)))
+				fmt.Fprintf(w, "%s=%s\n", show.Line(name), show.Line(redact.HideValue(name, value)))
 			}
 		}
 	}

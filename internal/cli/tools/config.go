@@ -130,7 +130,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 // missingFiles returns warnings about users and files that the configuration names and that do not exist here. It looks for the
 // programs, directories and environment files of services that start. These files may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
-	agent := boot.Caller()
+	agent := boot.CallerAsAgent()
 	if !plain {
 		var err error
 		if agent, err = lookup.Agent(cfg); err != nil {

@@ -149,7 +149,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 		defer console.Close()
 		stdout, stderr = console, console
 	}
-	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, Adjust: namespaces, Bound: true})
+	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
 }
 
 // openScreen starts hinit-top once the init answers. When the user closes hinit-top, openScreen calls quit, which ends the demo.
@@ -160,7 +160,7 @@ func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 			return
 		}
 	}
-	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, Attached: true})
+	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, SameSession: true})
 	if err != nil {
 		fmt.Fprintf(d.Err, "demo: %v\n", err)
 		return

@@ -220,7 +220,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	a.im.Dir, a.im.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.Has(a.im.Name) == nil
+	a.im.Dir, a.im.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.im.Name) == nil
 	if p.hasRest && a.im.From == 0 && !a.printsOffset {
 		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.im.Name))
 		err = p.empty()

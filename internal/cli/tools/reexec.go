@@ -96,7 +96,7 @@ func checkBinary(path string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	defer cancel()
-	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), Attached: true}
+	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), SameSession: true}
 	said, why, exit, err := proc.Output(ctx, spec, 4096)
 	switch {
 	case err != nil:

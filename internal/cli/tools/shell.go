@@ -58,7 +58,7 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 			command[0] = "/bin/bash"
 		}
 	}
-	spec.Argv = isolation.Instead(spec.Argv, command)
+	spec.Argv = isolation.Wrap(spec.Argv, command)
 	x, err := runOnTerminal(t, spec)
 	if err != nil {
 		return t.Failed(doing, err)
@@ -87,7 +87,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	if err := adoptEnviron(t, init.PID); err != nil {
 		return spec, err
 	}
-	agent, env := boot.Caller(), boot.OuterEnv()
+	agent, env := boot.CallerAsAgent(), boot.OuterEnv()
 	if !plain {
 		if agent, err = lookup.Agent(cfg); err != nil {
 			return spec, err
@@ -153,7 +153,7 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	}
 	os.Clearenv()
 	for kv := range strings.SplitSeq(string(text), "\x00") {
-		if name, value, is := strings.Cut(kv, "="); is && name != "" && name != reexec.Var && name != reexec.HaltVar {
+		if name, value, is := strings.Cut(kv, "="); is && name != "" && name != reexec.StateVariable && name != reexec.HaltedVariable {
 			if err := os.Setenv(name, value); err != nil {
 				return err
 			}

@@ -26,18 +26,18 @@ const maxWarnings = 50
 
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
-	over  chan struct{} // closed by End
-	found atomic.Int64  // number of profiles that the boot is bringing up; 0 at all other times
-	hooks atomic.Int64  // number of hooks that the boot will run
-	hook  atomic.Pointer[hook]
+	ended           chan struct{} // closed by End
+	profilesToStart atomic.Int64  // number of profiles that the boot is bringing up; 0 at all other times
+	hooks           atomic.Int64  // number of hooks that the boot will run
+	hook            atomic.Pointer[hook]
 
 	mu       sync.Mutex
 	warnings []string // warnings that an agent can't cause
-	agents   []string // warnings that an agent can cause, in any number
+	byAgents []string // warnings that an agent can cause, in any number
 	steps    []client.BootStep
 
-	expected []*supervisor.Service
-	looked   chan struct{} // closed when expected includes the profiles; nil until ExpectSoon is called
+	expected         []*supervisor.Service
+	profilesExpected chan struct{} // closed when expected includes the profiles; nil until ExpectSoon is called
 }
 
 // hook is a running hook.
@@ -47,18 +47,18 @@ type hook struct {
 }
 
 // New returns the status of a boot that is starting.
-func New() *Status { return &Status{over: make(chan struct{})} }
+func New() *Status { return &Status{ended: make(chan struct{})} }
 
 // Over returns a channel that is closed when the boot is over and all services are known.
-func (s *Status) Over() <-chan struct{} { return s.over }
+func (s *Status) Over() <-chan struct{} { return s.ended }
 
 // End marks the boot as over. Call it once.
-func (s *Status) End() { close(s.over) }
+func (s *Status) End() { close(s.ended) }
 
 // IsOver reports whether the boot is over.
 func (s *Status) IsOver() bool {
 	select {
-	case <-s.over:
+	case <-s.ended:
 		return true
 	default:
 		return false
@@ -78,19 +78,19 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 		}
 	}
 	select {
-	case <-s.over:
+	case <-s.ended:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
 	}
 }
 
-// Remember adds a warning that no agent can cause. It returns false if the warning is already in the list.
-func (s *Status) Remember(warning string) bool { return s.remember(&s.warnings, warning) }
+// AddWarning adds a warning that no agent can cause. It returns false if the warning is already in the list.
+func (s *Status) AddWarning(warning string) bool { return s.remember(&s.warnings, warning) }
 
-// RememberAgents adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning from
+// AddAgentWarning adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning from
 // Remember. It returns false if the warning is already in the list.
-func (s *Status) RememberAgents(warning string) bool { return s.remember(&s.agents, warning) }
+func (s *Status) AddAgentWarning(warning string) bool { return s.remember(&s.byAgents, warning) }
 
 func (s *Status) remember(list *[]string, warning string) bool {
 	s.mu.Lock()
@@ -106,7 +106,7 @@ func (s *Status) remember(list *[]string, warning string) bool {
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.warnings), slices.Clone(s.agents)
+	return slices.Clone(s.warnings), slices.Clone(s.byAgents)
 }
 
 // Add adds finished steps to the status.
@@ -144,17 +144,17 @@ func (s *Status) Failed() bool {
 
 // TakeOver restores the state that the program before a re-execution handed over, and marks the boot as over.
 func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
-	s.warnings, s.agents, s.steps = own, agents, steps
+	s.warnings, s.byAgents, s.steps = own, agents, steps
 	s.End()
 }
 
 // SetProfiles sets the number of profiles that the boot brings up. The boot passes 0 when all profiles are done.
-func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
+func (s *Status) SetProfiles(profiles int) { s.profilesToStart.Store(int64(profiles)) }
 
 // Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. The argument
 // up is the number of profiles that already have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
-	found := int(s.found.Load())
+	found := int(s.profilesToStart.Load())
 	if found == 0 {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (s *Status) Expect(services []*supervisor.Service) {
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()
-	s.looked = looked
+	s.profilesExpected = looked
 	s.mu.Unlock()
 	guard.Go("looking at the profiles during the boot", func() {
 		defer close(looked)
@@ -188,12 +188,12 @@ func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 // function given to ExpectSoon has returned, or the boot or ctx ends.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.looked // nil, which blocks for ever, if the boot has not called ExpectSoon, or has no hooks
+	looked := s.profilesExpected // nil, which blocks for ever, if the boot has not called ExpectSoon, or has no hooks
 	s.mu.Unlock()
 	if all {
 		select {
 		case <-looked:
-		case <-s.over:
+		case <-s.ended:
 		case <-ctx.Done():
 		}
 	}

@@ -15,11 +15,11 @@ import (
 
 func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
 	s := bootstatus.New()
-	if !s.Remember("a") || s.Remember("a") {
+	if !s.AddWarning("a") || s.AddWarning("a") {
 		t.Error("a warning is new once")
 	}
 	for i := range 1000 {
-		s.Remember(fmt.Sprint(i))
+		s.AddWarning(fmt.Sprint(i))
 	}
 	if own, _ := s.Warnings(); len(own) != 50 || own[49] != "999" {
 		t.Errorf("kept are %q", own)
@@ -29,11 +29,11 @@ func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
 // TestAThousandWarningsOfTheAgentPushOutNoneOfRoots, whether root's come before them or after them.
 func TestAThousandWarningsOfTheAgentPushOutNoneOfRoots(t *testing.T) {
 	s := bootstatus.New()
-	s.Remember("before")
+	s.AddWarning("before")
 	for i := range 1000 {
-		s.RememberAgents(fmt.Sprint(i))
+		s.AddAgentWarning(fmt.Sprint(i))
 	}
-	if !s.Remember("after") || !s.Remember("999") {
+	if !s.AddWarning("after") || !s.AddWarning("999") {
 		t.Error("a warning of root's is not new because of the agent's")
 	}
 	own, agents := s.Warnings()
@@ -58,8 +58,8 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 		t.Error("the steps are not forgotten")
 	}
 	next := bootstatus.New()
-	s.Remember("w")
-	s.RememberAgents("a")
+	s.AddWarning("w")
+	s.AddAgentWarning("a")
 	own, agents := s.Warnings()
 	next.TakeOver(own, agents, []client.BootStep{{Name: "home"}})
 	if own, agents := next.Warnings(); !next.IsOver() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {

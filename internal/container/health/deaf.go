@@ -30,7 +30,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 			cfg := h.o.Config()
 			for profile, env := range envs { // variables of the configuration override the .env
 				maps.Copy(env, cfg.Agent.Env)
-				maps.Copy(env, cfg.Profiles.Own[profile].Env)
+				maps.Copy(env, cfg.Profiles.Overrides[profile].Env)
 			}
 			return envs, err
 		},

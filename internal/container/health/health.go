@@ -95,7 +95,7 @@ func New(o Options) *Health {
 // Configure applies a configuration's settings for memory and deaf gateways. The settings for a service's checks and
 // notification socket take effect when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
-	h.memory.limit(cfg)
+	h.memory.configure(cfg)
 	h.configureDeafWatch(cfg)
 	h.watchQuotas(cfg)
 }
@@ -129,10 +129,10 @@ func (h *Health) Check(u *supervisor.Unit) {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
-		t.AgentDecides = !h.o.Plain && h.o.Agent.RunsAs(u.Spec.Cred)
+		t.AgentInfluences = !h.o.Plain && h.o.Agent.RunsAs(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
-			maps.Copy(t.Env, cfg.Profiles.Own[u.Profile].Env)
+			maps.Copy(t.Env, cfg.Profiles.Overrides[u.Profile].Env)
 			if p, err := h.o.Store.Profile(u.Profile); err == nil {
 				vars["profile"], vars["profile_home"] = p.Name, p.Home
 			}
@@ -146,11 +146,11 @@ func (h *Health) Check(u *supervisor.Unit) {
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
-		return fsutil.Self().In(blocking.Volume)
+		return fsutil.Self().Limited(blocking.Volume)
 	case h.o.Agent.RunsAs(cred):
-		return h.o.Agent.Actor.In(blocking.Volume)
+		return h.o.Agent.Actor.Limited(blocking.Volume)
 	}
-	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)
+	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).Limited(blocking.Volume)
 }
 
 // Note returns a remark on a running service for the status, or "" if there is none.
@@ -223,8 +223,8 @@ func (h *Health) Checks(service string) []client.Check {
 		if !found.Paused.IsZero() {
 			c.State, c.Failed = client.CheckPaused, false
 		}
-		if !p.Asked.IsZero() {
-			c.At = &p.Asked
+		if !p.LastResultAt.IsZero() {
+			c.At = &p.LastResultAt
 		}
 		out[i] = c
 	}

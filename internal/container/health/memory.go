@@ -38,11 +38,11 @@ type memoryWatch struct {
 	started      atomic.Bool
 }
 
-// limit applies the memory limits in cfg, and starts the watch if cfg has a memory limit.
-func (w *memoryWatch) limit(cfg *config.Config) {
+// configure applies the memory limits in cfg, and starts the watch if cfg has a memory limit.
+func (w *memoryWatch) configure(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.IsSet() || w.container().Limit > 0
-	for _, p := range cfg.Profiles.Own {
+	for _, p := range cfg.Profiles.Overrides {
 		limited = limited || p.Memory.IsSet()
 	}
 	for _, s := range cfg.Services {
@@ -57,12 +57,12 @@ func (w *memoryWatch) limit(cfg *config.Config) {
 func (w *memoryWatch) limitOf(v *supervisor.Service) config.Memory { return w.settingsOf(v).Memory }
 
 // settingsOf returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
-func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.Setup) {
+func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.ProcessSettings) {
 	switch cfg := w.limits.Load(); v.Kind {
 	case supervisor.KindGateway:
-		setup = cfg.ProfileOf(v.Profile).Setup
+		setup = cfg.ProfileOf(v.Profile).ProcessSettings
 	case supervisor.KindService:
-		setup = cfg.Services[v.Name].Setup
+		setup = cfg.Services[v.Name].ProcessSettings
 	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
 	}
 	return setup
@@ -135,10 +135,10 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	limit, has := w.limitOf(v), m.Bytes
 	text := "memory: " + amount(has)
 	switch {
-	case !m.Group:
+	case !m.HasOwnCgroup:
 		limit = limit.Supervised()
-	case m.Killed > 0:
-		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.Killed, limit.Max.Text())
+	case m.OOMKills > 0:
+		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
 		if w.firstTime(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
 		}

@@ -43,10 +43,10 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			return []proc.Memory{{Bytes: bytes, Group: grouped, Killed: killed}}
+			return []proc.Memory{{Bytes: bytes, HasOwnCgroup: grouped, OOMKills: killed}}
 		}}
-		w.limit(&config.Config{Services: map[string]config.Service{
-			"a":    {Setup: config.Setup{Memory: config.Memory{Warn: 512 << 20, Max: 1 << 30}}},
+		w.configure(&config.Config{Services: map[string]config.Service{
+			"a":    {ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 512 << 20, Max: 1 << 30}}},
 			"free": {},
 		}})
 		step := func(has uint64, want ...string) {

@@ -44,12 +44,12 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
 	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these variables
-		keep := slices.Clone(u.Spec.Setup.Keep)
+		keep := slices.Clone(u.Spec.Setup.ProtectedVars)
 		for name := range env {
 			keep = append(keep, name)
 		}
 		slices.Sort(keep)
-		u.Spec.Setup.Keep = slices.Compact(keep)
+		u.Spec.Setup.ProtectedVars = slices.Compact(keep)
 	}
 }
 

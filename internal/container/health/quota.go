@@ -43,7 +43,7 @@ type quotaWatch struct {
 // is started once.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.Agent.Priority.Quota.IsSet()
-	for _, p := range cfg.Profiles.Own {
+	for _, p := range cfg.Profiles.Overrides {
 		set = set || p.Priority.Quota.IsSet()
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
@@ -56,7 +56,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shareStarted.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
-			if confined || crowded() {
+			if confined || resourcesAreScarce() {
 				confined = h.checkQuotas(true, &h.quota.shareNotes)
 			}
 		})
@@ -96,8 +96,8 @@ func (h *Health) diskIsLow() (low bool) {
 // manySockets is the number of open sockets above which hinit searches for their owners.
 const manySockets = 4000
 
-// crowded reports whether so many processors or ports are in use that profiles may lack them.
-func crowded() bool {
+// resourcesAreScarce reports whether so many processors or ports are in use that profiles may lack them.
+func resourcesAreScarce() bool {
 	var demand procstat.Demand
 	blocking.Run(blocking.Short, func() { demand = procstat.ReadDemand() })
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
@@ -119,7 +119,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 		own := cfg.ProfileOf(v.Profile).Priority
 		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
 			all = append(all, boot.Gateway{
-				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).On(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
+				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
 				Rank: ranks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 			})
 		}

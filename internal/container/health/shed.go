@@ -28,9 +28,9 @@ const pressurePeriod = time.Second
 // pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
 // wait.
 type pressure struct {
-	container proc.ContainerMemory
-	full      bool // starts are being refused
-	services  []candidate
+	container     proc.ContainerMemory
+	startsRefused bool // starts are being refused
+	services      []candidate
 }
 
 // candidate is a service that may be ended, or that may be made to wait, to save memory.
@@ -58,7 +58,7 @@ func decide(p pressure) (d decision) {
 	}
 	share := float64(c.Used) / float64(c.Limit) * 100
 	stalled := c.Stalled >= stallPercent
-	d.full = share >= refuseAt || share >= tightAt && (p.full || stalled)
+	d.full = share >= refuseAt || share >= tightAt && (p.startsRefused || stalled)
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
 	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
 		d.shed = chooseVictim(p.services)
@@ -110,8 +110,8 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
 	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
-	p := pressure{container: c, full: snapshot.HoldReason != "", services: w.candidates(snapshot, pressed)}
-	if !pressed && !p.full && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
+	p := pressure{container: c, startsRefused: snapshot.HoldReason != "", services: w.candidates(snapshot, pressed)}
+	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
 		clear(w.seen)
 		return false
 	}
@@ -119,7 +119,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.full {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, amount(c.Limit))
 	}
-	if d.full != p.full {
+	if d.full != p.startsRefused {
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.shed != "" {

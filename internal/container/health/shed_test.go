@@ -42,7 +42,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"none fits", 750, 0, false, []candidate{held(low)}, decision{}},
 		{"none comes back while starts are refused", 810, 0, true, []candidate{held(idler)}, decision{full: true}},
 	} {
-		p := pressure{container: proc.ContainerMemory{Used: tt.used, Limit: 1000, Stalled: tt.stalled}, full: tt.full, services: tt.services}
+		p := pressure{container: proc.ContainerMemory{Used: tt.used, Limit: 1000, Stalled: tt.stalled}, startsRefused: tt.full, services: tt.services}
 		if got := decide(p); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.what, got, tt.want)
 		}

@@ -57,13 +57,13 @@ func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprin
 // Warn writes a warning that stays relevant to the operator while the container runs. The status also shows the warning. A
 // known warning is not written again.
 func (l *Logger) Warn(format string, args ...any) {
-	if message := fmt.Sprintf(format, args...); l.Remember(message) {
+	if message := fmt.Sprintf(format, args...); l.RememberWarning(message) {
 		l.Say("warning: %s", message)
 	}
 }
 
-// Remember shows a warning in the status without writing it to the log. It returns false if the warning is known.
-func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(warning)) }
+// RememberWarning shows a warning in the status without writing it to the log. It returns false if the warning is known.
+func (l *Logger) RememberWarning(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.

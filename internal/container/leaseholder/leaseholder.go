@@ -43,7 +43,7 @@ type Host struct {
 	*initlog.Logger
 
 	Config func() *config.Config
-	Route  func() *boot.Route
+	Route  func() *boot.RunPlan
 	// Fatal ends the container.
 	Fatal func(reason string)
 	// Withdraw removes the service's directory (its slot) from the scan directory of s6.
@@ -363,7 +363,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 func (t *Lease) evict(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
-		if t.leased(s.Name, s.Kind) {
+		if t.needsLock(s.Name, s.Kind) {
 			names = append(names, s.Name)
 		}
 	}
@@ -375,9 +375,9 @@ func (t *Lease) evict(reason string) {
 	}
 }
 
-// leased reports whether a service may run only while this init has the lock. The CMD and the services of the s6 scan directory
+// needsLock reports whether a service may run only while this init has the lock. The CMD and the services of the s6 scan directory
 // always may run.
-func (t *Lease) leased(name string, kind supervisor.Kind) bool {
+func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || name == config.LeaseName {
 		return kind == supervisor.KindGateway
 	}
@@ -387,7 +387,7 @@ func (t *Lease) leased(name string, kind supervisor.Kind) bool {
 
 // Admit implements [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
 func (t *Lease) Admit(name string, kind supervisor.Kind) error {
-	if !t.leased(name, kind) {
+	if !t.needsLock(name, kind) {
 		return nil
 	}
 	return t.Check()

@@ -23,7 +23,7 @@ import (
 
 // rest is the rest of PID 1: it writes down what it is told.
 type rest struct {
-	route boot.Route
+	route boot.RunPlan
 	view  supervisor.Snapshot
 	took  chan struct{}
 
@@ -47,7 +47,7 @@ func (h *rest) Write(line []byte) (int, error) {
 func (h *rest) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}, config.LeaseName: {Name: config.LeaseName}}}
 }
-func (h *rest) Route() *boot.Route { return &h.route }
+func (h *rest) Route() *boot.RunPlan { return &h.route }
 func (h *rest) Say(format string, a ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

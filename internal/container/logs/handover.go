@@ -37,10 +37,10 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	return nil
 }
 
-// Keep stores the report of a fault in the directory of the logs, as the agent's user, and returns its path.
-func (l *Logs) Keep(name string, report []byte) (path string, err error) {
+// StoreReport stores the report of a fault in the directory of the logs, as the agent's user, and returns its path.
+func (l *Logs) StoreReport(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(l.o.Config().Home, "logs")
-	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.In(blocking.Volume))
+	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.Limited(blocking.Volume))
 	if err != nil {
 		return "", err
 	}

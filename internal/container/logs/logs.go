@@ -31,11 +31,11 @@ type Options struct {
 	Actor  *fsutil.Actor // identity with which the log files are written
 	// Secrets returns the secrets in a profile's .env. The result more reports whether some secrets were left out. Secrets may
 	// wait for a disk.
-	Secrets func(profile string) (values []string, more bool, err error)
-	Pack    gzipped.Packer                   // compresses archives (rotated log files)
-	Wrote   func()                           // called after a service has written; it must not block
-	Say     func(format string, args ...any) // writes a line to the container log
-	Warn    func(format string, args ...any) // writes a warning to hinit's log once, and shows the warning in status
+	Secrets          func(profile string) (values []string, more bool, err error)
+	CompressArchives gzipped.Packer                   // compresses archives (rotated log files)
+	OnOutput         func()                           // called after a service has written; it must not block
+	Say              func(format string, args ...any) // writes a line to the container log
+	Warn             func(format string, args ...any) // writes a warning to hinit's log once, and shows the warning in status
 }
 
 // Logs holds the logs of all services. Its methods may be called from any goroutine.
@@ -57,7 +57,7 @@ func New(o Options) *Logs {
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
-		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack, Wrote: o.Wrote,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
 		Warn: func(service, message string) {
 			say := o.Say
 			if service == "" { // a warning about the console may be invisible on the console

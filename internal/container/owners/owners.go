@@ -47,7 +47,7 @@ func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx
 // nothing if hinit runs as the agent's user, unless the boot has filled the data directory from the image (job.Planted): then it
 // makes these files durable.
 func (r *Repairer) All(ctx context.Context, job boot.Job) {
-	if job.Options.Agent.Switches() || job.Planted {
+	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
 	}
 }
@@ -74,13 +74,13 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 // repair repairs the owners of the files in the homes of some profiles, which the parameter only lists. If only is nil, it
 // repairs all files, and the status shows the progress.
 func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
-	job.Repair, job.Options.OnlyProfiles, job.Planted = true, only, job.Planted && only == nil
+	job.Repair, job.Options.OnlyProfiles, job.FilledFromImage = true, only, job.FilledFromImage && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {
 		switch {
 		case m.Repair != nil && only == nil:
 			r.TakeOver(m.Repair)
 		case m.Agents != nil && m.Agents.Warning: // the result is reported once, as an event
-			r.Remember(m.Agents.Text)
+			r.RememberWarning(m.Agents.Text)
 		case m.Result != "":
 			r.remark(m.Result)
 		}

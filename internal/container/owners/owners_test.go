@@ -161,7 +161,7 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
-		owners.New(v, nil, failed, nil).All(t.Context(), boot.Job{Planted: true, Options: boot.Options{Agent: fsutil.Self()}})
+		owners.New(v, nil, failed, nil).All(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
 		if len(told.said) != warnings {
 			t.Errorf("%v: %q", fault, told.said)
 		}
@@ -171,7 +171,7 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 // A home that the agent had renamed was given to it as soon as its new name appeared.
 func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 	home, o := makeVolume(t, "foo")
-	o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20009}, Own: map[string]bool{"coder": true}}
+	o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20009}, ByProfile: map[string]bool{"coder": true}}
 	dir := filepath.Join(home, "profiles", "foo")
 	if err := os.Chown(dir, 20005, 20005); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ type Stage struct {
 	Store           *profiles.Store
 	Agent           boot.Agent
 	Config          func() *config.Config // returns the current configuration
-	Route           func() *boot.Route
+	Route           func() *boot.RunPlan
 	Serves          func() bool // reports whether this init supervises the profiles and services
 	Started         time.Time   // when the container was started
 	Owners          *owners.Repairer
@@ -67,7 +67,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		return r.finishBoot(r.start(), nil)
 	}
 	for _, l := range s.Agent.Lines {
-		s.line(l)
+		s.logLine(l)
 	}
 	var modes []string
 	var wanted, seed bool
@@ -87,7 +87,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var more []boot.Phase
 	if r.job.Options.Tenants.On {
-		more = append(more, boot.Phase{Name: "tenants", Run: r.tenants})
+		more = append(more, boot.Phase{Name: "tenants", Run: r.changeTenantOwners})
 	}
 	if seed {
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
@@ -108,14 +108,14 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	if cfg.Image.Stage2Fails == "1" && s.Status.Failed() {
 		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
-	s.line(boot.Line{Text: boot.SetupComplete})
+	s.logLine(boot.Line{Text: boot.SetupComplete})
 	return nil
 }
 
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.On { // tenants, profiles with their own users, are on only if the store can read their homes
+	if tenants.On { // On is set only if the store can read the homes of tenants, profiles with their own users
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
@@ -128,17 +128,17 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 func (s *Stage) Job(cfg *config.Config) boot.Job {
 	return boot.Job{
 		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
-		Planted: s.FilledFromImage.Load(),
+		FilledFromImage: s.FilledFromImage.Load(),
 	}
 }
 
-// line writes a line of the boot to the container log. The status also shows the line if it is a warning.
-func (s *Stage) line(l boot.Line) { writeLine(s.Logger, l) }
+// logLine writes a line of the boot to the container log. The status also shows the line if it is a warning.
+func (s *Stage) logLine(l boot.Line) { writeLine(s.Logger, l) }
 
 func writeLine(v *initlog.Logger, l boot.Line) {
 	v.Line(l.Text)
 	if l.Warning {
-		v.Remember(l.Text)
+		v.RememberWarning(l.Text)
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *Stage) NotifyOuterInit() {
 		return
 	}
 	guard.Go("saying that the boot is done", func() {
-		if err := notify.Outer("READY=1"); err != nil {
+		if err := notify.SendOuter("READY=1"); err != nil {
 			s.Warn("cannot say that the boot is done %v", err)
 		}
 	})

@@ -49,32 +49,34 @@ func (r *preparation) start() func() (*program.Program, error) {
 // fillEmptyHome starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
 func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	job := r.job
-	job.Plant = true
+	job.FillFromImage = true
 	return r.runJob(ctx, "hinit/plant", job, func(m boot.Message) {
 		switch {
 		case m.Report != nil:
-			s.Planted = m.Report.Planted
+			s.FilledFromImage = m.Report.FilledFromImage
 		case m.Agents != nil:
 			s.Tell(*m.Agents)
 		}
 	})
 }
 
-// tenants makes the boot program change the owner of each profile's home to the profile's own user. It is a phase of
+// changeTenantOwners makes the boot program change the owner of each profile's home to the profile's own user. It is a phase of
 // [boot.Prepare].
-func (r *preparation) tenants(ctx context.Context, s *boot.Step) error {
+func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
 	r.move(ctx, r.job, s.Tell)
 	return nil
 }
 
-// Move makes the boot program correct the owner of the home of a profile that is about to start. It blocks for moveTime at most.
-func (s *Stage) Move(ctx context.Context, profile string) {
+// CorrectHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for
+// moveTime at most.
+func (s *Stage) CorrectHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
 	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
-// moveTime limits how long Move may take. The boot program ends its work after 5 s, so Move takes longer only if the disk hangs.
+// moveTime limits how long CorrectHomeOwner may take. The boot program ends its work after 5 s, so it takes longer only if the
+// disk hangs.
 const moveTime = 7 * time.Second
 
 func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
@@ -118,7 +120,7 @@ func (r *preparation) finishBoot(started func() (*program.Program, error), repor
 func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
-		r.line(*m.Line)
+		r.logLine(*m.Line)
 	case m.Agents != nil:
 		writeLine(r.Agents, *m.Agents)
 	case m.Report != nil:
@@ -156,7 +158,7 @@ func (r *preparation) report(report *boot.Report) error {
 		r.Units.SetEnv(proc.SetEnv(r.Units.Env(), report.Env))
 	}
 	r.RepairAll.Store(report.Full)
-	r.FilledFromImage.Store(report.Planted)
+	r.FilledFromImage.Store(report.FilledFromImage)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
 	ends, ending := report.Failed("plant", "browser") // boot steps can fill the home instead, and agents work without a browser
@@ -250,8 +252,8 @@ func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	return repaired
 }
 
-// Pack makes the boot program compress archives. It is a [gzipped.Packer].
-func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
+// CompressArchives makes the boot program compress archives. It is a [gzipped.Packer].
+func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
 	job.CompressLogs, job.Young = logs, young
 	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })

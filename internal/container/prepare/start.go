@@ -25,7 +25,7 @@ type Start struct {
 	Config *config.Config
 	Agent  boot.Agent
 	Args   []string // the container's CMD as given
-	Route  boot.Route
+	Route  boot.RunPlan
 }
 
 // Handover is the part of a [Start] that re-execution hands over.
@@ -34,7 +34,7 @@ type Handover struct {
 	Config     []byte
 	User       account.User
 	Known      bool
-	Route      boot.Route
+	Route      boot.RunPlan
 }
 
 // HandOver returns the state that the program after a re-execution needs.
@@ -53,7 +53,7 @@ func (old Handover) TakeOver(args []string) (start Start, err error) {
 	}
 	agent := boot.NewAgent(old.User, old.Known)
 	if old.Route.Plain {
-		agent = boot.Caller()
+		agent = boot.CallerAsAgent()
 	}
 	return Start{cfg, agent, args, old.Route}, nil
 }
@@ -69,7 +69,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	if err != nil {
 		return start, initlog.Refuse(ExitFailed, err), false
 	}
-	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
+	if err := boot.CheckStartUser(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
 		initlog.WriteTermination(ExitFailed, err)
 		fmt.Fprintln(os.Stderr, err)
 		return start, ExitFailed, false
@@ -80,7 +80,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 			wd = here
 		}
 	})
-	return Start{cfg, agent, args, boot.RouteCommand(boot.CommandLine{
+	return Start{cfg, agent, args, boot.PlanRun(boot.CommandLine{
 		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, FindProgram: boot.CommandFinder(path(cfg.Home), wd),
 	})}, 0, true
 }
@@ -99,7 +99,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	if err != nil {
 		return start, initlog.Refuse(exitUsage, err), false
 	}
-	return Start{Config: cfg, Agent: boot.Caller(), Route: boot.Route{Plain: true}}, 0, true
+	return Start{Config: cfg, Agent: boot.CallerAsAgent(), Route: boot.RunPlan{Plain: true}}, 0, true
 }
 
 // hereConfig is the file in the working directory that "hinit run" reads if the user names no file.

@@ -17,11 +17,11 @@ import (
 // Options holds the functions and the supervisor's loop that a Reporter works with. The Reporter calls one function at a
 // time. None of them may block.
 type Options struct {
-	Loop     *supervisor.Loop
-	Say      func(format string, args ...any) // writes a line to the container log
-	Observe  func(supervisor.Record)
-	Lost     func() // called when the history has dropped records before they were reported
-	Stopping func() // called when the container is stopping, perhaps several times
+	Loop       *supervisor.Loop
+	Say        func(format string, args ...any) // writes a line to the container log
+	Observe    func(supervisor.Record)
+	OnLost     func() // called when the history has dropped records before they were reported
+	OnStopping func() // called when the container is stopping, perhaps several times
 }
 
 // Reporter reports the records of the supervisor's history.
@@ -97,12 +97,12 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 	defer r.mu.Unlock()
 	records, lost := history.Since(r.reported)
 	if len(records) > 0 && r.o.Loop.Snapshot().Stopping {
-		r.o.Stopping()
+		r.o.OnStopping()
 	}
 	r.reported += lost
 	if lost > 0 {
 		r.o.Say("%d events are not shown here", lost)
-		r.o.Lost()
+		r.o.OnLost()
 	}
 	for _, record := range records {
 		r.reported = record.Seq

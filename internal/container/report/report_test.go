@@ -36,7 +36,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	reporter := func() *Reporter {
 		return New(Options{
 			Loop: loop, Say: func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) },
-			Observe: func(supervisor.Record) { seen++ }, Lost: func() { t.Error("records were lost") }, Stopping: func() {},
+			Observe: func(supervisor.Record) { seen++ }, OnLost: func() { t.Error("records were lost") }, OnStopping: func() {},
 		})
 	}
 	remark := func(text string) {

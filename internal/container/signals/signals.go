@@ -49,7 +49,7 @@ var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
-	proc.Unignore()
+	proc.RestoreIgnoredSignals()
 	signal.Notify(make(chan os.Signal, 1), fatalSignals...)
 	return s
 }
@@ -82,12 +82,12 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	return supervisor.Forward{Name: units.CmdName, Signal: int(sig)}
 }
 
-// Interrupt returns the time at which the last Ctrl-C was forwarded to the CMD. Like SetInterrupt, it is called in the
+// LastInterrupt returns the time at which the last Ctrl-C was forwarded to the CMD. Like SetLastInterrupt, it is called in the
 // supervisor's loop.
-func (s *Signals) Interrupt() time.Time { return s.interrupt }
+func (s *Signals) LastInterrupt() time.Time { return s.interrupt }
 
-// SetInterrupt restores the time that Interrupt returned before a re-execution.
-func (s *Signals) SetInterrupt(at time.Time) { s.interrupt = at }
+// SetLastInterrupt restores the time that LastInterrupt returned before a re-execution.
+func (s *Signals) SetLastInterrupt(at time.Time) { s.interrupt = at }
 
 // Handled returns the signals that have a handler, except SIGCHLD.
 func Handled() (all []syscall.Signal) {
@@ -99,9 +99,9 @@ func Handled() (all []syscall.Signal) {
 	return all
 }
 
-// TakeLate removes and returns the signals that were delivered to this process but not handled yet, so that a re-execution does
+// TakePending removes and returns the signals that were delivered to this process but not handled yet, so that a re-execution does
 // not lose them.
-func (s *Signals) TakeLate() (late []syscall.Signal) {
+func (s *Signals) TakePending() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
 	signal.Notify(idle, early.InitSignals()...)
 	signal.Stop(idle) // returns when no signal is on its way to a channel
@@ -117,7 +117,7 @@ func (s *Signals) TakeLate() (late []syscall.Signal) {
 	}
 }
 
-// PutBack returns the signals from [Signals.TakeLate] to the queue, after a failed re-execution or in the next program.
+// PutBack returns the signals from [Signals.TakePending] to the queue, after a failed re-execution or in the next program.
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {

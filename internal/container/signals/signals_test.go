@@ -70,10 +70,10 @@ func TestASecondInterruptStopsTheContainer(t *testing.T) {
 		if got := kinds(0, 4*time.Second, 2*time.Second); !slices.Equal(got, []string{forward, forward, shutdown}) {
 			t.Errorf("got %q", got)
 		}
-		at := s.Interrupt()
+		at := s.LastInterrupt()
 		s = signals.Signals{}
 		s.Configure(true, true, func() {}, func() string { return "" })
-		s.SetInterrupt(at)
+		s.SetLastInterrupt(at)
 		if got := kinds(0); !slices.Equal(got, []string{shutdown}) {
 			t.Errorf("the next program: %q", got)
 		}
@@ -90,13 +90,13 @@ func TestNoSignalIsLostBetweenTwoPrograms(t *testing.T) {
 	}
 	var late []syscall.Signal
 	for end := time.Now().Add(20 * time.Second); len(late) < 2; <-time.After(time.Millisecond) {
-		late = append(late, s.TakeLate()...)
+		late = append(late, s.TakePending()...)
 		if time.Now().After(end) {
 			t.Fatalf("only %v have come", late)
 		}
 	}
 	s.PutBack(late)
-	if again := s.TakeLate(); !slices.Equal(again, late) {
+	if again := s.TakePending(); !slices.Equal(again, late) {
 		t.Errorf("put back were %v, there are %v", late, again)
 	}
 	if all := signals.Handled(); !slices.Contains(all, unix.SIGTERM) || !slices.Contains(all, unix.SIGPIPE) || slices.Contains(all, unix.SIGCHLD) {

@@ -29,7 +29,7 @@ type lastRunsFile struct {
 }
 
 func (l LastRuns) dir() (*fsutil.Dir, error) {
-	return fsutil.OpenNoLink(l.Home, l.Actor.In(blocking.Volume))
+	return fsutil.OpenNoLink(l.Home, l.Actor.Limited(blocking.Volume))
 }
 
 // Load implements [RunStore].

@@ -70,7 +70,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	if len(entries) == 0 {
 		return
 	}
-	s := &scheduler{Table: t, ctx: ctx, rows: make(map[string]*row), changes: make(chan map[string]config.Schedule), done: make(chan struct{})}
+	s := &scheduler{Table: t, ctx: ctx, rows: make(map[string]*taskSchedule), changes: make(chan map[string]config.Schedule), done: make(chan struct{})}
 	t.server = s
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
@@ -101,8 +101,8 @@ func schedulesOf(cfg *config.Config) map[string]config.Schedule {
 	return entries
 }
 
-// row is the schedule of one task, with the time of its next start.
-type row struct {
+// taskSchedule is the schedule of one task, with the time of its next start.
+type taskSchedule struct {
 	config.Schedule
 
 	spec cronspec.Spec
@@ -113,13 +113,13 @@ type row struct {
 type scheduler struct {
 	*Table
 
-	ctx     context.Context //nolint:containedctx // context of the goroutine
-	changes chan map[string]config.Schedule
-	done    chan struct{}
-	rows    map[string]*row
-	seen    time.Time            // time of the last check of the clock
-	last    map[string]time.Time // last start of the tasks that make up for missed times
-	unsaved bool
+	ctx            context.Context //nolint:containedctx // context of the goroutine
+	changes        chan map[string]config.Schedule
+	done           chan struct{}
+	rows           map[string]*taskSchedule
+	clockCheckedAt time.Time            // time of the last check of the clock
+	last           map[string]time.Time // last start of the tasks that make up for missed times
+	unsaved        bool
 }
 
 func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
@@ -155,12 +155,12 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 
 func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 
-// clock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
-func clock() time.Time { return time.Now().Round(0) }
+// wallClock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // replace makes entries the current schedules, and tells the supervisor the next time of each task.
 func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
-	now := clock()
+	now := wallClock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		if _, stays := entries[name]; !stays {
 			delete(s.rows, name)
@@ -175,7 +175,7 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 				s.warn(err)
 				continue
 			}
-			r = &row{Schedule: e, spec: spec}
+			r = &taskSchedule{Schedule: e, spec: spec}
 			r.at = s.nextTime(r, now)
 			if s.rows[name] == nil {
 				s.setFirstTime(name, r, now, resumed)
@@ -188,7 +188,7 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 
 // setFirstTime sets the first start time of a new row. After a re-execution, the supervisor already knows this time. If the
 // schedule makes up for missed times and has missed one, the first start time is now.
-func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed bool) {
+func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
 		return
@@ -206,7 +206,7 @@ func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed boo
 }
 
 // nextTime returns the first scheduled time of a row after now, plus a random delay of at most the row's jitter.
-func (s *scheduler) nextTime(r *row, now time.Time) time.Time {
+func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
 		return next
@@ -216,9 +216,9 @@ func (s *scheduler) nextTime(r *row, now time.Time) time.Time {
 
 // startDue starts the tasks that are due, and returns the time until the next check.
 func (s *scheduler) startDue() time.Duration {
-	now := clock()
-	back := now.Before(s.seen.Add(-checkEvery)) // the clock was set back
-	s.seen = now
+	now := wallClock()
+	back := now.Before(s.clockCheckedAt.Add(-checkEvery)) // the clock was set back
+	s.clockCheckedAt = now
 	wait := checkEvery
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		r := s.rows[name]
@@ -238,7 +238,7 @@ func (s *scheduler) startDue() time.Duration {
 }
 
 // startTask starts a task that is due, or skips the start if its time is too long ago.
-func (s *scheduler) startTask(name string, r *row, now time.Time) {
+func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
 	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
 	r.at = s.nextTime(r, now)
 	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})

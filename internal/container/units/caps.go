@@ -24,7 +24,7 @@ type cgroupState struct {
 // afterwards use child groups. PrepareCgroup must not be called from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
-	for _, p := range cfg.Profiles.Own {
+	for _, p := range cfg.Profiles.Overrides {
 		wanted = wanted || p.NeedsCgroup()
 	}
 	for _, s := range cfg.Services {
@@ -50,7 +50,7 @@ func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 // limitByCgroup limits a service with a control group for this service only. Without child groups, internal/container/health
 // measures the memory instead, and the CPU weight becomes a nice value. If the profile has its own user (ownUser), the process
 // limit becomes a limit of that user, which counts all the user's processes on the machine.
-func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
+func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
 	}
@@ -84,7 +84,7 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	g := m.cgroupsOrNil()
 	in := g.Has(controller)
 	if in && pid != 0 {
-		blocking.Run(blocking.Short, func() { in = proc.InGroup(pid, service) })
+		blocking.Run(blocking.Short, func() { in = proc.InServiceCgroup(pid, service) })
 		if !in {
 			return client.LimitedLater
 		}
@@ -106,7 +106,7 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 func (m *Maker) RemoveCgroup(service string) {
 	if g := m.cgroupsOrNil(); g != nil {
 		guard.Go("removing a control group", func() {
-			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty group that stays costs little
+			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // after an error an empty group stays, which costs little
 		})
 	}
 }

@@ -31,10 +31,10 @@ var isolator = sync.OnceValue(func() string {
 // the profile is not isolated.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {
 	own := cfg.IsolationOf(p.Name)
-	if !own.On() {
+	if !own.IsIsolated() {
 		return
 	}
-	plan := append(m.hidden(cfg), "name="+p.Name, "home="+p.Home, rulesWord("rules=", cfg))
+	plan := append(m.hideArguments(cfg), "name="+p.Name, "home="+p.Home, rulesWord("rules=", cfg))
 	for _, path := range cfg.Expand(own.Share, placeholders(p)) {
 		if read, only := strings.CutSuffix(path, config.ShareReadOnly); only {
 			plan = append(plan, "read="+filepath.Clean(read))
@@ -62,15 +62,15 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		plan = append(plan, "refused="+refused)
 	}
 	spec.Argv = isolation.Argv(isolator(), plan, spec.Argv)
-	spec.Setup.NoLinks = true // needed because the environment files are read before the process is confined
+	spec.Setup.RefuseLinks = true // needed because the environment files are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
-// hidden returns the arguments for hinit-isolate that hide files and directories from every isolated profile. Files that
+// hideArguments returns the arguments for hinit-isolate that hide files and directories from every isolated profile. Files that
 // hinit.yaml shares with the profile stay visible.
-func (m *Maker) hidden(cfg *config.Config) (words []string) {
+func (m *Maker) hideArguments(cfg *config.Config) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
 		hide = append(hide, cfg.Path) // the file may contain secrets of other profiles
@@ -94,7 +94,7 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}
-	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hideArguments(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
 // profileUser returns the user that a profile runs as: the owner of its home if the profile has its own user, and otherwise
@@ -110,7 +110,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
 	uid := uint32(0)
-	d, err := fsutil.OpenNoLink(filepath.Dir(p.Home), m.agent.Actor.In(blocking.Volume))
+	d, err := fsutil.OpenNoLink(filepath.Dir(p.Home), m.agent.Actor.Limited(blocking.Volume))
 	if err == nil {
 		defer d.Close()
 		var info fs.FileInfo

@@ -19,9 +19,9 @@ func plan(t *testing.T, yaml, profile string) (words, command []string, dir stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := NewMaker(boot.Caller(), cfg.Home, nil, false)
+	m := NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
 	u := m.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home + "/profiles/" + profile}, nil)
-	end := isolation.Head(u.Spec.Argv)
+	end := isolation.PlanLen(u.Spec.Argv)
 	return u.Spec.Argv[:end], u.Spec.Argv[end:], u.Spec.Dir
 }
 

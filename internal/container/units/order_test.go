@@ -18,7 +18,7 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := NewMaker(boot.Caller(), "/data", nil, false)
+	m := NewMaker(boot.CallerAsAgent(), "/data", nil, false)
 	coder, other := m.Gateway(cfg, profiles.Profile{Name: "coder", Home: "/data/coder"}, nil), m.Gateway(cfg, profiles.Profile{Name: "other", Home: "/data/other"}, nil)
 	want := supervisor.RestartAndNeeds{
 		RestartPolicy: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
@@ -47,7 +47,7 @@ func TestGatewaysShareAnEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := NewMaker(boot.Caller(), "/data", []string{"PATH=/bin"}, false)
+	m := NewMaker(boot.CallerAsAgent(), "/data", []string{"PATH=/bin"}, false)
 	env := func(name string, exports map[string]string) []string {
 		return m.Gateway(cfg, profiles.Profile{Name: name, Home: "/data/" + name}, exports).Spec.Env
 	}

@@ -24,12 +24,12 @@ var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBest
 // setupOf returns the Setup of a process with the settings s. files are its environment files. They can't override the variables
 // in own, which come from hinit.yaml or hinit. If agents is set, users other than root and the process's own user may change
 // these files. If sealed is set, the process can't gain privileges from set-user-id programs.
-func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
+func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
 	}
 	if len(files) > 0 {
-		setup.EnvFiles, setup.Keep, setup.OwnFiles = slices.Clone(files), slices.Sorted(maps.Keys(own)), !agents
+		setup.EnvFiles, setup.ProtectedVars, setup.RefuseForeignFiles = slices.Clone(files), slices.Sorted(maps.Keys(own)), !agents
 	}
 	return setup
 }

@@ -90,9 +90,9 @@ func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
 // Handover is the state of a Maker that re-execution hands over, so that gateways start with the same environment.
 type Handover struct {
-	Env   []string
-	Home  string
-	Asked *profiles.Topology // nil from an older program; see SetTopology
+	Env      []string
+	Home     string
+	Topology *profiles.Topology `reexec:"Asked"` // nil from an older program; see SetTopology
 }
 
 // HandOver returns the state that the program after a re-execution needs.
@@ -102,8 +102,8 @@ func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topol
 func (m *Maker) TakeOver(old Handover) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)
-	if old.Asked != nil {
-		m.SetTopology(*old.Asked)
+	if old.Topology != nil {
+		m.SetTopology(*old.Topology)
 	}
 }
 
@@ -171,13 +171,13 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
 		Argv: cfg.Expand(command, vars), Env: m.reuseEnv(proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set)),
-		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: oomOf(own.Priority, supervisor.KindGateway),
-		Setup: setupOf(&own.Setup, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: oomAdjOf(own.Priority, supervisor.KindGateway),
+		Setup: setupOf(&own.ProcessSettings, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
-	m.limitByCgroup(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
+	m.limitByCgroup(&own.ProcessSettings, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
 	if len(policy.StopCommand) > 0 {
-		policy.StopCommand = isolation.Instead(spec.Argv, policy.StopCommand)
+		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
@@ -210,7 +210,7 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	if t := m.topology.Load(); t != nil {
 		env = mergeVars(env, t.Vars())
 	}
-	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).On() && !own {
+	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).IsIsolated() && !own {
 		env["HOME"] = p.Home // the configured HOME contains the homes of other profiles
 		return env
 	}
@@ -261,11 +261,11 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomOf(s.Priority, supervisor.KindService),
-			Setup: setupOf(&s.Setup, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomAdjOf(s.Priority, supervisor.KindService),
+			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
-	m.limitByCgroup(&s.Setup, s.Name, false, &u.Spec)
+	m.limitByCgroup(&s.ProcessSettings, s.Name, false, &u.Spec)
 	if s.Log {
 		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
 	}
@@ -321,7 +321,7 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 
 // Cmd returns the unit of the container's CMD, which runs in the directory that the container was started in. If tty is set,
 // standard input is a terminal, which becomes the CMD's controlling terminal.
-func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
+func (m *Maker) Cmd(cfg *config.Config, route *boot.RunPlan, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
 	pwd := dir
 	if wd, err := blocking.Get(blocking.Foreign, os.Getwd); err == nil && !filepath.IsAbs(dir) {
@@ -361,9 +361,9 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}, nil
 }
 
-// Run returns the spec of a command that runs once, at a client's request, as the agent's user. home is the home of the command's
-// profile, or "" if it has none.
-func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
+// RunSpec returns the spec of a command that runs once, at a client's request, as the agent's user. home is the home of the
+// command's profile, or "" if it has none.
+func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
 	if home != "" {

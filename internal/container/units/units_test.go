@@ -160,7 +160,7 @@ func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 		t.Fatal(err)
 	}
 	gateway := m.Gateway(cfg, profiles.Profile{Name: "coder"}, nil)
-	cmd := m.Cmd(cfg, &boot.Route{Argv: []string{"agent"}}, true)
+	cmd := m.Cmd(cfg, &boot.RunPlan{Argv: []string{"agent"}}, true)
 	for name, env := range map[string][]string{"a gateway": gateway.Spec.Env, "the CMD": cmd.Spec.Env} {
 		if get(env, "VIRTUAL_ENV") != root || get(env, "VIRTUAL_ENV_PROMPT") != "agent" || !strings.HasPrefix(get(env, "PATH"), root+"/bin:") || get(env, "PYTHONHOME") != "" {
 			t.Errorf("%s has %q", name, env)
@@ -205,9 +205,9 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run := m.Run(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, home)
+		run := m.RunSpec(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, home)
 		got["gateway"] = m.Gateway(cfg, profiles.Profile{Name: "p", Home: home}, nil).Spec.Setup.NoNewPrivs
-		got["cmd"] = m.Cmd(cfg, &boot.Route{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
+		got["cmd"] = m.Cmd(cfg, &boot.RunPlan{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
 		got["hook"], got["run"] = hook.Spec.Setup.NoNewPrivs, run.Setup.NoNewPrivs
 		got["slot"], got["root's slot"] = m.ForeignSpec(cfg, false).Setup.NoNewPrivs, m.ForeignSpec(cfg, true).Setup.NoNewPrivs
 		want := map[string]bool{

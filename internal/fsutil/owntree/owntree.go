@@ -22,9 +22,9 @@ const (
 	// maxDepth is the maximum number of nested directories that a walk holds open. Programs that use paths can't create deeper
 	// trees.
 	maxDepth = 1000
-	// Batch is the number of entries that a walk handles between two calls of [Walk].Between.
+	// Batch is the number of entries that a walk handles between two calls of [Walk].BetweenBatches.
 	Batch = 256
-	// pieceSize is the number of bytes that are copied between two calls of [Walk].Between.
+	// pieceSize is the number of bytes that are copied between two calls of [Walk].BetweenBatches.
 	pieceSize = 1 << 20
 	// tempPrefix is the prefix of the temporary name of a copy that is not complete yet.
 	tempPrefix = ".hinit-copy-"
@@ -33,38 +33,39 @@ const (
 // ErrHome means that a tree contains a home of the user that it would be given to.
 var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
-// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to Found; the other
+// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the other
 // fields count results.
 type Walk struct {
 	To fsutil.Owner
 	// RefuseLinked refuses files that also have names (hard links) outside the tree. So a file is never in the directories
 	// of two users.
 	RefuseLinked bool
-	// Copied is the uid of a user, or 0. If RefuseLinked would refuse a file of this user, the walk replaces the file by a
+	// CopyUID is the uid of a user, or 0. If RefuseLinked would refuse a file of this user, the walk replaces the file by a
 	// copy.
-	Copied uint32
+	CopyUID uint32
 	// TopLast changes the top directory only after everything below it, and only if no change below it failed. So the owner
 	// of the top directory shows whether the walk was complete.
 	TopLast bool
 	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
 	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
 	TopMode fs.FileMode
-	// Mark is the name of a file that each home of a user has, or "". If another user owns the top directory, Give looks for
-	// a file with this name and the owner w.To in the directories below. If there is one, the error is [ErrHome], and the top
-	// directory does not get its new owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
-	Mark string
+	// HomeMark is the name of a file that each home of a user has, or "". If another user owns the top directory, Give looks for a
+	// file with this name and the owner w.To in the directories below. If it finds one, the error is [ErrHome], and the top
+	// directory keeps its owner. Give looks before the first change, and again when the old owner can't change the top directory
+	// any more.
+	HomeMark string
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
-	DryRun bool
-	From   uint32 // change only files of this uid; 0: files of any user
+	DryRun  bool
+	OnlyUID uint32 // change only files of this uid; 0: files of any user
 	// Top is the uid that must own the top directory, or nil for any. If another user owns it, Give changes nothing and
 	// returns ESTALE, because the directory was replaced after the decision to change its owner.
 	Top *uint32
 
-	// Between is called after every [Batch] entries, and during the copy of a file. If it returns an error, the walk stops.
-	Between func() error
-	// Found is called for every file whose owner differs. err is nil if the owner was changed; otherwise it is the reason why the
-	// file was refused or could not be changed. Found may be nil.
-	Found func(path string, was uint32, err error)
+	// BetweenBatches is called after every [Batch] entries, and during the copy of a file. If it returns an error, the walk stops.
+	BetweenBatches func() error
+	// OnFound is called for every file whose owner differs. err is nil if the owner was changed; otherwise it is the reason why the
+	// file was refused or could not be changed. OnFound may be nil.
+	OnFound func(path string, was uint32, err error)
 
 	Seen    int64 // entries that the walk has examined
 	Changed int64 // entries whose owner was changed
@@ -72,16 +73,16 @@ type Walk struct {
 	Failed  int64 // entries that could not be changed or read
 	Mounts  int64 // mount points that were skipped
 
-	stop   error
-	counts bool             // only count the names that each file has in the tree
-	names  map[inode]uint64 // number of names that each file has in the tree; nil if RefuseLinked is false
+	stop       error
+	countOnly  bool             // only count the names that each file has in the tree
+	linkCounts map[inode]uint64 // number of names that each file has in the tree; nil if RefuseLinked is false
 }
 
 type inode struct{ dev, ino uint64 }
 
 // hasLinksOutside reports whether a file has names (hard links) outside the tree, which may be in a directory of another user.
 func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
-	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
+	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
 // Give gives the directory rel and everything in it to the user w.To. It changes the owner of links and never follows them. It
@@ -89,8 +90,8 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 // refuses. It doesn't enter a refused directory; if rel itself is refused, the error is [fsutil.ErrKept].
 //
 // If crossTop is set, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file
-// can't be changed, the walk counts this in Failed and continues. An error of Give comes from w.Between, or is the reason why rel
-// could not be opened.
+// can't be changed, the walk counts this in Failed and continues. An error of Give comes from w.BetweenBatches, or is the reason
+// why rel could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		st, err := fsutil.Fstat(fd)
@@ -102,8 +103,8 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		case w.To.Keeps(st.Uid):
 			return fsutil.ErrKept
 		}
-		if w.names = nil; w.RefuseLinked {
-			if w.names, err = w.count(in, fd, path, st); err != nil {
+		if w.linkCounts = nil; w.RefuseLinked {
+			if w.linkCounts, err = w.count(in, fd, path, st); err != nil {
 				return err
 			}
 		}
@@ -130,12 +131,12 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 
 // count reads the tree, and returns the number of names of each file that has several. top is the status of the top directory.
 func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
-	counting := Walk{To: w.To, Between: w.Between, counts: true, names: make(map[inode]uint64)}
+	counting := Walk{To: w.To, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
 	if top.Uid != w.To.UID {
-		counting.Mark = w.Mark
+		counting.HomeMark = w.HomeMark
 	}
 	counting.tree(in, fd, path, 1)
-	return counting.names, counting.stop
+	return counting.linkCounts, counting.stop
 }
 
 func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
@@ -160,8 +161,8 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 	}
 	err = fsutil.Entries(fd, func(name string, mode fs.FileMode) bool {
 		w.Seen++
-		if w.Seen%Batch == 0 && w.Between != nil {
-			if w.stop = w.Between(); w.stop != nil {
+		if w.Seen%Batch == 0 && w.BetweenBatches != nil {
+			if w.stop = w.BetweenBatches(); w.stop != nil {
 				return false
 			}
 		}
@@ -193,16 +194,16 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 
 func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
-	if w.counts {
-		if err == nil && depth > 1 && name == w.Mark && st.Uid == w.To.UID {
+	if w.countOnly {
+		if err == nil && depth > 1 && name == w.HomeMark && st.Uid == w.To.UID {
 			w.stop = ErrHome
 		}
 		if err == nil && st.Nlink > 1 {
-			w.names[inode{st.Dev, st.Ino}]++
+			w.linkCounts[inode{st.Dev, st.Ino}]++
 		}
 		return
 	}
-	if err == nil && (st.Uid == w.To.UID || w.From != 0 && st.Uid != w.From) {
+	if err == nil && (st.Uid == w.To.UID || w.OnlyUID != 0 && st.Uid != w.OnlyUID) {
 		return
 	}
 	fd := -1
@@ -226,8 +227,8 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced by another process
-	case w.hasLinksOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
-		err := w.separate(in, parent, name, st)
+	case w.hasLinksOutside(st) && w.CopyUID != 0 && st.Uid == w.CopyUID && st.Mode&unix.S_IFMT == unix.S_IFREG:
+		err := w.replaceByCopy(in, parent, name, st)
 		if w.stop != nil {
 			return
 		}
@@ -236,17 +237,17 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 			return
 		}
 		w.Changed++
-		if w.Found != nil {
-			w.Found(path+"/"+name, st.Uid, nil)
+		if w.OnFound != nil {
+			w.OnFound(path+"/"+name, st.Uid, nil)
 		}
 	default:
 		w.give(fd, st, path+"/"+name)
 	}
 }
 
-// separate replaces the file name, which also has names outside the tree, by a copy that belongs to the new owner. st is the
+// replaceByCopy replaces the file name, which also has names outside the tree, by a copy that belongs to the new owner. st is the
 // status of the file.
-func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
+func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil
 	}
@@ -285,11 +286,11 @@ func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t
 }
 
 // copyData copies the first size bytes of a file. It leaves the file's holes out, so that the copy needs no more space than
-// the file. It calls w.Between before each piece.
+// the file. It calls w.BetweenBatches before each piece.
 func (w *Walk) copyData(to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
-		if w.Between != nil {
-			if w.stop = w.Between(); w.stop != nil {
+		if w.BetweenBatches != nil {
+			if w.stop = w.BetweenBatches(); w.stop != nil {
 				return w.stop
 			}
 		}
@@ -315,7 +316,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 }
 
 func (w *Walk) give(fd int, st unix.Stat_t, path string) {
-	if w.counts || w.From != 0 && st.Uid != w.From {
+	if w.countOnly || w.OnlyUID != 0 && st.Uid != w.OnlyUID {
 		return
 	}
 	changed, err := false, fsutil.ErrHardLink
@@ -333,14 +334,14 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 	default:
 		w.Changed++
 	}
-	if w.Found != nil {
-		w.Found(path, st.Uid, err)
+	if w.OnFound != nil {
+		w.OnFound(path, st.Uid, err)
 	}
 }
 
 func (w *Walk) fail(path string, was uint32, err error) {
 	w.Failed++
-	if w.Found != nil {
-		w.Found(path, was, err)
+	if w.OnFound != nil {
+		w.OnFound(path, was, err)
 	}
 }

@@ -42,7 +42,7 @@ func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.
 }
 
 func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
-	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, Copied: before, Between: between}
+	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, CopyUID: before, BetweenBatches: between}
 	err := w.Give(d, "home", false)
 	return w, err
 }
@@ -164,8 +164,8 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 			move()
 		}
 		w := owntree.Walk{
-			To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, Copied: before, TopLast: true, TopMode: 0o700, Mark: mark,
-			Found: func(string, uint32, error) { move() },
+			To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700, HomeMark: mark,
+			OnFound: func(string, uint32, error) { move() },
 		}
 		err := w.Give(d, "home", false)
 		var st unix.Stat_t

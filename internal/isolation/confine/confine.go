@@ -33,20 +33,20 @@ var (
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
-// Only the assembly uses begin.
+// The Go code does not call begin; the assembly does.
 var _ = begin
 
-// The assembly function hinit_bare calls begin before the Go runtime starts. If the file of the argument rules= has valid rules,
-// begin confines the process and executes the command. Otherwise it returns, the runtime starts, and [Main] runs.
+// begin runs before the Go runtime starts: the assembly function hinit_bare calls it. If the file of the argument rules= has
+// valid rules, begin confines the process and executes the command. Otherwise it returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	file, i := "", 1
 	for ; argv.At(i) != "--"; i++ {
-		_, refused := cut(argv.At(i), "refused=")
+		_, refused := cutPrefix(argv.At(i), "refused=")
 		if refused || argv.At(i) == "" {
 			return
 		}
-		if path, is := cut(argv.At(i), "rules="); is {
+		if path, is := cutPrefix(argv.At(i), "rules="); is {
 			file = path
 		}
 	}
@@ -65,12 +65,12 @@ func readRules(file string) bool {
 	if !ok {
 		return false
 	}
-	n := uint64(drain(fd, ruleBuffer[:]))
+	n := uint64(readAndClose(fd, ruleBuffer[:]))
 	return n >= uint64(rulesHeaderSize) && n == uint64(rulesHeaderSize)+ruleHeader.mounts+ruleHeader.hidden+ruleHeader.paths+ruleHeader.filter
 }
 
-// part returns the part of the rules that has size bytes and follows earlier parts, whose sizes are in before.
-func part(size uint64, before ...uint64) string {
+// rulesPart returns the part of the rules that has size bytes and follows earlier parts, whose sizes are in before.
+func rulesPart(size uint64, before ...uint64) string {
 	at := uint64(rulesHeaderSize)
 	for _, n := range before {
 		at += n
@@ -84,9 +84,9 @@ func rulesAreCurrent(argv bare.Words) bool {
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
 		return false
 	}
-	hidden, n := part(ruleHeader.hidden, ruleHeader.mounts), 0
+	hidden, n := rulesPart(ruleHeader.hidden, ruleHeader.mounts), 0
 	for i := 1; argv.At(i) != "--"; i++ {
-		if path, is := cut(argv.At(i), "hide="); is {
+		if path, is := cutPrefix(argv.At(i), "hide="); is {
 			if end := n + len(path); end >= len(hidden) || hidden[n:end] != path || hidden[end] != 0 {
 				return false
 			}
@@ -94,7 +94,7 @@ func rulesAreCurrent(argv bare.Words) bool {
 		}
 	}
 	mounts := read("/proc/self/mountinfo\x00", scratch[:])
-	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == part(ruleHeader.mounts)
+	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == rulesPart(ruleHeader.mounts)
 }
 
 func programOf(st *unix.Statx_t) [2]uint64 {
@@ -109,10 +109,10 @@ func confine(path string, argv, env bare.Words) {
 	var control, marked, degrade bool
 	for ; argv.At(end) != "--"; end++ {
 		word := argv.At(end)
-		if name, is := cut(word, "name="); is {
+		if name, is := cutPrefix(word, "name="); is {
 			profileName = name
 		}
-		if dir, is := cut(word, "home="); is {
+		if dir, is := cutPrefix(word, "home="); is {
 			home = dir
 		}
 		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
@@ -128,7 +128,7 @@ func confine(path string, argv, env bare.Words) {
 	if ruleHeader.fs != 0 {
 		applyLandlock(argv, home)
 	}
-	filters := []string{part(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
+	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
 		filters = filters[:1] // drop the second filter, which tells PID 1 to refuse its control socket to the process
 	}
@@ -152,8 +152,8 @@ const webToken = "HINIT_WEB_TOKEN="
 func environ(env bare.Words) uintptr {
 	n := 0
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
-		_, token := cut(env.At(i), webToken)
-		_, replaced := cut(env.At(i), "TMPDIR=")
+		_, token := cutPrefix(env.At(i), webToken)
+		_, replaced := cutPrefix(env.At(i), "TMPDIR=")
 		if n == len(envp)-2 {
 			fail("take so many variables", unix.E2BIG)
 		}
@@ -207,24 +207,24 @@ func makeTempDir() {
 func applyLandlock(argv bare.Words, home string) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
-	allow(set, home, true)
-	allow(set, tempVar.String()[len("TMPDIR="):], true)
-	for rest := part(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
+	allowPath(set, home, true)
+	allowPath(set, tempVar.String()[len("TMPDIR="):], true)
+	for rest := rulesPart(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
 		n := max(bare.Index(rest, "\x00"), 1)
-		allow(set, rest[1:n], rest[0] == 'w')
+		allowPath(set, rest[1:n], rest[0] == 'w')
 		rest = rest[n+1:]
 	}
 	if ruleHeader.net != 0 {
 		allowPort(set, 0) // a program may let the kernel choose a free port
 	}
 	for i := 1; argv.At(i) != "--"; i++ {
-		if path, is := cut(argv.At(i), "share="); is {
-			share(set, argv, path, true)
+		if path, is := cutPrefix(argv.At(i), "share="); is {
+			sharePath(set, argv, path, true)
 		}
-		if path, is := cut(argv.At(i), "read="); is {
-			share(set, argv, path, false)
+		if path, is := cutPrefix(argv.At(i), "read="); is {
+			sharePath(set, argv, path, false)
 		}
-		if port, is := cut(argv.At(i), "port="); is && ruleHeader.net != 0 {
+		if port, is := cutPrefix(argv.At(i), "port="); is && ruleHeader.net != 0 {
 			n, _ := bare.Number(port)
 			allowPort(set, n)
 		}
@@ -239,9 +239,9 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allow lets the process read the file at path, or the directory and everything below it. If write is true, the process may
-// also change them. allow skips a missing path.
-func allow(set int, path string, write bool) {
+// allowPath lets the process read the file at path, or the directory and everything below it. If write is true, the process may
+// also change them. allowPath skips a missing path.
+func allowPath(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
 }
@@ -267,13 +267,14 @@ func allowOpen(set, fd int, write bool) {
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// share lets the process use a path that is shared with its profile. Profiles can write below the hidden places and below other
-// shared paths. There, share refuses a path with a symbolic link in it, because the link could lead to another profile.
-func share(set int, argv bare.Words, path string, write bool) {
+// sharePath lets the process use a path that is shared with its profile. If the path is below a hidden place or below another shared
+// path, other profiles can write there. Then sharePath refuses a path that contains a symbolic link, because the link could lead to
+// another profile.
+func sharePath(set int, argv bare.Words, path string, write bool) {
 	for i := 1; argv.At(i) != "--"; i++ {
-		place, is := cut(argv.At(i), "hide=")
+		place, is := cutPrefix(argv.At(i), "hide=")
 		if !is {
-			place, is = cut(argv.At(i), "share=")
+			place, is = cutPrefix(argv.At(i), "share=")
 		}
 		if !is || path == place || !beneath(path, place) {
 			continue
@@ -296,7 +297,7 @@ func share(set int, argv bare.Words, path string, write bool) {
 		allowOpen(set, fd, write)
 		return
 	}
-	allow(set, path, write)
+	allowPath(set, path, write)
 }
 
 // beneath reports whether path is dir or is inside dir.
@@ -307,8 +308,8 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cut removes the prefix beginning from word. The second result reports whether word has this prefix.
-func cut(word, beginning string) (rest string, is bool) {
+// cutPrefix removes the prefix beginning from word. The second result reports whether word has this prefix.
+func cutPrefix(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
 	}
@@ -331,12 +332,12 @@ func read(path string, to []byte) int {
 	if fd < 0 {
 		return fd
 	}
-	return drain(fd, to)
+	return readAndClose(fd, to)
 }
 
-// drain reads the open file fd into the buffer given as to, until the file ends or the buffer is full, and closes fd. It returns
-// the number of bytes read.
-func drain(fd int, to []byte) (n int) {
+// readAndClose reads the open file fd into the buffer given as to, until the file ends or the buffer is full, and closes fd. It
+// returns the number of bytes read.
+func readAndClose(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
 	}
@@ -356,7 +357,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail ends the process. It writes to stderr which action (what) has failed with which error.
+// fail ends the process. It first writes the failed action (what) and the error to stderr.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

@@ -215,7 +215,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 			t.Errorf("the request %#x is allowed", request)
 		}
 	}
-	for _, number := range slices.Concat(refused, refusedOn[runtime.GOARCH]) {
+	for _, number := range slices.Concat(refusedCalls, refusedCallsByArch[runtime.GOARCH]) {
 		if got := ask(own, number); got == allowed {
 			t.Errorf("the call %d is allowed", number)
 		}

@@ -31,7 +31,7 @@ const exitParked = 78
 // contains the word "save", Main instead writes the container's rules to a file for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
-	words := argv[:isolation.Head(argv)]
+	words := argv[:isolation.PlanLen(argv)]
 	if name := value(words, "name"); value(words, "refused") != "" {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, value(words, "refused"))
 		return exitParked
@@ -57,7 +57,7 @@ func Main(argv, env []string) int {
 	if err == nil {
 		path, err := proc.LookPath(argv[len(words)], env)
 		if err != nil {
-			failed := &proc.SpawnError{What: argv[len(words)], Err: err}
+			failed := &proc.SpawnError{Object: argv[len(words)], Err: err}
 			fmt.Fprintf(os.Stderr, "[hinit] %v\n", failed)
 			return failed.ShellCode()
 		}
@@ -118,9 +118,9 @@ func checkFilterCount(status string) error {
 	return nil
 }
 
-// parts lists the parts of Landlock that the isolation needs, each with the version of Landlock's interface that introduced it
-// (landlock(7)).
-var parts = []struct {
+// landlockParts lists the parts of Landlock that the isolation needs, each with the version of Landlock's interface that
+// introduced it (landlock(7)).
+var landlockParts = []struct {
 	abi  int
 	what string
 }{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
@@ -131,7 +131,7 @@ func checkLandlock(abi int) error {
 	if abi == 0 {
 		return errors.New("the kernel has no Landlock, or the container's seccomp profile forbids it" + next)
 	}
-	for _, part := range parts {
+	for _, part := range landlockParts {
 		if abi < part.abi {
 			return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine %s (ABI %d)%s", abi, part.what, part.abi, next)
 		}

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/isolation"
 )
 
-// rights has, for each version of Landlock from 0 to 9, the number of its file rights (landlock(7)).
-var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
+// rightsByABI has, for each version of Landlock from 0 to 9, the number of its file rights (landlock(7)).
+var rightsByABI = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
 // buildRules fills ruleBuffer with the rules of this container. The argument more lists additional paths to hide. As far as the
 // kernel supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not
@@ -25,7 +25,7 @@ func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 	const writeFile = readFile | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	all := uint64(1)<<rights[min(abi, len(rights)-1)] - 1
+	all := uint64(1)<<rightsByABI[min(abi, len(rightsByABI)-1)] - 1
 	*ruleHeader = rules{fs: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
 	if abi >= 4 {
 		ruleHeader.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
@@ -46,7 +46,7 @@ func buildRules(more []string) error {
 	if err != nil {
 		return err
 	}
-	filter, err := assembled()
+	filter, err := assembledFilter()
 	if err != nil {
 		return err
 	}

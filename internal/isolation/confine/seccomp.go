@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused lists system calls that an agent's tools do not need. These calls could break the isolation, or expose large parts
+// refusedCalls lists system calls that an agent's tools do not need. These calls could break the isolation, or expose large parts
 // of the kernel to attacks.
-var refused = []uint32{
+var refusedCalls = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
 	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_OPEN_TREE_ATTR,
@@ -28,9 +28,9 @@ var refused = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedOn lists additional refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2), semop(2) and
-// semtimedop(2), which some architectures of package unix lack.
-var refusedOn = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm64": {294, 193, 192}}
+// refusedCallsByArch lists additional refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2),
+// semop(2) and semtimedop(2), which some architectures of package unix lack.
+var refusedCallsByArch = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm64": {294, 193, 192}}
 
 // refusedControls lists the requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
@@ -94,7 +94,7 @@ func filter() []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
 		fails(unix.ENOSYS),
 	}
-	for _, number := range slices.Concat(refused, refusedOn[runtime.GOARCH]) {
+	for _, number := range slices.Concat(refusedCalls, refusedCallsByArch[runtime.GOARCH]) {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, failCallUnless(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
@@ -121,8 +121,8 @@ func filter() []bpf.Instruction {
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
 		program = append(program, failCallUnless(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
-	program = append(program, inFamily(unix.SYS_SOCKET)...)
-	program = append(program, inFamily(unix.SYS_SOCKETPAIR)...)
+	program = append(program, failUnlessFamily(unix.SYS_SOCKET)...)
+	program = append(program, failUnlessFamily(unix.SYS_SOCKETPAIR)...)
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
@@ -145,9 +145,9 @@ func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno
 	return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4}, load(argument), unless, fails(errno), load(dataNumber)}
 }
 
-// inFamily returns instructions that make the system call with the given number fail, unless its first argument is in families.
-// The last instruction loads the number of the call again.
-func inFamily(number uint32) []bpf.Instruction {
+// failUnlessFamily returns instructions that make the system call with the given number fail, unless its first argument is in
+// families. The last instruction loads the number of the call again.
+func failUnlessFamily(number uint32) []bpf.Instruction {
 	rest := uint8(len(families))
 	program := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: rest + 3}, load(dataArg0)}
 	for _, family := range families {
@@ -157,8 +157,8 @@ func inFamily(number uint32) []bpf.Instruction {
 	return append(program, fails(unix.EAFNOSUPPORT), load(dataNumber))
 }
 
-// assembled returns the filter in the binary form that seccomp(2) accepts.
-func assembled() (code []byte, err error) {
+// assembledFilter returns the filter in the binary form that seccomp(2) accepts.
+func assembledFilter() (code []byte, err error) {
 	if arches[runtime.GOARCH] == 0 {
 		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)
 	}

@@ -25,7 +25,7 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 		text, err := readEnvFile(path, judge)
 		return dotenv.Parse(text), err
 	}
-	doubt, err := trust.Check(path, judge.of())
+	doubt, err := trust.Check(path, judge.trustJudge())
 	if err = errors.Join(err, judge.untrustedError(doubt)); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func variableFromFile(name, path string, judge envJudge) ([]dotenv.Var, error) {
 // readEnvFile reads an environment file with the identity of this process. As root, or with judge.own, it refuses a file that
 // another user can change: LD_PRELOAD in it would execute that user's code.
 func readEnvFile(path string, judge envJudge) (string, error) {
-	fd, doubt, err := trust.Open(filepath.Clean(path), judge.of())
+	fd, doubt, err := trust.Open(filepath.Clean(path), judge.trustJudge())
 	if err != nil {
 		return "", err
 	}
@@ -72,11 +72,11 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge decides which environment files to refuse: see OwnFiles and NoLinks in [proc.Setup].
+// envJudge decides which environment files to refuse: see RefuseForeignFiles and RefuseLinks in [proc.Setup].
 type envJudge struct{ own, noLinks bool }
 
-// of returns the check for package trust that applies to this process's user.
-func (j envJudge) of() trust.Judge {
+// trustJudge returns the check for package trust that applies to this process's user.
+func (j envJudge) trustJudge() trust.Judge {
 	switch uid := os.Geteuid(); {
 	case j.own || uid == 0:
 		return trust.OwnedBy(uint32(uid))

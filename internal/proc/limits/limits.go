@@ -42,7 +42,7 @@ func Main(argv []string) (int, error) {
 	if len(argv) < i+3 {
 		return 126, proc.ErrNoCommand
 	}
-	env, err := environ(os.Environ(), &later)
+	env, err := addFileVariables(os.Environ(), &later)
 	if err != nil {
 		return 126, err
 	}
@@ -62,7 +62,7 @@ func Main(argv []string) (int, error) {
 	if err == nil {
 		err = syscall.Exec(path, argv[i+2:], env)
 	}
-	e := &proc.SpawnError{What: argv[i+1], Err: err}
+	e := &proc.SpawnError{Object: argv[i+1], Err: err}
 	return e.ShellCode(), e
 }
 
@@ -105,13 +105,13 @@ func (p *deferredSettings) apply(word string) error {
 		text, file, _ := strings.Cut(value, ":")
 		err = proc.WriteKernelFile(file, text)
 	case proc.WordUser:
-		err = become(value)
+		err = changeUser(value)
 	case proc.WordDir:
 		if err = unix.Chdir(value); err != nil {
-			return &proc.SpawnError{What: value, Err: err, Dir: true}
+			return &proc.SpawnError{Object: value, Err: err, Dir: true}
 		}
 	case proc.WordBound:
-		err = bind(value)
+		err = dieWithParent(value)
 	case proc.WordEnv:
 		p.files = append(p.files, value)
 	case proc.WordKeep:
@@ -138,9 +138,9 @@ type deferredSettings struct {
 	noNewPrivs  bool
 }
 
-// become changes the user of this thread permanently. words holds the uid, the gid and the supplementary groups, separated by
+// changeUser changes the user of this thread permanently. words holds the uid, the gid and the supplementary groups, separated by
 // colons.
-func become(words string) error {
+func changeUser(words string) error {
 	var ids []uint32
 	for word := range strings.SplitSeq(words, ":") {
 		id, err := strconv.ParseUint(word, 10, 31)
@@ -155,9 +155,9 @@ func become(words string) error {
 	return identity.Become(account.User{UID: ids[0], GID: ids[1], Groups: ids[2:]})
 }
 
-// bind makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). bind must come
-// after the change of the user, which clears this setting.
-func bind(parent string) error {
+// dieWithParent makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
+// dieWithParent must come after the change of the user, which clears this setting.
+func dieWithParent(parent string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return err
 	}
@@ -167,9 +167,9 @@ func bind(parent string) error {
 	return nil
 }
 
-// environ adds the variables from the files in p to env. It does not change the variables in p.keep and the tag of the run
+// addFileVariables adds the variables from the files in p to env. It changes neither the variables in p.keep nor the tag of the run
 // (proc.TagVar).
-func environ(env []string, p *deferredSettings) ([]string, error) {
+func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)
 	for _, file := range p.files {

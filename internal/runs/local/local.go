@@ -16,7 +16,7 @@ import (
 // Book returns a book with its own supervisor. The program becomes a subreaper, so that the descendants of a run become its
 // children. Living runs continue after the end of the program. Call Book only once in a process.
 func Book() (*runs.Book, error) {
-	proc.Unignore()
+	proc.RestoreIgnoredSignals()
 	procs, err := proc.New()
 	if err != nil {
 		return nil, err

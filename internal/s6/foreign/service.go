@@ -319,7 +319,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	death := formats.DeathOf(r.Exit.At, r.Exit.Code, r.Exit.Signal)
 	tally = formats.AddDeath(tally, death, at.Definition.Tally)
-	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // ignored, see above
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // ignored, see above
 }
 
 // TakeOver opens the directories of the service again after a re-execution. link is true if the service's path is a symbolic

@@ -100,7 +100,7 @@ func (p *Place) checkLogger(logs *Place) error {
 // service runs from the pin (the open directory), so no other directory can take its place. If users other than root can write to
 // the directory, openRoots returns nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
-	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
+	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
 	if err != nil {
 		return nil, fsutil.ID{}, nil, err
 	}
@@ -153,7 +153,7 @@ func (s *Service) reopened(p *Place) *Place {
 // name of p. The target of a symbolic link may have changed.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
-		agent = fsutil.Self().In(blocking.Foreign)
+		agent = fsutil.Self().Limited(blocking.Foreign)
 	}
 	dir, id, err := Open(p.Path, link, agent)
 	switch {

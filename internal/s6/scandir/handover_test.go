@@ -38,8 +38,8 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 		}
 		*f = copies[*f]
 	}
-	if len(c.Keep()) != len(copies) {
-		t.Errorf("%d descriptors for %d files", len(c.Keep()), len(copies))
+	if len(c.Descriptors()) != len(copies) {
+		t.Errorf("%d descriptors for %d files", len(c.Descriptors()), len(copies))
 	}
 	release()
 	stop()

@@ -64,7 +64,7 @@ type Layout struct {
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
 	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
-	l.self, l.foreign, l.Agent = fsutil.Self().In(blocking.Runtime), l.Agent.In(blocking.Foreign), l.Agent.In(blocking.Runtime)
+	l.self, l.foreign, l.Agent = fsutil.Self().Limited(blocking.Runtime), l.Agent.Limited(blocking.Foreign), l.Agent.Limited(blocking.Runtime)
 	return l
 }
 

@@ -110,8 +110,8 @@ func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	}
 }
 
-// Do sends an order for a service, and waits until the order has taken effect or failed.
-func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
+// SendOrder sends an order for a service, and waits until the order has taken effect or failed.
+func (f *Feed) SendOrder(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
 }
@@ -139,9 +139,9 @@ func Save(path, text string) error {
 // maxProcesses is the maximum number of processes in the details of a service.
 const maxProcesses = 64
 
-// Inside reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets that it
-// recognises.
-func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
+// ReadProcesses reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets
+// that it recognises.
+func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	out := model.ProcessDetails{ID: of}
 	if pid <= 0 {
 		out.Missing = "it has no process"
@@ -178,7 +178,7 @@ func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
 func environment(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
-		shown := redact.Text(redact.Value(name, value))
+		shown := redact.HideText(redact.HideValue(name, value))
 		return name + "=" + shown[:min(len(shown), procusage.MaxText)], is
 	})
 	slices.Sort(out)

@@ -29,9 +29,9 @@ func (r *usageHistory) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
 }
 
-// sparks draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height stands
+// sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height stands
 // for the largest value, or for the argument least if that is larger.
-func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
+func sparkline(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
 		values, least = append(values, figure(u)), max(least, figure(u))
@@ -60,8 +60,8 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// looks defines the colour and the sign of each grade. The sign is for users who can't see the colours.
-var looks = [grades]struct {
+// gradeMarks defines the colour and the sign of each grade. The sign is for users who can't see the colours.
+var gradeMarks = [grades]struct {
 	sign string
 	role frame.Role
 }{
@@ -73,7 +73,7 @@ var looks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  order // order after a click on the column's title
+	sort  sortColumn // order after a click on the column's title
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
@@ -110,7 +110,7 @@ func (m *Model) columns() []column {
 		return show.Name(named(s)), frame.Plain
 	}}
 	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
-		look := looks[m.gradeOf(s)]
+		look := gradeMarks[m.gradeOf(s)]
 		return look.sign + " " + stateWord(s.Service), look.role
 	}}
 	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s Service, _ int) (string, frame.Role) {
@@ -166,7 +166,7 @@ func optionalColumns() []column {
 	drawn := func(figure func(u Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
-				return sparks(r.seen, figure, width, least), frame.Figure
+				return sparkline(r.seen, figure, width, least), frame.Figure
 			}
 			return "", frame.Figure
 		}

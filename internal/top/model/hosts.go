@@ -81,7 +81,7 @@ func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent reports whether a host is not answering. If so, since is the start of the silence, and why is the error, or "" if it is
+// silent reports whether a host is not answering. since is the start of the silence, and why is the error, or "" if it is
 // unknown.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {

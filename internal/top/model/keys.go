@@ -124,7 +124,7 @@ func (m *Model) handleView(key string) bool {
 		if len(m.hosts) == 1 {
 			count = byHost // with a single host, skip the host column, which is the last
 		}
-		step := order(1)
+		step := sortColumn(1)
 		if key == "<" || key == "left" {
 			step = count - 1
 		}
@@ -168,7 +168,7 @@ func (m *Model) handleView(key string) bool {
 }
 
 // sortBy sorts the table by a column. If the table is already sorted by that column, it reverses the direction.
-func (m *Model) sortBy(column order) {
+func (m *Model) sortBy(column sortColumn) {
 	if m.table.sort == column {
 		m.table.reversed = !m.table.reversed
 	} else {

@@ -154,8 +154,8 @@ func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), m
 // Tick sets the model's current time.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
-// Over reports whether the user has asked to quit.
-func (m *Model) Over() bool { return m.over }
+// IsOver reports whether the user has asked to quit.
+func (m *Model) IsOver() bool { return m.over }
 
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
@@ -167,11 +167,11 @@ func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host
 // Log drops all earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
-// Inside sets the details of a service, for the detail pane.
-func (m *Model) Inside(in ProcessDetails) { m.pane.inside = in }
+// SetProcessDetails sets the details of a service, for the detail pane.
+func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.inside = in }
 
-// Ended records the result of an order. If the order is part of a rollout, Ended returns the next orders.
-func (m *Model) Ended(r Result) []Order {
+// OrderEnded records the result of an order. If the order is part of a rollout, OrderEnded returns the next orders.
+func (m *Model) OrderEnded(r Result) []Order {
 	if m.rollout != nil && m.rollout.running == r.ID {
 		return m.advanceRollout(r)
 	}
@@ -182,8 +182,8 @@ func (m *Model) Ended(r Result) []Order {
 	return nil
 }
 
-// Wants returns the data that the screen needs from its sources now.
-func (m *Model) Wants() (w DataNeeds) {
+// DataNeeds returns the data that the screen needs from its sources now.
+func (m *Model) DataNeeds() (w DataNeeds) {
 	w.Events = m.pane.kind == eventPane
 	s, is := m.current()
 	if !is {

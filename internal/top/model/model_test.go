@@ -119,7 +119,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 			t.Errorf("%v: %s, want %s", tt.keys, got, tt.want)
 		}
 	}
-	if m.Over() {
+	if m.IsOver() {
 		t.Error("a no has ended it")
 	}
 	if m.Paste('x'); len(typeIn(m, "y")) != 0 {
@@ -130,7 +130,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 func TestARolloutGoesOneByOne(t *testing.T) {
 	m := scene(100, 20, few())
 	done := func(name string, err error) string {
-		return given(m.Ended(model.Result{Order: model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, Err: err}))
+		return given(m.OrderEnded(model.Result{Order: model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, Err: err}))
 	}
 	last := func() string {
 		lines := strings.Split(strings.TrimSuffix(plain(m.Frame()), "\n"), "\n")
@@ -218,7 +218,7 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	services := few()
 	services[2].LastExit = &client.Exit{Cause: "crash", At: noon.Add(-time.Hour), UptimeSeconds: 60}
 	m := scene(100, 24, services, "l")
-	m.Log(m.Wants().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
+	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
 	for _, step := range []struct {
 		key, shown string
 	}{
@@ -236,11 +236,11 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 		t.Errorf("write: %s", got)
 	}
 	m.Key("b")
-	w := m.Wants().Log
+	w := m.DataNeeds().Log
 	if w.From.Sub(noon) > -time.Hour-time.Minute || w.Until.Before(noon.Add(-time.Hour)) || !strings.Contains(plain(m.Frame()), "log of gateway-c, the run before: crash") {
 		t.Errorf("the run before is %v to %v\n%s", w.From, w.Until, plain(m.Frame()))
 	}
-	if m.Key("b"); !m.Wants().Log.From.IsZero() {
+	if m.Key("b"); !m.DataNeeds().Log.From.IsZero() {
 		t.Error("the newest lines don't come back")
 	}
 	if typeIn(m, "down", "b"); !strings.Contains(plain(m.Frame()), "no run of gateway-a has ended yet") {
@@ -302,15 +302,15 @@ func TestSilenceIsSaid(t *testing.T) {
 
 func TestALogFollowsAndIsSearched(t *testing.T) {
 	m := scene(80, 24, few(), "l")
-	if w := m.Wants(); w.Log.Name != "gateway-c" || w.Log.File != "/opt/data/logs/gateways/c/current" {
+	if w := m.DataNeeds(); w.Log.Name != "gateway-c" || w.Log.File != "/opt/data/logs/gateways/c/current" {
 		t.Errorf("it wants %+v", w)
 	}
 	var lines []model.LogLine
 	for i := range 100 {
 		lines = append(lines, model.LogLine{Text: fmt.Sprintf("line %d \x1b[31mred\x1b[0m", i)})
 	}
-	m.Log(m.Wants().Log, nil)
-	m.Log(m.Wants().Log, lines)
+	m.Log(m.DataNeeds().Log, nil)
+	m.Log(m.DataNeeds().Log, lines)
 	if text := plain(m.Frame()); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
 		t.Errorf("the end:\n%s", text)
 	}
@@ -318,7 +318,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
-	m.Log(m.Wants().Log, []model.LogLine{{Text: "new"}}) // what is looked at stays
+	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // what is looked at stays
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
@@ -368,12 +368,12 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 			case 0:
 				m.Change(random.IntN(3), client.StatusChange{Whole: true, Services: fifty()[random.IntN(51):]}, noon)
 			case 1:
-				m.Log(m.Wants().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
+				m.Log(m.DataNeeds().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
 			case 2:
 				m.Event(0, client.Event{Service: "gateway-agent17", To: "up"})
 			case 3:
 				if len(waiting) > 0 {
-					waiting = append(waiting[1:], m.Ended(model.Result{Order: waiting[0]})...)
+					waiting = append(waiting[1:], m.OrderEnded(model.Result{Order: waiting[0]})...)
 				}
 			default:
 				waiting = append(waiting, m.Key(keys[random.IntN(len(keys))])...)

@@ -220,7 +220,7 @@ func (m *Model) logLines() []frame.Line {
 	if s.Log == "" {
 		return []frame.Line{frame.Text(frame.Dim, "it has no log file of its own: its output is in the container's log (docker logs)")}
 	}
-	if m.pane.of != m.Wants().Log {
+	if m.pane.of != m.DataNeeds().Log {
 		return []frame.Line{frame.Text(frame.Dim, "reading "+show.Line(s.Log))}
 	}
 	lines := m.pane.visibleLines()
@@ -283,7 +283,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
 		}
 	}
-	look := looks[m.gradeOf(s)]
+	look := gradeMarks[m.gradeOf(s)]
 	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), age(m.now.Sub(s.Since)), show.Line(s.Want))
 	if s.PID != 0 {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)

@@ -158,9 +158,9 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 		m := scene(200, 40, []client.Service{s}, keys...)
 		m.Log(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
 		m.Event(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
-		m.Inside(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
+		m.SetProcessDetails(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
 		m.Lost(0, bad, noon)
-		m.Ended(model.Result{Order: model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, Err: errors.New(bad)})
+		m.OrderEnded(model.Result{Order: model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, Err: errors.New(bad)})
 		obeyed(t, m.Frame())
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// order is the column by which the table is sorted.
-type order int
+// sortColumn is the column by which the table is sorted.
+type sortColumn int
 
 const (
-	byTrouble order = iota // services in trouble first; services of equal grade in the order of hinit
+	byTrouble sortColumn = iota // services in trouble first; services of equal grade in the order of hinit
 	byName
 	byState
 	bySince
@@ -51,7 +51,7 @@ type table struct {
 	at       rowID // row with the cursor; zero for the first row
 	index    int   // index of the row with the cursor
 	top      int   // index of the first row on the screen
-	sort     order
+	sort     sortColumn
 	reversed bool
 	groups   grouping
 	folded   map[string]bool // groups whose services are hidden

@@ -42,7 +42,7 @@ func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	for _, s := range shapes() {
 		verdict := show.Judge(&s)
 		grade := m.gradeOf(Service{&s, 0})
-		role := looks[grade].role
+		role := gradeMarks[grade].role
 		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= ailing) != verdict.Troubled() {
 			t.Errorf("%+v: top draws %v, the verdict is %+v", s, role, verdict)
 		}

@@ -94,7 +94,7 @@ func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Ru
 			return client.Run{}, err
 		}
 	}
-	return h.book.Start(ctx, runs.Order{
+	return h.book.Start(ctx, runs.StartRequest{
 		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
 		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
 	})
@@ -172,7 +172,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 		}
 		cfg, err := config.Load(config.Options{Env: lookup})
 		if err == nil {
-			return cfg.IsolationOf(profile).On(), nil
+			return cfg.IsolationOf(profile).IsIsolated(), nil
 		}
 		var list string
 		cl, dialErr := cmdline.Dial(lookup)
@@ -202,7 +202,7 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := b.Start(ctx, runs.Order{Tag: "git/" + b.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
+	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
 		news := b.News()
 		if run, err = b.Find(run.ID); err != nil || run.End != nil {

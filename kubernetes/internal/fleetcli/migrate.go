@@ -30,7 +30,7 @@ const outsideHelp = "run hinit outside of the fleet with `COMMAND` before it, su
 func outside(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)
-		x, err := proc.Run(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ(), Files: []*os.File{in, out, os.Stderr}, Attached: true})
+		x, err := proc.Run(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ(), Files: []*os.File{in, out, os.Stderr}, SameSession: true})
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
 			err = fmt.Errorf("it ends with code %d", x.Code)
 		}
