@@ -1,8 +1,10 @@
 package procusage
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,4 +74,27 @@ func TestALongCommandLineIsCut(t *testing.T) {
 	if len(got) != MaxText || !strings.HasSuffix(got, "xxx") {
 		t.Errorf("%d bytes are shown", len(got))
 	}
+}
+
+// TestATreeHungOnAProcessThatLocksItsMemory reads a FIFO that has no writer, which keeps the reader waiting as such a process does.
+func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "cmdline")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range maxReads + 1 {
+		if _, err := ReadHead(fifo); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+	writer, err := os.OpenFile(fifo, os.O_RDWR, 0) // lets the readers go on
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the reads have begun", func() bool { return len(reads) == maxReads })
+	_ = writer.Close()
+	testkit.Until(t, "a file is read again", func() bool {
+		data, err := ReadHead("/proc/self/environ")
+		return err == nil && len(data) > 0
+	})
 }

@@ -7,7 +7,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"hinit/internal/guard"
 	"hinit/internal/procstat"
 	"hinit/internal/redact"
 )
@@ -93,8 +95,40 @@ const MaxText = 4 << 10
 // its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxHead = 2 << 20
 
-// ReadHead reads at most the first maxHead bytes of a file below /proc. Only a hostile process makes such a file longer.
+// readTime is the time that ReadHead waits for the kernel. maxReads is the maximum number of reads that still wait after that.
+const readTime, maxReads = time.Second / 2, 8
+
+var reads = make(chan struct{}, maxReads)
+
+// ReadHead reads at most the first maxHead bytes of a file below /proc. Only a hostile process makes such a file longer. The kernel
+// may have to wait for the memory of the process, which the process can keep locked. ReadHead then returns an error after readTime,
+// and its goroutine waits on.
 func ReadHead(name string) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	slow := fmt.Errorf("cannot read %s: %w", name, os.ErrDeadlineExceeded)
+	select {
+	case reads <- struct{}{}:
+	default:
+		return nil, slow
+	}
+	came := make(chan result, 1)
+	guard.Go("reading "+name, func() {
+		defer func() { <-reads }()
+		data, err := readHead(name)
+		came <- result{data, err}
+	})
+	select {
+	case r := <-came:
+		return r.data, r.err
+	case <-time.After(readTime):
+		return nil, slow
+	}
+}
+
+func readHead(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
