@@ -30,7 +30,14 @@ func (t *Table) RunOf(pid int) uint64 {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
-			id, _ := t.runOfOrphan(who)
+			id, known := t.members.origins[who]
+			if !known {
+				t.environWaited = 0
+				id, known = t.runOfOrphan(who)
+			}
+			if known && t.members.origins != nil { // nil before the first scan
+				t.members.origins[who] = id
+			}
 			if t.runs[id] == nil {
 				return 0
 			}

@@ -114,7 +114,7 @@ func (s *scanner) hasChild(pid int) bool {
 func (t *Table) hasUnknownChild() bool {
 	for thread := range t.forkers {
 		list, ok := t.procfs.readAll("self/task/" + strconv.Itoa(thread) + "/children")
-		if !ok && thread == os.Getpid() {
+		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
 		if len(list) == 0 && thread != os.Getpid() { // it has no child that could make a sibling, or it has ended
@@ -188,7 +188,8 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	return t.runByTag(who)
 }
 
-// environPatience is the time for which a caller waits for an environment. The kernel normally answers within microseconds.
+// environPatience is the time for which one scan, or one call of RunOf, waits for environments. The kernel normally answers within
+// microseconds.
 const environPatience = 5 * time.Millisecond
 
 // environRead is one read of the environment of a process, in its own goroutine. The kernel takes the memory lock of the process
@@ -201,10 +202,10 @@ type environRead struct {
 // runByTag returns the run whose number is in TagVar in the initial environment of a process, or 0 if there is none. The kernel
 // shows the environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root
 // opens the file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this
-// read, or the read of another environment, has not finished. The caller waits at most environPatience, once for each process.
+// read, or the read of another environment, has not finished.
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	if t.environ.who != who {
-		if t.environ.env != nil && len(t.environ.env) == 0 { // another read has not finished
+		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environPatience { // another read has not finished, or took long
 			return 0, false
 		}
 		t.readEnviron(who)
@@ -218,11 +219,13 @@ func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	}
 }
 
-// readEnviron starts to read the environment of a process, and waits at most environPatience for the result.
+// readEnviron starts to read the environment of a process, and waits for the result for the rest of environPatience.
 func (t *Table) readEnviron(who identity) {
 	result := make(chan []byte, 1)
 	t.environ = environRead{who, result}
-	ctx, cancel := context.WithTimeout(context.Background(), environPatience)
+	began := time.Now()
+	defer func() { t.environWaited += time.Since(began) }()
+	ctx, cancel := context.WithTimeout(context.Background(), environPatience-t.environWaited)
 	defer cancel()
 	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
 		var env []byte // an unreadable environment has no tag

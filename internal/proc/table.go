@@ -24,10 +24,11 @@ type Table struct {
 	oom               oomScore
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
-	environ           environRead // the last read of an environment whose result was not used
-	heldByTracer      []int       // dead main processes that a tracer holds, for the next calls of nextHeldByTracer
-	heldSearched      time.Time   // when nextHeldByTracer last searched
-	checksPausedUntil time.Time   // time until which findProgram does not check paths
+	environ           environRead   // the last read of an environment whose result was not used
+	environWaited     time.Duration // how long this scan has waited for environments
+	heldByTracer      []int         // dead main processes that a tracer holds, for the next calls of nextHeldByTracer
+	heldSearched      time.Time     // when nextHeldByTracer last searched
+	checksPausedUntil time.Time     // time until which findProgram does not check paths
 }
 
 // run holds the table's data about the processes of one run.

@@ -27,15 +27,14 @@ type membership struct {
 	alive          map[uint64][]stat      // living processes by run number, without the main process
 	origins        map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
 	deadOrphans    map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	newDeadOrphans map[uint64]int         // number of dead orphans of each run that are new in this scan; for unknownRun, also of orphans with an unread environment
+	newDeadOrphans map[uint64]int         // number of dead orphans of each run that are new in this scan, and of living ones that may be of the run, see environLimit
 	unread         map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
 	marksRead      int                    // number of marks of dead orphans that this scan has read
 	unknownOrphans []stat                 // living orphans whose run is unknown, see hidesMark
 	youngestMember map[uint64]stat        // youngest process of each run, dead or alive, without the main process
 }
 
-// environLimit is the time for which an orphan may belong to any run because its environment has not been read yet. After this
-// time it counts as an orphan that hides its run.
+// environLimit is the time for which an orphan may belong to each run of its user because its environment has not been read yet.
 const environLimit = time.Second
 
 // unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be read, or
@@ -55,6 +54,7 @@ func (t *Table) assignRuns() {
 	if t.members.scan == t.procfs.scans {
 		return
 	}
+	t.environWaited = 0
 	self := os.Getpid()
 	owner := make(map[int]uint64, len(all))
 	parent := make(map[int]int, len(all))
@@ -81,7 +81,7 @@ func (t *Table) assignRuns() {
 	origins := make(map[identity]uint64)
 	var strays []stat
 	unread := make(map[identity]time.Time)
-	maybe := 0 // number of living orphans whose environment may soon show their run
+	var undecided []int // living orphans whose environment may soon show their run
 	for _, p := range all {
 		if _, known := owner[p.PID]; known || p.PID == self || p.Dead() {
 			continue
@@ -107,7 +107,7 @@ func (t *Table) assignRuns() {
 					since = time.Now()
 				}
 				if unread[who] = since; time.Since(since) < environLimit {
-					maybe++
+					undecided = append(undecided, p.PID)
 				}
 			}
 			if t.runs[id] != nil {
@@ -120,7 +120,15 @@ func (t *Table) assignRuns() {
 	before := t.members
 	t.members = membership{
 		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unread: unread,
-		deadOrphans: make(map[identity]uint64), newDeadOrphans: map[uint64]int{unknownRun: maybe}, youngestMember: make(map[uint64]stat),
+		deadOrphans: make(map[identity]uint64), newDeadOrphans: make(map[uint64]int), youngestMember: make(map[uint64]stat),
+	}
+	for _, pid := range undecided {
+		m, _ := t.procfs.mark(pid)
+		for id, r := range t.runs {
+			if r.user == nil || m.ProvesMembership(*r.user) {
+				t.members.newDeadOrphans[id]++ // it may be of this run, and no run of another user waits for it
+			}
+		}
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
 		if p.Dead() && p.Parent == self {

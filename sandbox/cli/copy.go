@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -94,9 +95,14 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 // local opens the directory that holds a local file, and returns a path that leads through its descriptor, until end is called. If
 // root runs the program, it follows only links that root has made: an agent can replace a directory by a link to a file of root.
 func local(typed string) (opened string, end func(), err error) {
-	full, err := filepath.Abs(typed)
-	if err != nil || full == "/" {
-		return full, func() {}, err
+	if os.Geteuid() != 0 || typed == "/" {
+		return typed, func() {}, nil
+	}
+	full := filepath.Clean(typed)
+	if base := filepath.Base(full); base == "." || base == ".." {
+		if full, err = filepath.Abs(full); err != nil {
+			return "", nil, err
+		}
 	}
 	fd, err := fsutil.OpenForRoot(filepath.Dir(full))
 	if err != nil {
