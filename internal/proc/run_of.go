@@ -30,12 +30,12 @@ func (t *Table) RunOf(pid int) uint64 {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
-			id, known := t.members.origins[who]
-			if !known {
-				t.environWaited = 0
-				id, known = t.runOfOrphan(who)
-			}
+			t.environWaited = 0
+			id, known := t.originOf(who)
 			if known && t.members.origins != nil { // nil before the first scan
+				if len(t.members.origins) >= maxOrigins {
+					clear(t.members.origins)
+				}
 				t.members.origins[who] = id
 			}
 			if t.runs[id] == nil {

@@ -171,6 +171,20 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
+// maxOrigins limits the results that RunOf remembers until the next scan.
+const maxOrigins = 4096
+
+// originOf returns the remembered result of runOfOrphan, or calls it. It returns unknownRun for an orphan that hides its run.
+func (t *Table) originOf(who identity) (id uint64, known bool) {
+	if id, known = t.members.origins[who]; known {
+		return id, true
+	}
+	if id, known = t.runOfOrphan(who); id == 0 && t.hidesMark(who.pid) {
+		id = unknownRun
+	}
+	return id, known
+}
+
 // runOfOrphan returns the run that an orphan came from, or 0 if there is none. It looks at the control group first, then at the
 // mark (a resource limit), then at the tag (an environment variable). A process with the mark of a run that is gone belongs to no
 // run, even if its environment names one. known is false while the environment is still being read; ask again later.

@@ -22,16 +22,16 @@ type identity struct {
 
 // membership holds the results of one scan: to which run each process belongs.
 type membership struct {
-	scan           int                    // number of the scan whose results these are
-	known          map[identity]uint64    // run numbers of living processes, without main processes
-	alive          map[uint64][]stat      // living processes by run number, without the main process
-	origins        map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
-	deadOrphans    map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	newDeadOrphans map[uint64]int         // number of dead orphans of each run that are new in this scan, and of living ones that may be of the run, see environLimit
-	unread         map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
-	marksRead      int                    // number of marks of dead orphans that this scan has read
-	unknownOrphans []stat                 // living orphans whose run is unknown, see hidesMark
-	youngestMember map[uint64]stat        // youngest process of each run, dead or alive, without the main process
+	scan            int                    // number of the scan whose results these are
+	known           map[identity]uint64    // run numbers of living processes, without main processes
+	alive           map[uint64][]stat      // living processes by run number, without the main process
+	origins         map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
+	deadOrphans     map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
+	possibleMembers map[uint64]int         // number of further processes that may belong to each run: dead orphans that are new in this scan, and living ones whose environment is unread
+	unread          map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
+	marksRead       int                    // number of marks of dead orphans that this scan has read
+	unknownOrphans  []stat                 // living orphans whose run is unknown, see hidesMark
+	youngestMember  map[uint64]stat        // youngest process of each run, dead or alive, without the main process
 }
 
 // environLimit is the time for which an orphan may belong to each run of its user because its environment has not been read yet.
@@ -92,13 +92,7 @@ func (t *Table) assignRuns() {
 			owner[p.PID] = id
 		} else if p.Parent == self {
 			who := identity{p.PID, p.Start}
-			id, known := t.members.origins[who]
-			if !known {
-				id, known = t.runOfOrphan(who)
-				if id == 0 && t.hidesMark(p.PID) {
-					id = unknownRun
-				}
-			}
+			id, known := t.originOf(who)
 			if known {
 				origins[who] = id
 			} else {
@@ -120,13 +114,13 @@ func (t *Table) assignRuns() {
 	before := t.members
 	t.members = membership{
 		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unread: unread,
-		deadOrphans: make(map[identity]uint64), newDeadOrphans: make(map[uint64]int), youngestMember: make(map[uint64]stat),
+		deadOrphans: make(map[identity]uint64), possibleMembers: make(map[uint64]int), youngestMember: make(map[uint64]stat),
 	}
 	for _, pid := range undecided {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
 			if r.user == nil || m.ProvesMembership(*r.user) {
-				t.members.newDeadOrphans[id]++ // it may be of this run, and no run of another user waits for it
+				t.members.possibleMembers[id]++ // it may be of this run, and no run of another user waits for it
 			}
 		}
 	}
@@ -174,7 +168,7 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 		if id == unknownRun || id == 0 {
 			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
 		}
-		t.members.newDeadOrphans[id]++
+		t.members.possibleMembers[id]++
 	}
 	t.members.deadOrphans[who] = id
 	t.recordYoungest(id, p)
@@ -218,13 +212,13 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	}
 	for range confirmingScans {
 		t.assignRuns()
-		if len(t.members.alive[r.id]) > 0 || t.members.newDeadOrphans[r.id] == 0 {
+		if len(t.members.alive[r.id]) > 0 || t.members.possibleMembers[r.id] == 0 {
 			break
 		}
 		t.procfs.scan() // several processes have just ended: the last scan may lack their children
 	}
 	t.assignRuns()
-	return len(t.members.alive[r.id])+t.members.newDeadOrphans[r.id] > 0
+	return len(t.members.alive[r.id])+t.members.possibleMembers[r.id] > 0
 }
 
 // unknownOrphansSince returns the living orphans of unknown run that were not started before the process main. It uses the result of
@@ -293,16 +287,16 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 				}
 			}
 		}
-		if len(seen) == before && t.members.newDeadOrphans[id] == 0 || signal != int(unix.SIGKILL) {
+		if len(seen) == before && t.members.possibleMembers[id] == 0 || signal != int(unix.SIGKILL) {
 			break
 		}
-		if t.members.newDeadOrphans[id] > 0 && len(t.members.alive[id]) == 0 {
+		if t.members.possibleMembers[id] > 0 && len(t.members.alive[id]) == 0 {
 			signalled += t.killForkers(id)
 		}
 		t.procfs.scan()
 	}
 	t.assignRuns()
-	if len(t.members.alive[id])+t.members.newDeadOrphans[id] > 0 {
+	if len(t.members.alive[id])+t.members.possibleMembers[id] > 0 {
 		return max(signalled, 1) // the processes fork and end faster than scans can see
 	}
 	return signalled
@@ -385,7 +379,7 @@ func (t *Table) EndedRuns(ids []uint64) []uint64 {
 	t.procfs.scan()
 	t.assignRuns()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.mainPID == 0 && len(t.members.alive[id])+t.members.newDeadOrphans[id]+t.members.newDeadOrphans[unknownRun] == 0 {
+		if r := t.runs[id]; r == nil || r.mainPID == 0 && len(t.members.alive[id])+t.members.possibleMembers[id]+t.members.possibleMembers[unknownRun] == 0 {
 			gone = append(gone, id)
 		}
 	}

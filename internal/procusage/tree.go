@@ -1,6 +1,7 @@
 package procusage
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -9,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/guard"
+	"hinit/internal/blocking"
 	"hinit/internal/procstat"
 	"hinit/internal/redact"
 )
@@ -104,28 +105,23 @@ var reads = make(chan struct{}, maxReads)
 // may have to wait for the memory of the process, which the process can keep locked. ReadHead then returns an error after readTime,
 // and its goroutine waits on.
 func ReadHead(name string) ([]byte, error) {
-	type result struct {
-		data []byte
-		err  error
-	}
-	slow := fmt.Errorf("cannot read %s: %w", name, os.ErrDeadlineExceeded)
 	select {
 	case reads <- struct{}{}:
 	default:
-		return nil, slow
+		return nil, fmt.Errorf("cannot read %s: %w", name, blocking.ErrBusy)
 	}
-	came := make(chan result, 1)
-	guard.Go("reading "+name, func() {
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	var data []byte
+	err := blocking.Wait(ctx, "reading "+name, func() (err error) {
 		defer func() { <-reads }()
-		data, err := readHead(name)
-		came <- result{data, err}
+		data, err = readHead(name)
+		return err
 	})
-	select {
-	case r := <-came:
-		return r.data, r.err
-	case <-time.After(readTime):
-		return nil, slow
+	if err != nil {
+		return nil, err // the read may go on, so data must not be used
 	}
+	return data, nil
 }
 
 func readHead(name string) ([]byte, error) {

@@ -43,7 +43,7 @@ type Follower struct {
 	woken  chan struct{} // capacity 1; holds a token when the directory may have changed
 }
 
-// Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events for which wants returns
+// Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events of files for which wants returns
 // false. If wants is nil, it ignores none. The function wants must not block.
 func (s *Watch) Follow(dir string, wants func(watch.Event) bool) *Follower {
 	f := &Follower{shared: s, dir: filepath.Clean(dir), wants: wants, woken: make(chan struct{}, 1)}
@@ -142,7 +142,7 @@ func (s *Watch) handle(ev watch.Event) {
 	s.set.IsDir(ev)
 	for _, dir := range []string{filepath.Dir(ev.Name), ev.Name} {
 		for _, f := range s.followers[dir] {
-			if f.wants == nil || f.wants(ev) {
+			if dir == ev.Name || f.wants == nil || f.wants(ev) { // the end of a watch interests all
 				pause.Wake(f.woken)
 			}
 		}
