@@ -1,6 +1,7 @@
 package dial
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -83,7 +84,7 @@ func (c *Client) Socket() string { return *c.socket.Load() }
 
 // Reach connects to hinit, and returns an error if that fails. A request within a second uses the same connection.
 func (c *Client) Reach() error {
-	conn, err := c.connect()
+	conn, err := c.connect(context.Background())
 	if err != nil {
 		err.Doing = "reach hinit"
 		return err
@@ -95,7 +96,7 @@ func (c *Client) Reach() error {
 }
 
 // connect returns a connection on which no request was sent yet: the connection that Reach has made, or a new one.
-func (c *Client) connect() (net.Conn, *client.Error) {
+func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
 			return o.Conn, nil
@@ -103,7 +104,7 @@ func (c *Client) connect() (net.Conn, *client.Error) {
 		_ = o.Close() // an error is harmless, because nothing was sent
 	}
 	if known := c.Socket(); known != "" {
-		conn, err := c.open(known)
+		conn, err := c.open(ctx, known)
 		if err == nil || c.places == nil || err.Kind != client.KindUnreachable {
 			return conn, err
 		}
@@ -111,7 +112,7 @@ func (c *Client) connect() (net.Conn, *client.Error) {
 	var failed *client.Error
 	candidates := c.places()
 	for _, socket := range candidates {
-		conn, err := c.open(socket)
+		conn, err := c.open(ctx, socket)
 		if err == nil {
 			c.socket.Store(&socket)
 			return conn, nil
@@ -129,8 +130,8 @@ func (c *Client) connect() (net.Conn, *client.Error) {
 	return nil, failed
 }
 
-func (c *Client) open(socket string) (net.Conn, *client.Error) {
-	conn, err := connect(socket)
+func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
+	conn, err := connect(ctx, socket)
 	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
 			_ = conn.Close() // an error is harmless, because nothing was sent
@@ -144,31 +145,34 @@ func (c *Client) open(socket string) (net.Conn, *client.Error) {
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: message, Cause: err}
 	}
 	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", socket, reason(err))
+	if errors.Is(err, syscall.EAGAIN) {
+		message = fmt.Sprintf("too many others wait at %q for a connection; try again, or end what connects", socket)
+	}
 	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
 // connect connects to a Unix socket. Package net fails at once if the server's queue of new connections is full, and an agent can
-// keep it full. connect waits for a place in the queue, as connect(2) does.
-func connect(socket string) (net.Conn, error) {
+// keep it full. connect waits for a place in the queue until the deadline of ctx, for connectTime at most. Nothing else ends the wait.
+func connect(ctx context.Context, socket string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), socket)
 	defer f.Close() // FileConn has made a copy
-	limit := syscall.NsecToTimeval(int64(connectTime))
-	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err != nil {
+	deadline, _ := ctx.Deadline()
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // 0 is no limit, see socket(7)
+		if err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err == nil {
+			err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
-	for {
-		err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
-		if err == nil {
-			return net.FileConn(f)
-		}
-		if !errors.Is(err, syscall.EINTR) {
-			return nil, err
-		}
-	}
+	return net.FileConn(f)
 }
 
 func quoted(words []string) string {

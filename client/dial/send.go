@@ -188,7 +188,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if err != nil {
 		return nil, &client.Error{Kind: client.KindInternal, Message: err.Error(), Cause: err}
 	}
-	conn, fault := c.connect()
+	conn, fault := c.connect(ctx)
 	if fault != nil {
 		return nil, fault
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,7 @@ func Listen(path string) (net.Listener, error) {
 
 func listen(path string) (net.Listener, error) {
 	if strings.HasPrefix(path, "@") {
-		l, err := net.ListenUnix("unix", unixAddr(path))
+		l, err := listenUnix(path)
 		if errors.Is(err, unix.EADDRINUSE) {
 			return nil, errAlive(path)
 		}
@@ -65,13 +66,21 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// listenUnix creates a socket that takes no file descriptors, from its first connection on.
+func listenUnix(name string) (*net.UnixListener, error) {
+	refusing := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return raw.Control(blocking.RefuseDescriptors) }}
+	l, err := refusing.Listen(context.Background(), "unix", name)
+	u, _ := l.(*net.UnixListener) // nil after an error
+	return u, err
+}
+
 // listenIn creates the socket named base in dir. path is the name that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
 	if err := clearStale(dir, base, path, addr); err != nil {
 		return nil, err
 	}
-	u, err := net.ListenUnix("unix", addr)
+	u, err := listenUnix(addr.Name)
 	if err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
 			return nil, errAlive(path)

@@ -11,11 +11,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"hinit/client"
-	"hinit/internal/blocking"
 	"hinit/supervisor"
 )
 
@@ -87,9 +85,6 @@ func New(core Backend, o Options) *Server {
 // Serve answers the connections of l, which must come from [Listen]. It blocks until Close, and then returns nil. Serve
 // closes l.
 func (s *Server) Serve(l net.Listener) error {
-	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
-		_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
-	}
 	err := s.http.Serve(&limitedListener{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -32,7 +32,7 @@ func (t *Table) RunOf(pid int) uint64 {
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
 			t.environWaited = 0
 			id, known := t.originOf(who)
-			if known && t.members.origins != nil { // nil before the first scan
+			if known {
 				if len(t.members.origins) >= maxOrigins {
 					clear(t.members.origins)
 				}
@@ -41,9 +41,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			if t.runs[id] == nil {
 				return 0
 			}
-			if t.members.known != nil { // nil before the first scan
-				t.members.known[who] = id
-			}
+			t.members.known[who] = id
 			return id
 		}
 		pid = p.Parent

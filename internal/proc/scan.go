@@ -258,13 +258,11 @@ func (t *Table) readEnviron(who identity) {
 // runOfEnviron returns the run that an environment names, if process pid may belong to it, else 0.
 func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		value, ok := bytes.CutPrefix(kv, []byte(TagVar+"="))
-		if !ok {
-			continue
-		}
-		if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
-			id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
-			return t.runOfUser(pid, id)
+		if value, ok := bytes.CutPrefix(kv, []byte(TagVar+"=")); ok {
+			if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
+				id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
+				return t.runOfUser(pid, id)
+			}
 		}
 	}
 	return 0

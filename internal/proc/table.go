@@ -78,6 +78,7 @@ func New() (*Table, error) {
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
 		procfs: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
+		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
 	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {

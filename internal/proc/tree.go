@@ -96,11 +96,8 @@ func (t *Table) assignRuns() {
 			if known {
 				origins[who] = id
 			} else {
-				since, waited := t.members.unread[who]
-				if !waited {
-					since = time.Now()
-				}
-				if unread[who] = since; time.Since(since) < environLimit {
+				unread[who] = cmp.Or(t.members.unread[who], time.Now())
+				if time.Since(unread[who]) < environLimit {
 					undecided = append(undecided, p.PID)
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -33,6 +34,9 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	to, toInside := strings.CutPrefix(words[1], ":")
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
+		if at, is := errors.AsType[*fs.PathError](err); is && strings.HasPrefix(at.Path, "/proc/self/fd/") {
+			err = fmt.Errorf("%s %s: %w", at.Op, words[map[bool]int{false: 0, true: 1}[fromInside]], at.Err)
+		}
 		fmt.Fprintln(errs, show.Line(cmdline.Message("copy "+words[0], err)))
 		return cmdline.Failed
 	}

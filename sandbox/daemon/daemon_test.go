@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/control"
 	"hinit/internal/testkit"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
@@ -366,10 +367,12 @@ func TestHalfRequests(t *testing.T) {
 // TestAnAgentHungTheServiceByTheSocketsThatItPassed: the kernel closes passed descriptors while the service reads, and the close of a
 // TCP socket can wait as long as its owner has said (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
-	socket := start(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }})
-	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{}); code != 0 || err != nil { // afterwards, it serves
-		t.Fatal(code, err)
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := control.Listen(socket) // as the service does; it refuses from the first connection on
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer l.Close()
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)

@@ -7,10 +7,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
-	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
@@ -83,11 +81,6 @@ const requestTime = 5 * time.Second
 // Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
-	if socket, is := l.(syscall.Conn); is {
-		if raw, err := socket.SyscallConn(); err == nil {
-			_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
-		}
-	}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
 		defer s.catchPanic()
 		s.serve(ctx, c)
