@@ -6,8 +6,8 @@
 // only calls that need the data volume. A goroutine that queues for a turn needs no thread. The threads for all turns exist
 // before the first service starts, see [Turns].
 //
-// Work that keeps PID 1 alive and responsive (reaping, signals, the status, the console) takes no turn, a [Short] turn, or for a
-// few milliseconds a turn of [Environ]. So this work never waits here for a disk.
+// Work that keeps PID 1 alive and responsive (reaping, signals, the status, the console) takes no turn, or a [Short] turn. A scan of
+// the processes may wait a few milliseconds for a turn of [Environ]. So this work never waits here for a disk.
 //
 // The package owns the goroutines that [Within] and [Wait] start, each for one call.
 package blocking
