@@ -169,7 +169,7 @@ const (
 	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported this yet
 	ServedItself    = "itself"             // the profile's own gateway
 	ServedTwice     = "itself and default" // both gateways: a fault
-	ServedByNone    = "none"               // neither gateway, although the profile is wanted: a fault
+	ServedByNone    = "none"               // no gateway, although the profile should be served: a fault
 )
 
 // Service is the state of one service.
@@ -183,18 +183,18 @@ type Service struct {
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // time at which the state began
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // time since the service came up, 0 if the service is not up
-	Restarts            int        `json:"restarts"`              // number of restarts by hinit after exits that no order caused
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row that came soon after a start
+	Restarts            int        `json:"restarts"`              // number of automatic restarts by hinit
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // number of consecutive exits soon after a start
 	NextStart           *time.Time `json:"next_start"`            // time of the next start, null without one
 	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start; restarts go on at the longest delay
 	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and can't report readiness
-	Announces           bool       `json:"announces"`             // the service reports readiness; a service that does not is ready while it is up
+	Announces           bool       `json:"announces"`             // the service reports readiness; a service that doesn't report it is ready while it is up
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // path of the current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, or none
-	StatusText          string     `json:"status_text,omitempty"` // text that the service reports with STATUS= of sd_notify; no sign of trouble
+	StatusText          string     `json:"status_text,omitempty"` // text that the service reports with STATUS= of sd_notify; never a fault
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current run, or of the next one
 	Needs               []string   `json:"needs"`                 // names of services that the service waits for
@@ -238,7 +238,7 @@ type Limit struct {
 
 // The values of [Limit].By.
 const (
-	LimitedByGroup   = "cgroup"      // the kernel, in a control group of the service's own
+	LimitedByGroup   = "cgroup"      // the kernel, in a control group for this service alone
 	LimitedByHinit   = "supervision" // hinit, every 5 s: warns at memory.high, restarts at memory.max, takes processors away
 	LimitedByNice    = "nice"        // a nice value in place of the weight
 	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user

@@ -143,7 +143,7 @@ type Reexec struct {
 // ReexecReply says that hinit has begun to re-execute. The re-execution has succeeded when the status shows a higher image
 // number, and failed when the status has a reexec_error.
 type ReexecReply struct {
-	Image int `json:"image"` // number of the program that answers, as image in the status
+	Image int `json:"image"` // number of the program that answers; the status calls it image
 }
 
 // Notice is an event that a client posts (POST /v1/notices).
@@ -188,7 +188,7 @@ const (
 type Finding struct {
 	Check  string `json:"check"`  // subject of the check
 	Result string `json:"result"` // ok, warning, failed
-	Detail string `json:"detail"` // what was found, and what to do about it
+	Detail string `json:"detail"` // result of the check for people, with advice
 }
 
 // The results of a check.
@@ -201,7 +201,7 @@ const (
 // Findings are the results of checks, in the order in which they ran.
 type Findings []Finding
 
-// OK adds a check that found nothing wrong. The detail is formatted with fmt.Sprintf, as in Warning and Failed.
+// OK adds a check that found no fault. The detail is formatted with fmt.Sprintf, as in Warning and Failed.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
 // Warning adds a possible fault, or a check that could not run.
