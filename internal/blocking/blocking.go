@@ -23,7 +23,7 @@ import (
 // Share is a group of calls that wait for the same kind of resource. Each share has its own turns.
 type Share int
 
-// The shares, one for each kind of resource.
+// The values of Share, one for each kind of resource.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files

@@ -168,7 +168,7 @@ type table struct {
 
 // line is one line of a file. fields is nil for an invalid line.
 type line struct {
-	raw    string // the line as in the file, with its end
+	raw    string // the line as in the file, with its line break
 	fields []string
 }
 
