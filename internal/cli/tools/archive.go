@@ -216,8 +216,8 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up; later calls do nothing. If
-// the command is interrupted, wake runs before the process ends.
+// stopGateway stops a gateway. The first call of wake starts the gateway again if its desired state was up; later calls do
+// nothing. If the command is interrupted, wake runs before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
@@ -353,7 +353,8 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.im to import the profile name. Just before the import replaces a profile, a.im.Ready stops its gateway.
+// prepareImport sets up a.im to import the profile name. Just before the import replaces a profile, a.im.Ready stops the gateway
+// of that profile.
 func (a *archiver) prepareImport(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {

@@ -92,7 +92,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 type checksOrder struct {
 	now   bool          // run the checks now; refused if the checks are paused
 	pause time.Duration // length of the pause; 0 ends a pause
-	doing string        // what the order does: the words after "cannot" in errors
+	doing string        // the action, as errors name it after "cannot"
 }
 
 // giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the
@@ -102,7 +102,7 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
 			s, err := cl.Service(ctx, name)
-			// the built-in check for deaf gateways can be neither run on request nor paused
+			// the built-in check for deaf gateways can't be paused or run on request
 			skip = err == nil && !slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }) && !c.IsNamed(&s)
 			switch {
 			case err != nil, skip:

@@ -19,7 +19,7 @@ import (
 )
 
 // scripts has one completion script for each shell. Such a script calls "hinit completion words" with the words of the command
-// line and offers the words that it prints.
+// line, and offers the words that the command prints.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
@@ -186,8 +186,8 @@ type choices struct {
 	Files bool     `json:"files"`
 }
 
-// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json. The
-// words of a command can be its first argument only, the names and files can be any other argument too.
+// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json. Words
+// complete only the first argument of a command. Names and Files complete its other arguments, or all if it has no Words.
 type command struct {
 	choices
 

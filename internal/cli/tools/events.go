@@ -39,7 +39,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // without past events to continue from, follow from now on
+	o := client.EventOptions{Last: -1, Follow: true} // if the history is empty, follow only new events
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil

@@ -22,11 +22,11 @@ var explainVerb = cli.Verb{
 // explanation is the answer of hinit explain for one service. Its texts are for people.
 type explanation struct {
 	Name  string   `json:"name"`  // name of the service
-	State string   `json:"state"` // the state, whether it is a crash loop, and since when
+	State string   `json:"state"` // the state, "(crash-loop)" during a crash loop, and the duration
 	Why   []string `json:"why"`   // causes of the state, in sentences
 	Says  string   `json:"says"`  // the service's own status text; "" without one
 	Tail  []string `json:"tail"`  // last lines of output of the last run, if they may show the cause
-	Next  string   `json:"next"`  // what hinit does next by itself
+	Next  string   `json:"next"`  // next action of hinit without a command
 	Type  []advice `json:"type"`  // commands that the user can type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings of the service that differ from the built-in defaults

@@ -121,13 +121,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.Keeps(uid) { // the agent's user can have renamed the home to get its files
+			if expected != 0 || to.Keeps(uid) { // the agent's user may have renamed the home to obtain its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()
 					break
 				}
-				uid = was // the home that moves must have this owner
+				uid = was // the call below moves the home only if it has this owner
 				_ = home.Close()
 			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
@@ -165,7 +165,7 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 		actor = fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
 	}
 	to := fsutil.Owner{UID: actor.Identity().UID, GID: actor.Identity().GID, Keep: m.isTenant}
-	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
+	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in the home
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {
@@ -190,9 +190,9 @@ type privateImport struct {
 	hasRest    bool          // an interrupted import has left files
 }
 
-// runImport calls run, which imports a profile, or reads where an interrupted import continues. Where profiles have users of
-// their own, run acts as the owner of the new home, in a directory that no other user can enter. Then root renames the home. So
-// no other user can read or change the files.
+// runImport calls run. That function imports a profile, or finds the position at which an interrupted import continues. If
+// profiles have separate users, run acts as the owner of the new home, in a directory that no other user can enter. Root then
+// renames the home. So no other user can read or change the files.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
 	if !p.options().Tenants.On {
@@ -234,7 +234,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 		}
 		err = cmp.Or(err, p.empty())
 	}
-	_ = p.homes.Remove(rel) // fails if the directory has files, for a later import
+	_ = p.homes.Remove(rel) // fails if files remain for a later import, which needs the directory
 	return err
 }
 
@@ -262,7 +262,7 @@ func (p *privateImport) open(rel string) (err error) {
 	return err
 }
 
-// empty removes the contents of the directory. A home that was replaced may belong to another user.
+// empty removes the contents of the directory. The directory may contain the replaced home, which can belong to another user.
 func (p *privateImport) empty() error {
 	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.im.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID
@@ -277,11 +277,12 @@ func (p *privateImport) empty() error {
 	return p.emptyHome(p.dir, uid)
 }
 
-// install renames the new home to its place. A home that is replaced gets into the directory by the same rename.
+// install renames the new home to its place. If there is an old home, the same system call moves it into the directory of the
+// import.
 func (p *privateImport) install() error {
 	name, uid := p.im.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
-	var replaced fs.FileInfo // the home that was there, if there was one
+	var replaced fs.FileInfo // the old home; nil if there is none
 	if info, err := p.homes.Lstat(name); err == nil && p.im.Replace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
 		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
@@ -299,7 +300,7 @@ func (p *privateImport) install() error {
 			return err
 		}
 	}
-	// The owner of the directory can rename what is in it, so the mode is changed as this user.
+	// The owner of the directory can rename its entries. So this user, not root, changes the mode.
 	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
@@ -310,7 +311,7 @@ func (p *privateImport) install() error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		err = archive.ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // it can replace only an empty directory
+		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // this call can replace only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(p.file.Fd())))
 }

@@ -36,7 +36,7 @@ var profileVerb = cli.Verb{
 // manager carries out the subcommands of hinit profile.
 type manager struct {
 	*cli.Terminal
-	doing string // what the command does: the words after "cannot" in errors
+	doing string // the action, as errors name it after "cannot"
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
@@ -103,7 +103,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	return m, cmdline.Done
 }
 
-// exists looks up the profile with the given name on the volume, and reports whether there is one.
+// exists looks up the profile with the given name on the volume, and reports whether it exists.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	for _, p := range all {
@@ -171,8 +171,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		was = rows[0]
 	}
 	if m.isTenant(owner) {
-		// The agent's user can remove the home then, but has read no file in it. The marker and the record are left, so that
-		// the command can be repeated.
+		// The agent's user gets the home only after the files in it are removed, so this user can't read them. The marker
+		// and the record of the name stay, so that the command can be repeated.
 		err := m.emptyHome(home, owner, m.store.Marker(), volume.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
@@ -226,8 +226,8 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without a
-// reachable init, it does nothing.
+// stop stops the gateway of a profile and waits until it has ended. It reports whether the desired state of the gateway was up.
+// Without a reachable init, it does nothing.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -273,8 +273,8 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// change changes profiles with the agent's own command. If there is no such command, it calls the parameter itself, a function
-// that makes the same change without the agent. Then it makes the init read the profiles again.
+// change changes profiles with the agent's own command. If there is no such command, change calls the function itself, which
+// makes the same change without the agent. Then it makes the init read the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {

@@ -14,7 +14,8 @@ import (
 	"hinit/profiles"
 )
 
-// profileRow describes a profile, for --json and for the list. A deleted profile is described as it was, without a gateway.
+// profileRow describes a profile, for --json and for the list. For a deleted profile, it has the values from before the deletion,
+// without the gateway.
 type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // directory of the profile
@@ -25,7 +26,7 @@ type profileRow struct {
 	PID     int    `json:"pid"`                 // process id of the gateway, 0 if it has none
 	Served  string `json:"served_by,omitempty"` // which gateway serves the profile, as in the status
 	Log     string `json:"log"`                 // path of the current log file
-	Problem string `json:"problem,omitempty"`   // what is wrong with the profile's files
+	Problem string `json:"problem,omitempty"`   // fault in the profile's files
 }
 
 // list prints all profiles. If only is not "", it prints just the profile with that name.

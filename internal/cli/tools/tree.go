@@ -83,7 +83,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		if runs, err := cl.Runs(ctx); err == nil { // if the caller may not ask, the runs appear among the processes of no service
+		if runs, err := cl.Runs(ctx); err == nil { // without permission, the runs appear among the processes that belong to no service
 			for _, r := range runs {
 				if r.End == nil && r.PID != 0 {
 					roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
@@ -150,7 +150,7 @@ func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nest
 	return branches
 }
 
-// isDescendant reports whether the process pid descends from the process ancestor, or is the same.
+// isDescendant reports whether the process pid is the process ancestor, or descends from it.
 func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	for range all {
 		if pid == ancestor {
