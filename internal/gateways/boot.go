@@ -35,7 +35,7 @@ type Boot struct {
 // gateway starts. It returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
-	record := func() error { return nil } // writes the record that the CMD wants a gateway
+	record := func() error { return nil } // completes the record that the CMD asks for a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
@@ -87,7 +87,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	return read, err
 }
 
-// recordWanted records that the CMD wants the gateway of a profile. It must be called before that gateway starts, because the
+// recordWanted records that the CMD asks for the gateway of a profile. It must be called before that gateway starts, because the
 // gateway writes to the same file. The returned function completes the record; it blocks on the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {

@@ -16,7 +16,7 @@ type gateway struct {
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
 	platformProblem  string          // last reported problem of the gateway with its platforms
 	notStartedReason string          // reason why the boot has not started the gateway, for the status
-	wanted           bool            // whether the state file wants the gateway up
+	wanted           bool            // whether the gateway should run, according to the state file
 	exclusives       []profiles.Exclusive
 	unrecorded       bool // whether an intent could not be written; recordLater tries again
 }
@@ -74,7 +74,7 @@ func (m *Manager) noteHome(profile string) {
 // Handover is the state of a Manager that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile
-	Wanted map[string]bool          // profiles whose state files want their gateways up
+	Wanted map[string]bool          // profiles whose gateways should run, according to their state files
 	Orders []orders.Unfinished
 
 	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program

@@ -363,7 +363,7 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) recordAgain(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways[profile]; g != nil {
-		g.unrecorded = false // cleared first, so that a command that fails from here on schedules another try
+		g.unrecorded = false // cleared before the attempt: a command that fails after this line must schedule another one
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {

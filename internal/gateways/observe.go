@@ -49,8 +49,8 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed && m.isStopping() && !m.hasIntent(profile):
-		// While the container stops, there is nothing to restore for a gateway without an intent, and hinit does not use the rest
-		// of the state file.
+		// While the container stops, hinit reads the state file of a gateway only to restore an intent, and this gateway
+		// has none.
 	case r.To == supervisor.Down && changed:
 		job = func() { m.followState(profile) }
 	}

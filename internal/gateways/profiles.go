@@ -80,7 +80,7 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 type removedProfile struct {
 	profile string
 	at      time.Time
-	up      bool // the gateway was wanted up, and does not yet run under another name
+	up      bool // the desired state was up, and no gateway of this home runs under another name yet
 }
 
 const (
@@ -91,8 +91,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// renamedTo records that a profile was removed; the argument up reports whether its gateway was wanted up. If the profile has
-// already appeared under a new name, renamedTo returns that name, and otherwise "".
+// renamedTo records that a profile was removed; the argument up reports whether the desired state of its gateway was up. If the
+// profile has already appeared under a new name, renamedTo returns that name, and otherwise "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -114,8 +114,8 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	return to
 }
 
-// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise it
-// returns "".
+// renamedFrom returns the former name of a profile that has appeared, if the desired state of its gateway was up under that name.
+// Otherwise it returns "".
 func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -90,7 +90,7 @@ func (m *Manager) Note(s *supervisor.Service) string {
 	return m.sharedExclusives(s)
 }
 
-// isWantedUp reports whether the state file of a profile wants its gateway up.
+// isWantedUp reports whether a profile's gateway should run, according to the state file.
 func (m *Manager) isWantedUp(profile string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,8 +174,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition waits until the function given as what returns "". Any other result names the condition that is not met yet, and
-// becomes part of the error.
+// awaitCondition calls the function what after each change of a service, until what returns "". Any other result describes the
+// unmet condition, and becomes part of the error.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -262,8 +262,8 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed reads from the state file of the default profile's running gateway the profiles that it serves. If it serves
-// more profiles than expected, the configuration has changed while the gateway was starting, and noteServed reads the
+// noteServed stores the list of served profiles from state, the state file of the default profile's running gateway. If the list
+// has more profiles than expected, the configuration has changed while the gateway was starting. noteServed then reads the
 // topology again.
 func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
