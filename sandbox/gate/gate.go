@@ -4,7 +4,7 @@
 // mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to
 // which no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the
 // decision of the service, the verdict. After the verdict "go", the first process becomes the command that it was started with.
-// Until then no program of the image or of a mount has run, and no variable had an effect.
+// Before that, no program of the image or of a mount runs, and no environment variable has an effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
 package gate
@@ -49,7 +49,7 @@ const (
 	Waiting = "waits\n"
 )
 
-// Wait blocks until the service outside has sent its verdict, and then executes the command in this process. It returns only
+// Wait blocks until the sandbox service has sent the verdict [Go], and then executes the command in this process. It returns only
 // on failure.
 func Wait(argv []string) error {
 	path, err := awaitCommand(argv, true)
@@ -60,7 +60,7 @@ func Wait(argv []string) error {
 }
 
 // Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If the
-// parameter waits is true, Init first waits for the verdict of the service outside.
+// parameter waits is true, Init first waits for the verdict [Go] of the sandbox service, as [Wait] does.
 func Init(argv []string, waits bool) (code int, err error) {
 	path, err := awaitCommand(argv, waits)
 	if err != nil {
@@ -99,7 +99,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 }
 
 // awaitCommand returns the path of the command's program. If the parameter waits is true, it first waits for the verdict of the
-// service outside.
+// sandbox service.
 func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")

@@ -157,8 +157,8 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 // all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec and creates the container. Before that, it adds the labels of the guard's owner, and limits root
-// and the mounts to what this owner may have. The parameter more holds additional labels.
+// createContainer checks a Spec and creates the container. Before that, it adds the labels of the guard's owner, and limits the
+// mounts and the rights of root for this owner. The parameter more holds additional labels.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {

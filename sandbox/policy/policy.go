@@ -35,7 +35,7 @@ type Policy struct {
 	Private       bool     // sandboxes may have root inside, but share no file with their caller
 }
 
-// RefusedError means that the policy does not allow what the field What describes. Advice says what to do instead, and may be
+// RefusedError means that the policy forbids a request. What describes the forbidden part. Advice is a hint for the caller, or
 // empty.
 type RefusedError struct{ What, Advice string }
 

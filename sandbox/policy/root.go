@@ -170,9 +170,9 @@ const maxCopyBytes = 1 << 30
 // copyTime is the time limit of the copy into a container at a start.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is
-// unsuitable. It would mount the container's volumes again by name, and write below a tmpfs instead of into it. Another
-// container of the owner can change what the names of volumes lead to.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsuitable.
+// It would mount the container's volumes again by name, and write below a tmpfs instead of into it. Another container of the
+// owner could use this to redirect a mount.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -209,7 +209,7 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limitedWriter is an io.Writer that fails after as many bytes as the field left says.
+// limitedWriter is an io.Writer that fails if it gets more bytes than the field left allows.
 type limitedWriter struct {
 	io.Writer
 	left int64
