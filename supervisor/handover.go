@@ -111,8 +111,8 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 // Resume adds an event that Run feeds to the machine before any other event. Call Resume before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares a service's state with main, the PID of its main process (0 for none). If a fault lost the event of a start
-// or an exit, reconcile queues that event for Run.
+// reconcile compares a service's state with mainPID, the PID of its main process (0 for none). If a fault lost the event of a
+// start or an exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, mainPID int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover

@@ -148,7 +148,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 
-// noteCause records an operator or the shutdown as the cause why hinit ends a run. A cause that is already recorded is kept.
+// noteCause records the cause for which hinit ends a run: an operator, or the shutdown. A cause that is already recorded is kept.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":

@@ -46,7 +46,7 @@ type Service struct {
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
 	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
-	Status        string    // what the running service says about its current work, see [NotifyMessage]; not a warning
+	Status        string    // status text from the running service about its current work, see [NotifyMessage]; never a warning
 	Paused        bool      // an operator has stopped the process with SIGSTOP
 	Started       bool      // the service has started at least once
 	Permanent     bool      // the service won't start again by itself: its finish command said so, or it is parked or failed

@@ -117,8 +117,8 @@ type Policy struct {
 
 	DrainsInput  bool          `reexec:"Drains"` // the service reads the output of other services, so a shutdown ends it after all of them
 	DrainSignal  int           `reexec:"Last"`   // at shutdown: signal that tells a service with DrainsInput that all others have ended; 0 for none
-	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with IsCMD: a passing one); 0 counts the failure as a fast exit
-	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 never does this
+	SpawnRetry   time.Duration // delay after a failed start, unless SpawnFailed.Temporary is set (with IsCMD: only if it is set); 0 counts it as a fast exit, or ends the CMD
+	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 disables this
 	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
 	FinishPolicy
