@@ -86,7 +86,7 @@ type lastScan struct {
 	scannedAt   time.Time // when the last full scan began
 	notBefore   time.Time // a notification must not start a full scan before this time
 	dir         stamp     // metadata of profiles/ at the last scan
-	dirComplete bool      // while dir is unchanged, the names in profiles/ are unchanged too
+	dirComplete bool      // an unchanged dir proves that the names in profiles/ are unchanged
 }
 
 // pending says what the watcher must scan next because of notifications, and when.
@@ -113,7 +113,7 @@ type scanned struct {
 	state         State
 	beat          time.Time // time of the last Beat event
 	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // while stateStamp is unchanged, state is unchanged too
+	stateComplete bool      // an unchanged stateStamp proves that state is unchanged
 	inputs        [3]stamp
 	inputsSure    bool
 }

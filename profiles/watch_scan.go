@@ -99,7 +99,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.newlyMarked(d) { // the marker appeared during the scan
+	for _, name := range w.newlyMarked(d) { // got the marker after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
 	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.settledBefore(began)
