@@ -96,7 +96,7 @@ type Profiles struct {
 	Overrides map[string]Profile // settings of the profiles that differ from the inherited settings, by name; see [Config.ProfileOf]
 }
 
-// Restart is the restart policy: what hinit does when a process ends that hinit did not ask to stop.
+// Restart is the restart policy for a process that ends although hinit did not stop the process.
 type Restart struct {
 	// Policy is one of the Restart constants. It selects the exits after which hinit restarts the process.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`

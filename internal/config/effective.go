@@ -54,7 +54,7 @@ func Diff(from, to *Config) []string {
 type settingValue struct {
 	key      string
 	value    any
-	variable string // if the value may be secret: the name of the environment variable or header that has the value
+	variable string // name of the environment variable or header with the value, if the value may be secret
 	inherits string // key that supplies the value while this key is not set
 }
 

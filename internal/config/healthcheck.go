@@ -16,13 +16,13 @@ import (
 type Check struct {
 	Type string // one of the Check types; selects one of the fields HTTP to Deaf
 
-	Kind      string        `key:"kind" is:"oneof startup ready alive"` // what it decides: one of the Check kinds
+	Kind      string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: one of the Check kinds
 	Name      string        `key:"name" is:"name"`                      // name of the check, unique among the checks of the service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first question
-	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row after which the check passes
-	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row after which the check fails
+	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of consecutive good answers that make the check pass
+	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of consecutive bad answers that make the check fail
 	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of the period
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
@@ -54,7 +54,7 @@ const (
 	CheckDeaf  = "deaf"
 )
 
-// The values of [Check].OnFailure: what hinit does with the service when the check fails.
+// The values of [Check].OnFailure: hinit's reaction to a failed check.
 const (
 	OnRestart  = "restart"
 	OnReport   = "report"

@@ -43,7 +43,7 @@ const (
 	OnceManual    = "manual"     // the task runs only when an operator requests it
 )
 
-// The values of [Schedule].Missed: what hinit does if the container was down at a time of the schedule.
+// The values of [Schedule].Missed: hinit's reaction to a scheduled time at which the container was down.
 const (
 	MissedSkip = "skip"
 	MissedRun  = "run"
@@ -343,7 +343,7 @@ type edges map[string][]edge
 // reportCycle reports a cycle of references through o. Each cycle is reported once, for its first member in the order of names.
 func (l *loader) reportCycle(o referrer, from edges, key, why string) {
 	seen := map[string]bool{}
-	var way func(name string) []edge // the references that lead from name to o, or nil
+	var way func(name string) []edge // returns the chain of references from name to o, or nil
 	way = func(name string) []edge {
 		seen[name] = true
 		for _, e := range from[name] {

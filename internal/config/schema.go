@@ -31,7 +31,7 @@ type Key struct {
 	Path         string // dotted path below the root
 	Env          string
 	Inherits     string
-	Alias        string   // path of the key that this key is another spelling of
+	Alias        string   // path of the key for which this key is another spelling
 	Placeholders []string // valid placeholders; nil if the value is not a template
 	Root         bool
 	Short        bool
