@@ -104,8 +104,8 @@ func (o *ownershipPhase) giveHome() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	text := pendingText
-	// The former owner may have been the agent with another uid, or a user of the host. If it owns RecordFile, it was the
-	// agent.
+	// The former owner may have been the agent with another uid, or a user of the host. If the former owner owns RecordFile,
+	// that owner was the agent.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
@@ -151,7 +151,7 @@ func (o *ownershipPhase) giveFile(name, action string) {
 	}
 }
 
-// reportChown reports the result of a change of owner, if it is worth a message.
+// reportChown reports a failed change of owner, see [StepLog.ReportChown].
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.ReportChown(o.Home, path, err) }
 
 // giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the directory

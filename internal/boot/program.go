@@ -56,7 +56,7 @@ type Job struct {
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than Young
 	Young           time.Duration
 	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier hinit versions use this JSON name
-	Measure         string    // what to measure: one of the Measure constants
+	Measure         string    // subject of the measurement: one of the Measure constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
@@ -97,7 +97,7 @@ type Message struct {
 	Steps  []client.BootStep `json:",omitempty"` // all hooks have ended
 	Repair *client.Repair    `json:",omitempty"` // progress of the repair
 	Result string            `json:",omitempty"` // summary of the repair
-	Found  client.Findings   `json:",omitempty"` // what a check of Examine has found
+	Found  client.Findings   `json:",omitempty"` // findings of a check of Examine
 
 	Examining *Examining `json:",omitempty"` // a check of Examine is about to begin
 
@@ -149,8 +149,8 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase. It ignores the phases that the argument but names. The second result is false if no
-// other phase has failed.
+// Failed returns the first failed phase. The argument but lists names of phases to ignore. The second result is false if no other
+// phase has failed.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -220,7 +220,7 @@ type Measurement struct {
 	Bytes, Run                   uint64
 }
 
-// The values of [Job].Measure: what to measure about the gateways.
+// The values of [Job].Measure: the subject of the measurement of the gateways.
 const (
 	MeasureDisk  = ""       // measure the disk use of profiles
 	MeasureShare = "share"  // keep profiles from using the processors and ports of others

@@ -62,9 +62,9 @@ func setStickyBit(dir string) {
 // about messages and places, never about permissions.
 func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// removeForeignDir removes dir if it belongs to another user, but lies in a directory of root, so that root can create its own.
-// If first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
-// is removed.
+// removeForeignDir removes dir if a user other than root owns dir, but root owns its parent. Root can then create dir again. If
+// first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory is
+// removed.
 func removeForeignDir(dir string, first bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {
