@@ -129,7 +129,7 @@ func SupervisedElsewhere(err error) error { return supervisedElsewhereError{err}
 // Options holds the settings of a Server.
 type Options struct {
 	AgentUID uint32           // the agent's user, which may control hinit like root and hinit's own user
-	Others   string           // what other users may do, an Others constant of package config; any other value means OthersNone
+	Others   string           // rights of other users: an Others constant of package config; any other value means OthersNone
 	Log      func(msg string) // called with messages about faults of the server; must not block
 	// Denies reports whether a process is refused even if its user has access. gone reports whether the process has ended, because
 	// its PID may then belong to another process.

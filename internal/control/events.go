@@ -205,7 +205,7 @@ const (
 // noticeLimit limits the rate of notices of one class of callers.
 type noticeLimit struct {
 	mu    sync.Mutex
-	spent time.Time // time up to which accepted notices have used up the rate; never in the future
+	spent time.Time // end of the time that accepted notices have used, at noticeRate; never in the future
 }
 
 // allow reports whether another notice is accepted now, and counts it.
@@ -252,7 +252,7 @@ func isNoticeKey(key string) bool { return len(key) <= maxKey && validKey().Matc
 // followGap is the minimum time between two lines of a status stream.
 const followGap = time.Second
 
-// sweepGap is the minimum time between two searches for ends that the supervisor was not notified of, for one status stream. A
+// sweepGap is the minimum time between two searches for processes that ended without a notification, for one status stream. A
 // search reads a file for each service, so it costs more than everything else that an idle stream does.
 const sweepGap = 10 * time.Second
 

@@ -49,8 +49,8 @@ func connsFor(files uint64) int32 {
 // free for short requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve sets how many extra connections processes from outside of the container have, such as the probes of a pod: connLimit
-// divided by reserve. Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
+// reserve determines the number of extra connections for processes from outside of the container, such as the probes of a pod:
+// connLimit divided by reserve. Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
 const reserve = 8
 
 // leaveTime is the time that a refused connection stays half open. At most a quarter of connLimit may be half open at the same

@@ -68,10 +68,10 @@ func table(st client.Status, look show.Layout) reply {
 	return out
 }
 
-// sweepTime is the time limit for the supervisor to search for processes whose end it was not notified of.
+// sweepTime is the time limit for the supervisor to search for processes that ended without a notification.
 const sweepTime = 100 * time.Millisecond
 
-// sweep lets the supervisor search for processes whose end it was not notified of.
+// sweep lets the supervisor search for processes that ended without a notification.
 func (s *Server) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
@@ -381,7 +381,7 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// readStat returns what the kernel reports about a process. All fields are zero if the process has ended or /proc hides it.
+// readStat returns the kernel's data about a process. All fields are zero if the process has ended or /proc hides it.
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
