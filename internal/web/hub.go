@@ -135,7 +135,7 @@ func (h *hub) followStatus(ctx context.Context) {
 	}
 }
 
-// hasReaders reports whether the page has readers, or had some a moment ago.
+// hasReaders reports whether the page has readers, or had readers within watchAfterLastReader.
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -266,8 +266,8 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is an error, set keeps
-// the old status, and the page shows the error.
+// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is an error, setStatus
+// keeps the old status, and the page shows the error.
 func (h *hub) setStatus(st client.Status, failed error) {
 	var used measured
 	if failed == nil {

@@ -66,7 +66,7 @@ var (
 		{"", unsortable, "exit", "Last exit"},
 		{"", unsortable, "note", "Note"},
 	}
-	// grades are the states by which the list is grouped and filtered. The Class of each look identifies the state.
+	// grades are the states by which the list is grouped and filtered. The Class of each stateMark identifies the state.
 	grades    = []stateMark{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )

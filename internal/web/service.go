@@ -179,7 +179,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 // stateMark is the style class, sign and word with which a page shows a state. The sign is for readers who can't see the colours.
 type stateMark struct{ Class, Sign, Word string }
 
-// stateMarks maps each grade of package show to its look.
+// stateMarks has the stateMark of each grade of package show.
 var stateMarks = [...]stateMark{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
