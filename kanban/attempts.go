@@ -20,9 +20,8 @@ type crash struct {
 	notSimilar bool // do not count this crash among similar crashes, for instance because the worker may have been asked to end
 }
 
-// reasonGrace is a time in seconds. If a request may have ended a worker, its task waits for this time after the end.
-// Meanwhile, the requesting program writes the reason on the board. It checks every half second whether the worker has
-// ended.
+// reasonGrace is a time in seconds. If a request may have ended a worker, its task waits for this time after the end. Meanwhile,
+// the requesting program, which checks every half second whether the worker has ended, writes the reason on the board.
 const reasonGrace = 5
 
 // mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker was killed by

@@ -359,7 +359,7 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns returns the attempts at all tasks, newest first, but at most as many as limit says.
+// LastRuns returns at most limit attempts, at any tasks, newest first.
 func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
 }

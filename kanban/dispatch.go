@@ -41,7 +41,7 @@ type Dispatcher struct {
 // runNotes holds the data that a dispatcher keeps about a run between passes.
 type runNotes struct {
 	start        uint64 // start time of the process that had the worker's pid when the pid was first seen
-	askedToEndAt int64  // when the worker, after its attempt, survived a request to end; 0: never
+	askedToEndAt int64  // time at which the worker survived a request to end, after the end of its attempt; 0: none
 }
 
 // notesOf returns the runNotes of a run. They are empty at first; the caller may change them.
