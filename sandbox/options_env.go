@@ -52,7 +52,7 @@ type Options struct {
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // says to which user of the host root in the container corresponds; shown by Describe
+	Root   string // text about the host user to which root in the container corresponds; shown by Describe
 	NoRoot string // printed once, after a command that failed as if it needed root; "" for nothing
 
 	Warn func(string) // receives warnings for people; must not block; nil drops them

@@ -107,7 +107,7 @@ type Description struct {
 	Profile  string `json:"profile"`
 	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an engine exec for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // says to which user of the machine root in the container corresponds
+	Root     string `json:"root,omitempty"` // text about the machine's user to which root in the container corresponds
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // number of processes that are connected to the helper, including this one
