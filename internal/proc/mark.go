@@ -74,8 +74,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// runOfUser checks id, the run that the mark or the tag of a process names. It returns id if the user of the process makes
-// this trustworthy ([Mark.ProvesMembership]), and otherwise 0.
+// runOfUser checks id, the run that the mark or the tag of a process names. It returns id if the user of the process makes the
+// mark or tag trustworthy ([Mark.ProvesMembership]), and otherwise 0.
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	// A run that an older hinit handed over may have no user.
 	if r := t.runs[id]; r != nil && r.user != nil {

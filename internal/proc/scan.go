@@ -117,7 +117,7 @@ func (t *Table) hasUnknownChild() bool {
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // it has no child that could make a sibling, or it has ended
+		if len(list) == 0 && thread != os.Getpid() { // the thread has no child that could make a sibling, or the thread has ended
 			delete(t.forkers, thread)
 			continue
 		}
@@ -250,7 +250,7 @@ func (t *Table) readEnviron(who identity) {
 		result <- env
 		return nil
 	})
-	if errors.Is(err, blocking.ErrBusy) { // it has not begun, and never will
+	if errors.Is(err, blocking.ErrBusy) { // the read has not begun, and will not begin
 		t.environ = environRead{}
 	}
 }

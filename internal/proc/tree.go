@@ -34,7 +34,7 @@ type membership struct {
 	youngestMember  map[uint64]stat        // youngest process of each run, dead or alive, without the main process
 }
 
-// environLimit is the time for which an orphan may belong to each run of its user because its environment has not been read yet.
+// environLimit is the time for which an orphan with an unread environment counts as a possible member of each run of its user.
 const environLimit = time.Second
 
 // unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be read, or
@@ -117,7 +117,7 @@ func (t *Table) assignRuns() {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
 			if r.user == nil || m.ProvesMembership(*r.user) {
-				t.members.possibleMembers[id]++ // it may be of this run, and no run of another user waits for it
+				t.members.possibleMembers[id]++ // may belong to this run, because its user is root or the user of the run
 			}
 		}
 	}
