@@ -334,7 +334,7 @@ func (r *bufferBudget) reserve(n int64) bool {
 }
 
 // charge subtracts from the budget the size of a buffer that comes from the previous program of PID 1. It does so even if too
-// little is left. The method free gives back the size of a buffer that is not used any more.
+// little is left. The method free returns the size of an unused buffer to the budget.
 func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }
