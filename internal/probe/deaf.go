@@ -48,7 +48,8 @@ func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
 // /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway
 // is deaf if all three signs are missing: processor time, heartbeats and log lines. The last two count only if they have come
-// earlier while the gateway was idle. Heartbeats or lines are missing if their silence is unusual, and so longer than after.
+// earlier while the gateway was idle. Heartbeats or lines are missing if their silence is unusual. An unusual silence is longer
+// than the argument after.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"

@@ -349,7 +349,7 @@ func healthOf(env map[string]string) *httpCheck {
 	return h
 }
 
-// deafCheck is a configured check that reports what DeafWatch has found about one run.
+// deafCheck is a configured check that reports DeafWatch's decision about one run.
 type deafCheck struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -362,7 +362,7 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decideGateway decides whether one gateway is deaf. If the gateway is deaf, it adds it to found, writes a remark into the event
+// decideGateway decides whether one gateway is deaf. decideGateway adds a deaf gateway to found, writes a remark into the event
 // history, and restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last
 // decision still holds.
 func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {

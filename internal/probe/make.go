@@ -133,7 +133,7 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 }
 
 // makeAttempts makes the checks that the scheduler itself can make, without a switch to another goroutine. The caller holds p.mu,
-// which makeAttempts releases meanwhile.
+// which makeAttempts releases during the checks.
 func (p *Prober) makeAttempts() {
 	attempts := p.attempts
 	p.attempts = nil

@@ -20,7 +20,8 @@ const (
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer: checks that become due within the same slot start together.
 	timerSlot = 25 * time.Millisecond
-	// maxSlot limits the slots of checks that pass. They last a tenth of the check's period, so that many checks start together.
+	// maxSlot limits the slots of checks that pass. Such a slot lasts a tenth of the check's period, so that many checks
+	// start together.
 	maxSlot = 250 * time.Millisecond
 )
 
@@ -432,7 +433,8 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new Prober the state of the old program's Prober; nil if that had no checks. Call it before Set.
+// TakeOver gives a new Prober the state h of the old program's Prober. A nil h means that the old Prober had no checks. Call it
+// before Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return
