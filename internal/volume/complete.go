@@ -63,8 +63,7 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 	r.Run(ctx, o.Options, phases)
 }
 
-// FillEmptyHome copies the image's files for an empty data directory to the volume, if its data directory is empty. Then it sets
-// s.FilledFromImage.
+// FillEmptyHome fills an empty data directory with the image's files, and then sets s.FilledFromImage.
 func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
 	p := &bootSteps{Options: o.withDefaults()}
 	return p.copySeed(ctx, s)

@@ -23,7 +23,8 @@ const (
 	// places. A boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining files.
 	seedGrowing     = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
-	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
+	// seedChunk is the approximate number of bytes of the seed that are read into memory at a time. A larger file is read in
+	// one piece.
 	seedChunk = 1 << 20
 )
 

@@ -27,7 +27,7 @@ const (
 	maxPasses = 10
 )
 
-// tenant is what was measured about the processes of a tenant, which is a profile with its own user.
+// tenant holds the measured values of a tenant's processes. A tenant is a profile with its own user.
 type tenant struct {
 	boot.Gateway
 	uid              uint32

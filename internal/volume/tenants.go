@@ -79,9 +79,9 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 }
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
-// directory of the homes; it may act with the agent's identity. The argument last is the profile that gives way if several
-// homes have the same owner. It gets a uid even if it has no home. A directory with more than [fsutil.MaxNames] names is an
-// error. So is a home that is renamed meanwhile: it could seem to be two homes with the same owner.
+// directory of the homes; it may act with the agent's identity. The argument last is the last choice if several homes have the
+// same owner. This profile gets a uid even without a home. A directory with more than [fsutil.MaxNames] names is an error. A home
+// that is renamed during the call is also an error: it could seem to be two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	type inode struct{ dev, ino uint64 }
