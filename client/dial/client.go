@@ -87,8 +87,8 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 	return c.askService(ctx, post(fmt.Sprintf("signal %q", name), "/signal", client.SignalRequest{Signal: int(signal)}), name)
 }
 
-// Events calls fn for each event, oldest first, and returns fn's error if it has one. If o.Follow is false, Events returns after
-// the last event. Otherwise it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see
+// Events calls fn for each event, oldest first, and returns an error from fn. If o.Follow is false, Events returns after the last
+// event. Otherwise it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see
 // [client.Event].Lost.
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	query := url.Values{"since": unlessZero(o.Since), "follow": on(o.Follow)}
@@ -269,10 +269,10 @@ func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 	return r.Slots[0], nil
 }
 
-// Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call gets all
-// changes since the previous call. If fn is slow, fn may miss a value that has changed twice, but never the last value. Watch
-// returns nil when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
+// Watch calls fn with the whole status, then with each change, and returns an error from fn. It calls fn at most once a second
+// and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call gets all changes
+// since the previous call. If fn is slow, fn may miss a value that has changed twice, but never the last value. Watch returns nil
+// when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)
 }
