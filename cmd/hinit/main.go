@@ -38,7 +38,7 @@ func run(argv []string) int {
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
 		return container.RunServicesOnly("")
-	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or says what is wrong with them
+	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or reports wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
 		fmt.Println(reexec.Format) // the format of the handed-over state, for which hinit reexec asks a new binary

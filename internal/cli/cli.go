@@ -88,7 +88,7 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 // Verb is one command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary string
-	Doing               string // what the verb does: the words after "cannot" in errors; the default is the name
+	Doing               string // the action, as errors name it after "cannot"; the default is the name
 	JSON                string // description of --json, if the verb prints more than the usual JSON
 	Run                 func(*Terminal, *Call) int
 	External            bool                              // another program carries out the verb, see [CompanionVerb]
@@ -138,7 +138,7 @@ func (c *Call) Described() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
-// Doing returns what the verb does, in the words that follow "cannot" in its errors.
+// Doing returns the action of the verb, as errors name it after "cannot".
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
 // Run finds the first argument in verbs, runs that verb with the other arguments, and returns the exit code of the process.

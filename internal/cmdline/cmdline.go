@@ -54,7 +54,7 @@ type Verb struct {
 	Program       string // the words that people type before the name: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
-	Doing         string   // what the verb does: the words after "cannot"; the default is "run PROGRAM NAME"
+	Doing         string   // the action, as errors name it after "cannot"; the default is "run PROGRAM NAME"
 	Aliases       []string // other names of the command
 	Leading       bool     // flags end at the first word that is not a flag
 }
