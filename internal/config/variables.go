@@ -56,7 +56,7 @@ func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
 
-// IsFalse reports whether s plainly means "off". Callers warn about a value that is neither true nor plainly false.
+// IsFalse reports whether s is empty or a usual word for "off". Callers warn about a value that is neither true nor false.
 func IsFalse(s string) bool {
 	return slices.Contains([]string{"", "0", "false", "no", "off", "n", "f"}, strings.ToLower(s))
 }
