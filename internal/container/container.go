@@ -40,7 +40,7 @@ type container struct {
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
 	args    []string                     // the container's CMD as given
-	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
+	route   atomic.Pointer[boot.RunPlan] // the request of the CMD: a supervised gateway, or a command; the boot may replace it
 	started time.Time
 	// prepared is true once the data volume is prepared and the boot hooks have run.
 	prepared atomic.Bool

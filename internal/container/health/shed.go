@@ -73,7 +73,7 @@ func decide(p pressure) (d decision) {
 }
 
 // chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less
-// than a quarter of the average memory, because their end would free next to nothing.
+// than a quarter of the average memory, because their end would free very little memory.
 func chooseVictim(services []candidate) string {
 	var lowest []candidate
 	total := uint64(0)

@@ -78,7 +78,7 @@ type Lease struct {
 	loop      Loop
 	lock      lease.Lock
 	onMessage func(words string) // called with each message from the lease program; nil if there is no such program
-	grantor   string             // what grants the lock, for messages: the volume or the lease program
+	grantor   string             // name of the grantor of the lock, for messages: the volume or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
 	state     atomic.Pointer[state]
