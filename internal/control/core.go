@@ -76,7 +76,7 @@ type Boot struct {
 
 // ServiceFacts is the part of a [Backend] with facts about services that the supervisor does not know.
 type ServiceFacts struct {
-	// Note returns a short reason why a service is down, or a short description of what is wrong with a service that is up. It
+	// Note returns a short reason why a service is down, or a short description of the fault of a service that is up. It
 	// returns "" if there is nothing to say.
 	Note func(v *supervisor.Service) string
 	// Output returns the counts of a service's output, or nil for a service without a log.

@@ -54,7 +54,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	return g
 }
 
-// verdict reports whether a goal is reached or has failed. If neither, the wait goes on.
+// verdict reports whether a goal is reached or has failed. Otherwise the wait continues.
 type verdict struct {
 	reached   bool
 	failed    *client.Error
