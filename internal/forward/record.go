@@ -19,7 +19,7 @@ import (
 const (
 	KindLog   = "log"
 	KindEvent = "event"
-	KindGap   = "gap" // tells that lines or events are missing here
+	KindGap   = "gap" // a note that lines or events are missing here
 )
 
 // Record is a line of a log, an event, or a note about a gap.
