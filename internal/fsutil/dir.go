@@ -224,7 +224,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 }
 
 // withComponents checks rel and calls fn with its components. While fn runs, the descriptor stays open, and the goroutine has the
-// identity of the actor. do adds verb and rel to the text of fn's error.
+// identity of the actor. withComponents adds verb and rel to the text of fn's error.
 func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -242,8 +242,8 @@ func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) er
 	return nil
 }
 
-// at works like do, but calls fn with the directory that contains the last component of rel. The last component itself is
-// base. fn must not follow a link at base.
+// at works like withComponents, but calls fn with the directory that contains the last component of rel. The last component
+// itself is base. fn must not follow a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
 	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }

@@ -375,7 +375,7 @@ func (s *stat) IsDir() bool        { return s.Mode().IsDir() }
 func (s *stat) Sys() any           { return &s.sys }
 
 func (s *stat) Mode() fs.FileMode {
-	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // the type bits of a mode are the DT_ value
+	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // the type bits of st_mode, shifted by 12, are a DT_ value
 	mode |= fs.FileMode(s.sys.Mode & 0o777)
 	if s.sys.Mode&unix.S_ISUID != 0 {
 		mode |= fs.ModeSetuid

@@ -207,7 +207,7 @@ func RenameNew(dir int, from, to string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Both methods fail on FAT and similar file systems. There, use an ordinary rename: a moment ago the name was free.
+	// Both methods fail on FAT and similar file systems. There, use an ordinary rename: the name was free just before.
 	if err := retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) }); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}

@@ -104,7 +104,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 				if err != nil {
 					return err
 				}
-				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // the type bits are the DT_ value
+				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // these type bits equal the DT_ value
 			}
 			if !found(name, mode) {
 				return nil
