@@ -190,8 +190,8 @@ func (im *importer) dropWithoutCommand(s *service, at from) {
 // maxReplicas is the maximum number of services that are made from a single program with replicas.
 const maxReplicas = 200
 
-// replicas handles the replicas of a program. For each replica of a program it calls make, which makes the replica's service. It
-// keeps only the notes on the first service, because the other services have the same notes.
+// replicas calls make for each replica of a program. make adds the replica's service. replicas keeps only the notes on the first
+// service, because the other services have the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)

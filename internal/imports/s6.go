@@ -257,8 +257,8 @@ func (d *s6Import) depend(s *service) {
 	}
 }
 
-// withReachable adds name to list, and all names that can be reached from name, each only once. The argument next returns the
-// names that a name leads to.
+// withReachable adds name to list, and all names that can be reached from name, each only once. The function next returns the
+// direct successors of a name.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list
