@@ -147,7 +147,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			if shared {
 				_ = h.File.Close()
 				var moved bool
-				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file goes on until its confirmation fails
+				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file keeps running until its confirmation fails
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}

@@ -24,7 +24,7 @@ const (
 type Message struct {
 	Ready, Stopping, Reloading bool
 
-	Status    string // STATUS: what the service does, as one line without control characters
+	Status    string // STATUS: the service's current work, one line without control characters
 	HasStatus bool   // the message has a STATUS, which may be empty
 
 	Alive    bool          // the service has sent WATCHDOG=1: it is alive
@@ -33,7 +33,7 @@ type Message struct {
 	HasEvery bool
 	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs; 0 if the message has none
 
-	Lease string // X_HINIT_LEASE: what the lease program reports about the lease, one line without control characters
+	Lease string // X_HINIT_LEASE: the lease program's report about the lease, one line without control characters
 }
 
 // Parse parses a datagram, which consists of lines NAME=VALUE. It ignores unknown and invalid lines.
