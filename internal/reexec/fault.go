@@ -71,7 +71,7 @@ func (g *Generation) giveUp(err error) {
 	g.shuttingDown.Store(true)
 }
 
-// countFault counts a fault. It returns an error if hinit must not re-execute itself after it.
+// countFault counts a fault. It returns an error if hinit must not re-execute itself after this fault.
 func (g *Generation) countFault() error {
 	now := time.Now()
 	for _, at := range g.faults {
