@@ -8,7 +8,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Limits lists the limits of a service that need a control group, and what enforces each limit in this container.
+// Limits lists the limits of a service that need a control group, and the mechanism that enforces each limit in this container.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	cfg := r.o.Config()
 	var own config.ProcessSettings

@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Plan is the difference between two configurations: what happens to each gateway and each service of hinit.yaml.
+// Plan is the difference between two configurations: the change of each gateway and each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
 	services map[string]supervisor.Unit // units of the services of hinit.yaml in the new configuration
@@ -74,8 +74,8 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes what the plan changes for one service. v is the service's current state, or nil if the supervisor does not
-// have the service. op is "" if nothing changes.
+// step describes the change of one service by the plan. v is the service's current state, or nil if the supervisor does not have
+// the service. op is "" if nothing changes.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
