@@ -35,7 +35,7 @@ type Dispatcher struct {
 	// the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	memories map[int64]*runNotes // what this dispatcher remembers about each run, by the run's number
+	memories map[int64]*runNotes // this dispatcher's notes about each run, by the run's number
 }
 
 // runNotes holds the data that a dispatcher keeps about a run between passes.

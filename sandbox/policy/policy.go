@@ -35,8 +35,8 @@ type Policy struct {
 	Private       bool     // sandboxes may have root inside, but share no file with their caller
 }
 
-// RefusedError means that the policy forbids a request. What describes the forbidden part. Advice is a hint for the caller, or
-// empty.
+// RefusedError means that the policy forbids a request. The field What describes the forbidden part. Advice is a hint for the
+// caller, or empty.
 type RefusedError struct{ What, Advice string }
 
 // Error implements error.
