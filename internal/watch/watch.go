@@ -49,8 +49,8 @@ const (
 type Set struct {
 	Events <-chan Event // nil without an instance
 	Lost   <-chan error // receives when events are lost; nil without an instance
-	// AddPath makes the kernel watch the directory that is at path now. Unlike with Add, the Set doesn't know its ID. AddPath is
-	// nil without an instance. Tests replace it, and the channels.
+	// AddPath makes the kernel watch the directory that is at path now. Unlike Add, AddPath stores no ID of the directory.
+	// AddPath is nil without an instance. Tests replace AddPath, Events and Lost.
 	AddPath func(path string) error
 
 	notify *fsnotify.Watcher
