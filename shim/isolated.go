@@ -51,7 +51,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // the agent can't read the choice either
+		return "", nil // the agent can't read the chosen profile either
 	}
 	defer unix.Close(dir)
 	// Follow no link: this process is root, and the agent can replace the file.
