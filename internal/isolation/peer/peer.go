@@ -10,8 +10,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// IsIsolated reports whether process pid, the client of the Unix socket conn, is an isolated profile. Such a client has more
-// system call filters than this process. If the client has exited, the result is true.
+// IsIsolated reports whether process pid, the client of the Unix socket conn, belongs to an isolated profile. Such a client has
+// more system call filters than this process. If the client has exited, the result is true.
 func IsIsolated(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)
