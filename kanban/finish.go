@@ -221,7 +221,7 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	return promoted
 }
 
-// promoteChildren makes the tasks that waited for parent ready, unless they must wait for another reason.
+// promoteChildren promotes the tasks that waited for parent, unless they must still wait for another reason.
 func (t *tx) promoteChildren(parent string) {
 	t.promote(readInTx[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
