@@ -62,9 +62,9 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// RunHooks runs hooks in order, each with its timeout, and returns a step with the duration of each hook. Consecutive hooks that
-// m may skip run in parallel, if they share no input below the data directory. With a nil m, nothing is skipped. The failure of a
-// hook normally causes a warning. If the hook is required or strict is set, RunHooks stops, and returns an error that wraps
+// RunHooks runs hooks in order, each with its timeout, and returns one step with its duration for each hook. Consecutive hooks
+// that m may skip run in parallel, if they share no input below the data directory. With a nil m, nothing is skipped. The failure
+// of a hook normally causes a warning. If the hook is required or strict is set, RunHooks stops, and returns an error that wraps
 // [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
 // RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
