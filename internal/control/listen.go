@@ -110,8 +110,7 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return errors.New("it exists and is not a socket; move it away")
 	}
-	dialer := net.Dialer{Timeout: probeTime}
-	conn, err := dialer.DialContext(context.Background(), "unix", addr.Name)
+	conn, err := (&net.Dialer{Timeout: probeTime}).DialContext(context.Background(), "unix", addr.Name)
 	switch {
 	case err == nil:
 		_ = conn.Close() // the connection only tested whether a server listens

@@ -11,9 +11,6 @@ type Family struct {
 	desc   *prometheus.Desc
 }
 
-// IsCounter reports whether the metric is a counter. All others are gauges.
-func (f *Family) IsCounter() bool { return f.kind == counter }
-
 const (
 	gauge   = prometheus.GaugeValue
 	counter = prometheus.CounterValue

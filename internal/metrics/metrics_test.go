@@ -193,7 +193,7 @@ func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
 
 func TestOnlyCountersEndWithTotal(t *testing.T) {
 	for _, f := range Families {
-		if f.IsCounter() != strings.HasSuffix(f.Name, "_total") {
+		if (f.kind == counter) != strings.HasSuffix(f.Name, "_total") {
 			t.Errorf("%s: only counters end with _total", f.Name)
 		}
 	}

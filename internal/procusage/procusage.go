@@ -32,8 +32,7 @@ type Usage struct {
 // socket, and pid is hinit's own PID. Root returns "" if this process can't see hinit's processes: hinit is in another PID
 // namespace, behind a relay, or runs as another user.
 func Root(socket string, pid int) string {
-	dialer := net.Dialer{Timeout: dialTime}
-	conn, err := dialer.DialContext(context.Background(), "unix", socket)
+	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
 		return ""
 	}

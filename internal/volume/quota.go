@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
@@ -37,7 +38,7 @@ const (
 
 // diskUsage holds the disk usage of one profile: the sum so far during a measurement, and the result after it.
 type diskUsage struct {
-	timedOut   func() bool
+	end        time.Time // when the measurement of this home must be over
 	bytes      uint64
 	files      int
 	incomplete bool            // the sum is incomplete: the time or the limit of files was reached
@@ -47,8 +48,8 @@ type diskUsage struct {
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
-	ctx, cancel := context.WithTimeout(ctx, diskTime)
-	defer cancel()
+	last := time.Now().Add(diskTime)
+	limit := func() time.Time { return time.Now().Add(min(homeTime, time.Until(last))) }
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
 		return nil
@@ -59,14 +60,11 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		return nil
 	}
 	defer temporary.Close()
-	var scratch syscall.Stat_t
-	if info, err := temporary.Lstat(""); err == nil {
-		scratch = *fsutil.Stat(info)
-	}
+	var scratch unix.Stat_t
+	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there are not counted
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
-		end := time.Now().Add(homeTime)
-		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), timedOut: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
+		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), end: limit()}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
 			continue // the profile has no home
@@ -77,13 +75,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		} else {
 			s.addDir(homes, w.Profile, 0)
 			devices[home.Dev] = true
-			end = time.Now().Add(homeTime) // the search for open files gets its own time, even after a home with many files
 		}
-		s.addUnnamed(processes[w.Service], home, devices)
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
 		if info, err := temporary.Lstat(name); err == nil && w.Isolated && fsutil.UID(info) == home.Uid {
 			s.addDir(temporary, name, 0)
 		}
+		s.end = limit() // the search for open files gets its own time, even after a home with many files
+		s.addUnnamed(ctx, "/proc/", processes[w.Service], home, devices)
 		found = append(found, s.checkQuota(w))
 	}
 	return found
@@ -114,11 +112,8 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, data+"/"+boot.ProfilesDir+"/"+profile, &how)
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	if errors.Join(unix.Statfs(data, &all), unix.Fstatfs(fd, &own)) != nil || all.Blocks == own.Blocks {
+	defer unix.Close(fd) // of -1 after an error, which closes nothing
+	if errors.Join(err, unix.Statfs(data, &all), unix.Fstatfs(fd, &own)) != nil || all.Blocks == own.Blocks {
 		return 0, false
 	}
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
@@ -145,7 +140,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	s.incomplete = s.incomplete || s.files >= maxFiles
 	s.bytes += minFile
 	for i, name := range names {
-		if i%256 == 0 && s.timedOut() {
+		if i%256 == 0 && time.Now().After(s.end) {
 			s.incomplete = true
 			return
 		}
@@ -154,7 +149,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		}
 	}
 	for _, name := range dirs {
-		if s.incomplete = s.incomplete || s.timedOut(); s.incomplete {
+		if s.incomplete = s.incomplete || time.Now().After(s.end); s.incomplete {
 			return
 		}
 		s.addDir(d, name, depth+1)
@@ -173,28 +168,40 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 }
 
 // addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take
-// space. home is the status of its home, and devices has the file systems whose files count.
-func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices map[uint64]bool) {
-	mapped := make(map[uint64]uint64) // minimum size of the files that are only mapped, by inode
+// space. home is the status of its home, and devices has the file systems whose files count. A process can keep its memory
+// locked, and the kernel then waits with the list of what it maps. So addUnnamed waits until s.end at most.
+func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, home *syscall.Stat_t, devices map[uint64]bool) {
 	// Act as the profile's user: the kernel shows a user its own processes' files.
-	_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
-		for _, pid := range processes {
-			dir := "/proc/" + strconv.Itoa(pid)
-			names, _ := os.ReadDir(dir + "/fd")
-			for _, name := range names {
-				if s.incomplete = s.incomplete || s.timedOut(); s.incomplete { // a profile may have very many files open
-					return nil
-				}
-				var st unix.Stat_t
-				if unix.Stat(dir+"/fd/"+name.Name(), &st) == nil && st.Nlink == 0 && devices[st.Dev] && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
-					s.linked[st.Ino] = true // a process may have the file open twice
-					s.bytes += uint64(st.Blocks) * 512
-				}
+	visit := func(each func(dir string)) error {
+		return fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
+			for _, pid := range processes {
+				each(proc + strconv.Itoa(pid))
 			}
-			s.addMapped(dir+"/maps", devices, mapped)
+			return nil
+		})
+	}
+	_ = visit(func(dir string) {
+		names, _ := os.ReadDir(dir + "/fd")
+		for _, name := range names {
+			if time.Now().After(s.end) { // a profile may have very many files open
+				return
+			}
+			var st unix.Stat_t
+			if unix.Stat(dir+"/fd/"+name.Name(), &st) == nil && st.Nlink == 0 && devices[st.Dev] && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
+				s.linked[st.Ino] = true // a process may have the file open twice
+				s.bytes += uint64(st.Blocks) * 512
+			}
 		}
-		return nil
 	})
+	ctx, cancel := context.WithDeadline(ctx, s.end)
+	defer cancel()
+	mapped := make(map[uint64]uint64) // minimum size of the files that are only mapped, by inode
+	if blocking.Wait(ctx, "the search for mapped files", func() error {
+		return errors.Join(visit(func(dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }), ctx.Err())
+	}) != nil {
+		s.incomplete = true
+		return
+	}
 	for inode, size := range mapped {
 		if !s.linked[inode] {
 			s.bytes += size
@@ -205,16 +212,13 @@ func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices ma
 // addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to
 // mapped. The kernel tells only privileged processes how large such a file is. So the end of its last mapping counts as its
 // size.
-func (s *diskUsage) addMapped(maps string, devices map[uint64]bool, mapped map[uint64]uint64) {
+func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped map[uint64]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if s.incomplete = s.incomplete || s.timedOut(); s.incomplete {
-			return
-		}
+	for lines := bufio.NewScanner(f); ctx.Err() == nil && lines.Scan(); {
 		if !strings.HasSuffix(lines.Text(), " (deleted)") {
 			continue
 		}

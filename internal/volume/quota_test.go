@@ -219,7 +219,7 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	if w := part(3<<20, false); !strings.Contains(w.Hold, "at least 3MiB") {
 		t.Errorf("too much of a running one: %+v", w)
 	}
-	s := diskUsage{timedOut: func() bool { return true }, linked: map[uint64]bool{}}
+	s := diskUsage{linked: map[uint64]bool{}}
 	begin := time.Now()
 	dir := t.TempDir()
 	file(t, dir+"/a", 1)
@@ -232,4 +232,24 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	if !s.incomplete || time.Since(begin) > time.Minute {
 		t.Errorf("out of time: %+v", s)
 	}
+}
+
+// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory: the kernel did not list what a process maps while that kept its memory locked, and
+// the measurement of all profiles ended without a result. A FIFO without a writer keeps the reader waiting as such a process does.
+func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
+	dir, proc := tempDir(t), tempDir(t)
+	open, err := os.Create(dir + "/gone")
+	must(t, err)
+	defer open.Close()
+	_, err = open.Write(make([]byte, 3<<20))
+	var st syscall.Stat_t
+	must(t, errors.Join(err, os.Remove(dir+"/gone"), syscall.Stat(dir, &st), os.MkdirAll(proc+"/1/fd", 0o755), os.Chmod(proc, 0o755)))
+	must(t, errors.Join(os.Symlink(fmt.Sprintf("/proc/self/fd/%d", open.Fd()), proc+"/1/fd/3"), unix.Mkfifo(proc+"/1/maps", 0o644)))
+	s := &diskUsage{linked: make(map[uint64]bool), end: time.Now().Add(100 * time.Millisecond)}
+	s.addUnnamed(t.Context(), proc+"/", []int{1}, &st, map[uint64]bool{st.Dev: true})
+	if !s.incomplete || s.bytes < 3<<20 {
+		t.Errorf("%+v", s)
+	}
+	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0) // lets the reader go on
+	must(t, errors.Join(err, writer.Close()))
 }
