@@ -179,7 +179,7 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 // because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for {
-		names, err := h.store.Known()
+		names, err := h.store.Names()
 		if err != nil {
 			h.set.Log.Warn("the store can't be read", "error", err)
 		}
@@ -238,11 +238,10 @@ var errRetry = errors.New("not yet")
 // the current one, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
-	known, err := h.store.Known()
+	uids, err := h.store.UIDs(name)
 	if err != nil {
 		return err
 	}
-	uids := known[name]
 	if p != nil && !slices.Contains(uids, string(p.UID)) {
 		uids = append(uids, string(p.UID))
 	}

@@ -64,7 +64,8 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write also returns the fresh object
+		// A compare-and-swap write also returns the fresh object. Only this host can give away a profile that it has just created.
+		fresh = p == nil || version != p.ResourceVersion || step == placement.Create
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)
 }

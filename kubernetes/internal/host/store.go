@@ -243,40 +243,49 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// Known returns the UIDs of all data in the store, by profile name. A record that can't be read appears with the UID "", and Look
-// returns an error for the profile's name.
-func (s *Store) Known() (map[string][]string, error) {
-	out := map[string][]string{}
-	add := func(name, uid string) { out[name] = append(out[name], uid) }
+// Names returns the names of all profiles that have data in the store.
+func (s *Store) Names() (map[string]bool, error) {
+	out := map[string]bool{}
 	entries, err := s.list(liveDir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue // a temporary file of replace, left by a crash
-		}
-		switch r, bad := s.read(e.Name()); {
-		case bad != nil:
-			add(e.Name(), "")
-		case r != nil:
-			add(e.Name(), r.UID)
+		if !strings.HasPrefix(e.Name(), ".") { // files with a dot are temporary files of replace, left by a crash
+			out[e.Name()] = true
 		}
 	}
-	for _, dir := range []string{asideDir, incomingDir} {
-		entries, err2 := s.list(dir)
+	return out, errors.Join(err, s.eachMoving(func(name, _ string) { out[name] = true }))
+}
+
+// UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, the UID is "", and Look
+// returns an error for this name.
+func (s *Store) UIDs(name string) (out []string, err error) {
+	switch r, bad := s.read(name); {
+	case bad != nil:
+		out = append(out, "")
+	case r != nil:
+		out = append(out, r.UID)
+	}
+	return out, s.eachMoving(func(of, uid string) {
+		if of == name {
+			out = append(out, uid)
+		}
+	})
+}
+
+// eachMoving calls found with the profile name and the UID of all data that isn't live: data on the way to or from another host.
+func (s *Store) eachMoving(found func(name, uid string)) error {
+	var errs []error
+	for _, dir := range []string{asideDir, incomingDir, partDir} {
+		entries, err := s.list(dir)
+		errs = append(errs, err)
 		for _, e := range entries {
-			if words := strings.Split(e.Name(), "."); e.IsDir() && len(words) == 3 {
-				add(words[0], words[1])
+			rest, part := strings.CutPrefix(e.Name(), archive.ImportPrefix)
+			words := strings.Split(rest, ".")
+			if dir == partDir && part && len(words) == 2 || dir != partDir && e.IsDir() && len(words) == 3 {
+				found(words[0], words[1])
 			}
 		}
-		err = errors.Join(err, err2)
 	}
-	entries, err2 := s.list(partDir)
-	for _, e := range entries {
-		rest, is := strings.CutPrefix(e.Name(), archive.ImportPrefix)
-		if name, uid, ok := strings.Cut(rest, "."); is && ok {
-			add(name, uid)
-		}
-	}
-	return out, errors.Join(err, err2)
+	return errors.Join(errs...)
 }
 
 // Foreign reports whether hinit has a profile of this name that belongs to another object, or to none.

@@ -557,9 +557,11 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := soon(t, name, func() error {
-			known, err := s.Known()
-			if !slices.Equal(known["coder"], []string{"u1"}) || !slices.Equal(known[name], []string{""}) {
-				t.Errorf("known are %v", known)
+			names, err := s.Names()
+			coder, err2 := s.UIDs("coder")
+			its, err3 := s.UIDs(name)
+			if err = errors.Join(err, err2, err3); !names["coder"] || !names[name] || !slices.Equal(coder, []string{"u1"}) || !slices.Equal(its, []string{""}) {
+				t.Errorf("known are %v, %v, %v", names, coder, its)
 			}
 			_, bad := s.Look(name, "")
 			if bad == nil || !strings.Contains(bad.Error(), `cannot read the record of profile "`+name+`"`) {

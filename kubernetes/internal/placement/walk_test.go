@@ -225,6 +225,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Halt:
 		n.up[name], v.intent = false, false
 	case Create:
+		n.seen[name] = o // the next step needs no other read
 		v.live = 0
 		if m.newest[name] < 0 || m.givenUp[name] {
 			m.newest[name], m.givenUp[name] = 0, false
