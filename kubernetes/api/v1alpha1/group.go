@@ -24,6 +24,8 @@ const (
 	// ImportAnnotation and ExportAnnotation say how far hinit-fleet import or export is with a profile, and which command works on it.
 	ImportAnnotation = Group + "/import"
 	ExportAnnotation = Group + "/export"
+	// CreatedAnnotation is written by a host together with the finalizer, see [AgentProfile.InstalledAssignment].
+	CreatedAnnotation = Group + "/created"
 	// PoolLabel is the label with the name of the pool, on every object that belongs to the pool.
 	PoolLabel = Group + "/pool"
 	// ProfileLabel is the label with the name of the profile, on the objects of a pod that runs only this profile.

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"fmt"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -328,3 +330,22 @@ func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 
 // Wanted reports whether the spec asks for a running gateway. This is the default.
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }
+
+// InstalledAssignment returns the assignment for which the owner last confirmed that it has the data. A host confirms it in
+// status.installed. For a profile that the host has just created, it confirms it in the metadata, by the same write that adds the
+// finalizer. The status follows when the gateway is ready.
+func (p *AgentProfile) InstalledAssignment() int64 {
+	if p.Annotations[CreatedAnnotation] == p.createdMark() {
+		return p.Status.Assignment
+	}
+	return p.Status.Installed
+}
+
+// createdMark is the value of CreatedAnnotation for the current assignment. The UID tells it from the annotation of another object.
+func (p *AgentProfile) createdMark() string { return fmt.Sprintf("%s/%d", p.UID, p.Status.Assignment) }
+
+// MarkCreated adds the finalizer, and the annotation that the owner has the data. It changes only p itself.
+func (p *AgentProfile) MarkCreated() {
+	p.Finalizers = append(p.Finalizers, Finalizer)
+	metav1.SetMetaDataAnnotation(&p.ObjectMeta, CreatedAnnotation, p.createdMark())
+}

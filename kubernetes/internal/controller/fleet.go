@@ -144,7 +144,8 @@ func ignoreConflicts(err error) error {
 	return err
 }
 
-// prepare adds the finalizer to new profiles, and removes it from deleted profiles that have no host.
+// prepare removes the finalizer from deleted profiles that have no host. It adds the finalizer to a profile with data that has
+// none: a user has removed it, or the host has an older version.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
 	return f.each(v, func(p *v1alpha1.AgentProfile) error {
 		has := false
@@ -153,7 +154,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 		}
 		next := p.DeepCopy()
 		switch {
-		case p.DeletionTimestamp == nil && !has:
+		case p.DeletionTimestamp == nil && !has && p.Status.Host != "" && p.InstalledAssignment() == p.Status.Assignment:
 			next.Finalizers = append(next.Finalizers, v1alpha1.Finalizer)
 		case p.DeletionTimestamp != nil && has && p.Status.Host == "":
 			next.Finalizers = nil

@@ -267,7 +267,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	for _, one := range v.profiles {
 		s := &one.Status
 		q := placement.Profile{
-			Name: one.Name, Owner: s.Host, Installed: s.Installed == s.Assignment && s.Assignment > 0, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
+			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
 			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {

@@ -154,7 +154,7 @@ func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (
 		}
 		s := p.Status
 		host = s.Host
-		done := s.Phase == v1alpha1.PhaseStopped && s.ObservedGeneration == p.Generation && s.Installed == s.Assignment && s.Move == nil
+		done := s.Phase == v1alpha1.PhaseStopped && s.ObservedGeneration == p.Generation && p.InstalledAssignment() == s.Assignment && s.Move == nil
 		return done, s.Message, nil
 	})
 	return host, err

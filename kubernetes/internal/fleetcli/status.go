@@ -225,7 +225,7 @@ func runExplain(ctx context.Context, c *call) error {
 	if s.Host == "" {
 		fmt.Fprintln(c.Out, "  no host has its data yet")
 	} else {
-		fmt.Fprintf(c.Out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, s.Installed)
+		fmt.Fprintf(c.Out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, p.InstalledAssignment())
 	}
 	if pod := pool.Pod(p.Spec.Pool, p.Name); p.Alone() {
 		fmt.Fprintf(c.Out, "  it shall have a pod of its own, %s\n", pod)

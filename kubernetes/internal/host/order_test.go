@@ -4,9 +4,12 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
 )
 
 // TestAReadyGatewayIsNotShownAsStarting: the answer to an order came after the line that said ready, and hid it for good.
@@ -30,5 +33,56 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	}
 	if s, _ := h.service("coder"); s == nil || s.Ready {
 		t.Errorf("an answer without a line was not taken in: %+v", s)
+	}
+}
+
+// TestANewProfileTakesOneStatus has gateways that were just started. The first status said that one starts, and the next that it is ready.
+func TestANewProfileTakesOneStatus(t *testing.T) {
+	h := &host{queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+	defer h.queue.ShutDown()
+	up := func(since time.Duration, ready bool) *hinit.Service {
+		return &hinit.Service{State: hinit.StateUp, Ready: ready, Since: time.Now().Add(-since)}
+	}
+	for _, c := range []struct {
+		name    string
+		status  v1alpha1.AgentProfileStatus
+		service *hinit.Service
+		later   bool
+	}{
+		{"just started", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, false), true},
+		{"ready", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, true), false},
+		{"started long ago", v1alpha1.AgentProfileStatus{Assignment: 1}, up(firstReport, false), false},
+		{"in the status already", v1alpha1.AgentProfileStatus{Assignment: 1, Installed: 1}, up(0, false), false},
+		{"failed", v1alpha1.AgentProfileStatus{Assignment: 1}, &hinit.Service{State: hinit.StateFailed, Since: time.Now()}, false},
+		{"none", v1alpha1.AgentProfileStatus{Assignment: 1}, nil, false},
+	} {
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Status: c.status}
+		if later := h.reportLater(p, c.service); later != c.later {
+			t.Errorf("%s: %t", c.name, later)
+		}
+	}
+	if name, _ := h.queue.Get(); name != "just started" { // and is looked at again
+		t.Errorf("%q is queued", name)
+	}
+}
+
+// TestAProfileWithoutItsDataIsNotCreatedAnew has an object whose host has confirmed the data in the metadata alone, and then lost its volume.
+// An annotation that was copied from another object, or is of an earlier host, says nothing.
+func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
+	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
+	next := func() placement.Step { return placement.Next("me", object(p), placement.Local{}) }
+	if step := next(); step != placement.Create {
+		t.Errorf("a new object: %s", step)
+	}
+	if p.MarkCreated(); next() != placement.Missing || len(p.Finalizers) != 1 {
+		t.Errorf("a confirmed one: %s, %v", next(), p.Finalizers)
+	}
+	p.Status.Assignment++ // the data was given up
+	if step := next(); step != placement.Create {
+		t.Errorf("one that was given up: %s", step)
+	}
+	p.Status.Assignment--
+	if p.UID = "u2"; next() != placement.Create {
+		t.Errorf("a copied manifest: %s", next())
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -83,7 +84,7 @@ func object(p *v1alpha1.AgentProfile) *placement.Object {
 		return nil
 	}
 	o := &placement.Object{
-		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.Status.Installed, Wanted: p.Wanted(),
+		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.InstalledAssignment(), Wanted: p.Wanted(),
 		Deleting: p.DeletionTimestamp != nil,
 	}
 	if r := p.Status.Receipt; r != nil {
@@ -134,22 +135,49 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 		return false, nil
 	}
 	s, known := h.service(p.Name)
+	now := written{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
+	if !reported(p) {
+		now = h.writtenFiles(p.Name)
+	}
 	switch {
 	case !known:
 		return true, nil // hinit will report soon, which queues the profile again
-	case p.Status.ObservedGeneration != p.Generation, p.Status.Applied == "":
+	case now.uid != p.UID, now.generation != p.Generation, now.sum == "":
 		return false, nil
 	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !settled(s):
 		return false, nil
 	}
 	files, err := h.sources.wanted(ctx, &p.Spec)
-	if err == nil && sum(files) != p.Status.Applied {
+	if err == nil && sum(files) != now.sum {
 		return false, nil
 	}
+	if h.reportLater(p, s) {
+		return true, nil
+	}
 	return true, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		st.Installed, st.ObservedGeneration, st.Applied = st.Assignment, now.generation, now.sum
 		describe(st, s, p.Wanted())
 		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", err)
 	})
+}
+
+// reported reports whether this host has written the status of a profile since the profile was placed here.
+func reported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
+
+// firstReport is the time after the start of a gateway for which the first status of its profile waits.
+const firstReport = 2 * time.Second
+
+// reportLater reports whether the first status of a profile on this host must wait for a gateway that has just been started. One
+// write then says that the gateway is ready, in the place of two. While it waits, reportLater queues the profile again.
+func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
+	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
+		return false
+	}
+	rest := firstReport - time.Since(s.Since)
+	if rest > 0 {
+		h.queue.AddAfter(p.Name, rest)
+	}
+	return rest > 0
 }
 
 // report calls the function change with the status of an object, and writes the status by compare-and-swap. It writes nothing if
@@ -227,9 +255,19 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// reportData reports that the data is on this volume. If the gateway is down, it first writes the files of the profile, so that
-// one status write covers both.
+// reportData reports that the data is on this volume. For a new profile it does so by the write that adds the finalizer, and the
+// status is written when the gateway was started. Otherwise, if the gateway is down, it first writes the files of the profile, so
+// that one status write covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
+		next := p.DeepCopy()
+		next.MarkCreated()
+		if err := h.set.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
+		}
+		*p = *next
+		return nil
+	}
 	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && settled(s) {
 		applied, _, err = h.configure(ctx, p) // on error, the next step tries again
@@ -255,12 +293,15 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	case configured != nil && p.Status.Applied == "": // the files were never written: don't start the gateway without them
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
-			return err
+			return errors.Join(err, h.reportRun(ctx, p, applied, configured))
 		}
 	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // files were written since the gateway's start
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
+	}
+	if s, _ = h.service(p.Name); configured == nil && h.reportLater(p, s) {
+		return errDone
 	}
 	return h.reportRun(ctx, p, applied, configured)
 }
@@ -270,6 +311,7 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		st.Installed = st.Assignment
 		describe(st, s, p.Wanted())
 		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", configured)
 		if configured != nil {
@@ -290,8 +332,25 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	if err != nil {
 		return "", false, err
 	}
-	changed, err = h.store.apply(p.Name, files)
+	if changed, err = h.store.apply(p.Name, files); err == nil {
+		h.mu.Lock()
+		h.written[p.Name] = written{p.UID, p.Generation, sum(files)}
+		h.mu.Unlock()
+	}
 	return sum(files), changed, err
+}
+
+// written describes the files that this process has written last for a profile: the object, its generation, and their checksum.
+type written struct {
+	uid        types.UID
+	generation int64
+	sum        string
+}
+
+func (h *host) writtenFiles(name string) written {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.written[name]
 }
 
 // halt stops a gateway and waits until it is down. Then it writes the status of the profile p. If p is nil, it writes no status.
@@ -385,5 +444,5 @@ func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentPr
 	return errDone
 }
 
-// errDone ends the steps of an object that was released: its finalizer is removed.
+// errDone ends the steps of an object: it was released, or waits for its gateway.
 var errDone = errors.New("done")

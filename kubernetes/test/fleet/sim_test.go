@@ -300,7 +300,7 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
 	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
 	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
-	if each > 2.5 { // one that the data is here, one that the gateway is ready
+	if each > 2.5 { // one says that the data is here, one that the gateway is ready
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
 	f.sound()
