@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -147,38 +148,26 @@ func ignoreConflicts(err error) error {
 // prepare removes the finalizer from deleted profiles that have no host. It adds the finalizer to a profile with data that has
 // none: a user has removed it, or the host has an older version.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
-	return f.each(v, func(p *v1alpha1.AgentProfile) error {
-		has := false
-		for _, one := range p.Finalizers {
-			has = has || one == v1alpha1.Finalizer
-		}
-		next := p.DeepCopy()
-		switch {
-		case p.DeletionTimestamp == nil && !has && p.Status.Host != "" && p.InstalledAssignment() == p.Status.Assignment:
-			next.Finalizers = append(next.Finalizers, v1alpha1.Finalizer)
-		case p.DeletionTimestamp != nil && has && p.Status.Host == "":
-			next.Finalizers = nil
-			for _, one := range p.Finalizers {
-				if one != v1alpha1.Finalizer {
-					next.Finalizers = append(next.Finalizers, one)
-				}
-			}
-		default:
-			return nil
-		}
-		if err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("cannot write profile %q: %w", p.Name, err)
-		}
-		f.written.add(next)
-		return nil
-	})
-}
-
-// each calls the function do for all profiles. At most as many calls run at the same time as the constant writers says.
-func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	var work []func() error
 	for _, p := range v.profiles {
-		work = append(work, func() error { return do(p) })
+		has := controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer)
+		lacks := !has && p.DeletionTimestamp == nil && p.Status.Host != "" && p.InstalledAssignment() == p.Status.Assignment
+		if released := has && p.DeletionTimestamp != nil && p.Status.Host == ""; !lacks && !released {
+			continue
+		}
+		work = append(work, func() error {
+			next := p.DeepCopy()
+			if lacks {
+				controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
+			} else {
+				controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
+			}
+			if err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+				return fmt.Errorf("cannot write profile %q: %w", p.Name, err)
+			}
+			f.written.add(next)
+			return nil
+		})
 	}
 	return runParallel(work)
 }

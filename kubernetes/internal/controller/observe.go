@@ -264,8 +264,12 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
+	overdue := map[string]bool{} // by host: many profiles have the same one
 	for _, one := range v.profiles {
 		s := &one.Status
+		if _, known := overdue[s.Host]; !known {
+			overdue[s.Host] = s.Host != "" && v.overdue(s.Host)
+		}
 		q := placement.Profile{
 			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
 			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
@@ -285,7 +289,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 			q.LostHost = r.LostHost
 		}
 		q.Handled = equality.Semantic.DeepEqual(one.Spec.Recover, s.Recovered)
-		q.Overdue = s.Host != "" && v.overdue(s.Host)
+		q.Overdue = overdue[s.Host]
 		q.Missing = q.Lost == "" && s.Phase == v1alpha1.PhaseLost
 		q.Here = q.Lost == "" && slices.Contains(herePhases, s.Phase)
 		out = append(out, q)
