@@ -23,6 +23,7 @@ const (
 	labelVolume  = "hinit.dev/volume"       // "true" on a PersistentVolumeClaim that implements a volume
 	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
 	labelNetwork = "hinit.dev/network"      // the network by which NetworkPolicies select the pod: none, default, or a name
+	labelProbe   = "hinit.dev/probe"        // "true" on a pod that only tries whether pods get user namespaces
 	labelPool    = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy    = "app.kubernetes.io/managed-by"
 	noteSpec     = "hinit.dev/spec" // the sandbox.Spec of the container, as JSON

@@ -67,6 +67,7 @@ func TestOnAnAPIServer(t *testing.T) {
 	if _, err := e.core.CoreV1().ConfigMaps("sandboxes").Create(ctx, owner, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	e.endedProbesGo(t)
 	id, err := e.Create(ctx, spec)
 	if err != nil {
 		t.Fatal("a restricted namespace takes it not:", err)
@@ -168,5 +169,40 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 		if !errors.Is(err, sandbox.ErrNoEngine) || errors.Is(err, sandbox.ErrGone) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// endedProbesGo has test pods of services that were killed while they waited for the result. They stayed for as long as the installation.
+func (e *Engine) endedProbesGo(t *testing.T) {
+	t.Helper()
+	ctx, pods, no := t.Context(), e.core.CoreV1().Pods("sandboxes"), false
+	yes, profile := true, &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	for name, phase := range map[string]corev1.PodPhase{"failed": corev1.PodFailed, "succeeded": corev1.PodSucceeded, "running": corev1.PodRunning} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labelProbe: "true"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "x", Image: "x", SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: &no, RunAsNonRoot: &yes, SeccompProfile: profile, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+		}}}}
+		pod, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Status.Phase = phase
+		if _, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		now  time.Time
+		left int
+	}{{time.Now(), 3}, {time.Now().Add(probeTime + time.Minute), 1}} {
+		err := e.deleteEndedProbes(ctx, c.now)
+		list, err2 := pods.List(ctx, metav1.ListOptions{LabelSelector: labelProbe})
+		if err != nil || err2 != nil || len(list.Items) != c.left {
+			t.Errorf("%d test pods are left, not %d: %v", len(list.Items), c.left, errors.Join(err, err2))
+		}
+	}
+	if err := pods.Delete(ctx, "running", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"hinit/internal/pause"
@@ -75,7 +77,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	}
 	no, grace, most := false, int64(0), int64(probeTime/time.Second)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none"},
+		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none", labelProbe: "true"},
 	}}
 	pod.Spec = e.podSpec(r, s, &no)
 	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil
@@ -106,7 +108,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	if pod.Spec.HostUsers == nil {
 		why = "the API server does not know hostUsers"
 	}
-	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // if this fails, the pod ends by its deadline
+	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // see deleteEndedProbes
 	for why == "" && pause.For(ctx, 300*time.Millisecond) {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
@@ -125,4 +127,22 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 		why = "the pod that tried it did not run in time " + e.failed(context.WithoutCancel(ctx), pod)
 	}
 	return false, why, nil
+}
+
+// deleteEndedProbes deletes the test pods of services that were killed while they waited for the result. Such a pod ends by its
+// deadline, probeTime after its start, and no service waits longer than that.
+func (e *Engine) deleteEndedProbes(ctx context.Context, now time.Time) error {
+	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: labelProbe})
+	if err != nil {
+		return err
+	}
+	for _, p := range list.Items {
+		if ended := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded; ended && now.Sub(p.CreationTimestamp.Time) > probeTime {
+			if gone := pods.Delete(ctx, p.Name, metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
+				err = errors.Join(err, gone)
+			}
+		}
+	}
+	return err
 }

@@ -60,7 +60,8 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// maintainSandboxes suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
+// maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods, until the
+// context ends.
 func (e *Engine) maintainSandboxes(ctx context.Context) {
 	tick := time.NewTicker(min(sandboxCheckInterval, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
@@ -70,7 +71,7 @@ func (e *Engine) maintainSandboxes(ctx context.Context) {
 		for _, r := range records {
 			err = errors.Join(err, e.postponeExpiry(ctx, r), e.suspendIdle(ctx, r, since))
 		}
-		err = errors.Join(err, e.deleteUnusedPools(ctx, since))
+		err = errors.Join(err, e.deleteUnusedPools(ctx, since), e.deleteEndedProbes(ctx, time.Now()))
 		if err != nil && ctx.Err() == nil {
 			e.say("cannot look after the sandboxes: %v", err)
 		}
