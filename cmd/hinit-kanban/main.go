@@ -1,6 +1,6 @@
 // Command hinit-kanban implements the task board that agent profiles share, and the dispatcher of its tasks. It is the program
-// behind hinit kanban. If it is started as root, it changes to the agent's user. Under the name hinit-limits, the program sets
-// resource limits and then executes the worker of a task. It owns no goroutine.
+// behind hinit kanban. If it is started as root, it leaves root's terminal and changes to the agent's user. Under the name
+// hinit-limits, the program sets resource limits and then executes the worker of a task. It owns no goroutine.
 package main
 
 import (
@@ -10,12 +10,16 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/samber/lo"
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/account"
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/kanban"
 	"hinit/kanban/cli"
+	"hinit/shim/identity"
 )
 
 func main() {
@@ -54,15 +58,12 @@ func becomeAgent(home string) error {
 	if err != nil || user.UID == 0 {
 		return err
 	}
-	groups := make([]int, len(user.Groups))
-	for i, g := range user.Groups {
-		groups[i] = int(g)
-	}
-	// Each call changes all threads. The uid comes last, because after this change the process can't change its groups.
-	for _, step := range []error{syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)} {
-		if step != nil {
-			return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, step)
-		}
+	groups := lo.Map(user.Groups, func(g uint32, _ int) int { return int(g) })
+	// The agent's program, which may follow by execve(2), must neither type into root's shell nor get its files. Each call below
+	// changes all threads. The uid comes last, because after this change the process can't change its groups.
+	_ = unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) // fails before Linux 5.11
+	if err := errors.Join(identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)); err != nil {
+		return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, err)
 	}
 	return nil
 }
