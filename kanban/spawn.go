@@ -341,8 +341,11 @@ func rotate(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
+// maxTail is the maximum number of bytes that TailLog returns. A worker can make its log seem larger than the memory.
+const maxTail = 64 << 20
+
 // TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole
-// log.
+// log, or its last 64 MiB.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	f, err := wholefile.Open(p.Log(task), os.O_RDONLY, 0)
 	if err != nil {
@@ -350,8 +353,8 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || limit <= 0 || limit >= st.Size() {
-		data, failed := io.ReadAll(f)
+	if limit = min(cmp.Or(max(limit, 0), maxTail), maxTail); err != nil || limit >= st.Size() {
+		data, failed := io.ReadAll(io.LimitReader(f, limit))
 		return data, errors.Join(err, failed)
 	}
 	// Also read the byte before the tail: if it is a line end, the first line is complete.

@@ -172,6 +172,19 @@ func TestTailLog(t *testing.T) {
 	}
 }
 
+// TestALogWithAHoleIsNotReadWhole has a log that its worker made as large as it liked. The command that showed it took as much memory.
+func TestALogWithAHoleIsNotReadWhole(t *testing.T) {
+	t.Parallel()
+	p := Paths{Logs: t.TempDir()}
+	must(t, os.WriteFile(p.Log("t_1"), nil, 0o644))
+	must(t, os.Truncate(p.Log("t_1"), 1<<40))
+	for _, limit := range []int64{0, 1 << 50} {
+		if got, err := p.TailLog("t_1", limit); err != nil || len(got) > maxTail {
+			t.Errorf("%d: %d bytes, %v", limit, len(got), err)
+		}
+	}
+}
+
 func git(ctx context.Context, _, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
