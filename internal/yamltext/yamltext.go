@@ -177,8 +177,8 @@ const textBytesPerValue = 16
 func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {
-		if strings.IndexByte(",:\n[{", c) >= 0 {
-			separators++
+		if at := strings.IndexByte(",:\n[{-?", c); at >= 0 {
+			separators += 1 + at/5*3 // "- - -" is a value in a value in a value, so - and ? count as four
 		}
 		if separators > 4*maxValues { // each value has at most four separators
 			return 1 + bytes.Count(data[:i], []byte("\n"))

@@ -31,3 +31,12 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 		}
 	}
 }
+
+// TestAValueInAValueIsCounted has lists in lists, each of two bytes. The parser took 135 MB for a megabyte of them.
+func TestAValueInAValueIsCounted(t *testing.T) {
+	for _, text := range []string{"- ", "? "} {
+		if LineOfTooManyValues([]byte(strings.Repeat(text, maxValues))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, maxValues+1))) != 1 {
+			t.Errorf("%q: the limit is another one", text)
+		}
+	}
+}
