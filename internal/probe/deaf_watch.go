@@ -341,7 +341,7 @@ const (
 // healthOf returns a check of a gateway's /health, given the variables of its profile, or nil if it has none. Any HTTP status is
 // a sufficient answer.
 func healthOf(env map[string]string) *httpCheck {
-	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
+	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" { // "80@host" leads elsewhere
 		return nil
 	}
 	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}

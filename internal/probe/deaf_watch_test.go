@@ -362,3 +362,12 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 		t.Errorf("read %q, want %q", r.asked, want)
 	}
 }
+
+// TestAPortOfAnEnvFileLeadsToNoOtherHost has ports that an agent has chosen.
+func TestAPortOfAnEnvFileLeadsToNoOtherHost(t *testing.T) {
+	for port, asked := range map[string]bool{"8642": true, "": false, "80@10.0.0.1:80/x?": false, "80/x#": false, " 80": false} {
+		if h := healthOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {
+			t.Errorf("port %q: %v", port, h)
+		}
+	}
+}
