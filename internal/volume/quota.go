@@ -128,7 +128,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	}
 	defer d.Close()
 	var names, dirs []string
-	_ = d.EachName("", func(name string, kind fs.FileMode) bool {
+	err = d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			dirs = append(dirs, name)
 		} else {
@@ -137,7 +137,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		s.files++
 		return s.files < maxFiles
 	})
-	s.incomplete = s.incomplete || s.files >= maxFiles
+	s.incomplete = s.incomplete || err != nil || s.files >= maxFiles
 	s.bytes += minFile
 	for i, name := range names {
 		if i%256 == 0 && time.Now().After(s.end) {
