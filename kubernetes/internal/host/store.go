@@ -71,7 +71,7 @@ func OpenStore(home string) (*Store, error) {
 	entries, err := s.list(partDir)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
-			err = errors.Join(err, root.RemoveAll(path.Join(partDir, e.Name())))
+			_ = s.remove(path.Join(partDir, e.Name())) // what is left takes space, and must not keep the host from working
 		}
 	}
 	return s, err
@@ -182,9 +182,29 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// rename renames durably: both directories are synced before it returns.
+// remove removes a file or a tree. If an agent has taken write permission from directories, remove gives it back first.
+func (s *Store) remove(name string) error {
+	err := s.root.RemoveAll(name)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	_ = fs.WalkDir(s.root.FS(), name, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = s.root.Chmod(name, 0o700) // before WalkDir reads the directory
+		}
+		return nil
+	})
+	return s.root.RemoveAll(name)
+}
+
+// rename renames durably: both directories are synced before it returns. A directory can move only if it can be written: its entry ".."
+// changes. If an agent has taken this permission from its home, rename gives it back.
 func (s *Store) rename(from, to string) error {
-	if err := s.root.Rename(from, to); err != nil {
+	err := s.root.Rename(from, to)
+	if errors.Is(err, fs.ErrPermission) {
+		err = errors.Join(s.root.Chmod(from, 0o700), s.root.Rename(from, to))
+	}
+	if err != nil {
 		return err
 	}
 	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
@@ -349,7 +369,7 @@ func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, ui
 // DropIncoming deletes the received data of an object that was not installed, whether it is complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
-	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
+	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.remove(partial(name, uid)))
 }
 
 func (s *Store) clear(dir, name, uid, beside string) error {
@@ -357,9 +377,9 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	for _, e := range s.entries(dir, name, uid) {
 		at := path.Join(dir, name+"."+uid+"."+e)
 		if beside != "" {
-			err = errors.Join(err, s.root.RemoveAll(at+beside))
+			err = errors.Join(err, s.remove(at+beside))
 		}
-		err = errors.Join(err, s.root.RemoveAll(at))
+		err = errors.Join(err, s.remove(at))
 	}
 	return wrap("remove data of", name, err)
 }
@@ -396,7 +416,7 @@ func (s *Store) Delete(name, uid string) error {
 			err = s.rename(s.Home(name), part)
 		}
 		if err == nil {
-			err = errors.Join(s.forget(name), s.root.RemoveAll(part))
+			err = errors.Join(s.forget(name), s.remove(part))
 		}
 	}
 	return wrap("delete", name, errors.Join(err, s.Drop(name, uid), s.DropIncoming(name, uid)))

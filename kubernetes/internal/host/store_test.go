@@ -14,7 +14,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -600,5 +604,54 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 		if err := soon(t, name, read); err == nil {
 			t.Errorf("%s was read", name)
 		}
+	}
+}
+
+// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved has a home with directories that their own user can't write, such as those of Go's
+// cache of modules. Their profile could be neither deleted nor moved, and the host did not start again.
+func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become the agents' user")
+	}
+	s, dir := volume(t, "u1", "x")
+	locked := func(home string) {
+		for _, name := range []string{"cache/module", "cache", ""} {
+			if err := errors.Join(os.MkdirAll(filepath.Join(home, name), 0o755), os.Chmod(filepath.Join(home, name), 0o555)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	home := filepath.Join(dir, s.Home("coder"))
+	locked(home)
+	left := filepath.Join(dir, partDir, "left")
+	locked(left)
+	for name := dir; name != "/" && strings.Contains(name, t.Name()); name = filepath.Dir(name) {
+		if err := os.Chmod(name, 0o755); err != nil { //nolint:gosec // the agents' user enters it
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("chown", "-R", "10000", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(10000); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setfsuid(0) }() // this thread alone
+	if _, err := OpenStore(dir); err != nil || s.exists(path.Join(partDir, "left")) {
+		t.Errorf("a start: %v", err)
+	}
+	if err := errors.Join(s.SetAside("coder", "u1", 1), s.TakeBack("coder", "u1", 1)); err != nil {
+		t.Errorf("a move: %v", err)
+	}
+	if err := os.Chmod(home, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+		t.Errorf("a deletion: %v", err)
+	}
+	if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
+		t.Errorf("%v is left: %v", rest, err)
 	}
 }
