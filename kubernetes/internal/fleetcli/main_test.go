@@ -5,7 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"hinit/internal/cmdline"
+	"hinit/kubernetes/api/v1alpha1"
 )
 
 // TestMistakesAreAnsweredAsHinitAnswersThem has command lines that reach no API server.
@@ -27,5 +30,29 @@ func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 		if code != c.code || !strings.Contains(out.String(), c.out) || !strings.Contains(errs.String(), c.errs) || (c.errs == "") != (errs.Len() == 0) {
 			t.Errorf("hinit-fleet %s: code %d, printed %q and %q", c.line, code, out.String(), errs.String())
 		}
+	}
+}
+
+// TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator has the last line of a gateway in a status, and in its log.
+func TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator(t *testing.T) {
+	const title = "\x1b]0;owned\a\nforged  row"
+	st := v1alpha1.AgentProfileStatus{
+		Message: title, Cause: title, LastExit: &v1alpha1.LastExit{Cause: title}, Move: &v1alpha1.Move{Reason: title}, Conditions: []metav1.Condition{{Message: title}},
+	}
+	escape(&st)
+	for _, text := range []string{st.Message, st.Cause, st.LastExit.Cause, st.Move.Reason, st.Conditions[0].Message} {
+		if strings.ContainsAny(text, "\x1b\a\n") || !strings.Contains(text, "owned") {
+			t.Errorf("%q is shown", text)
+		}
+	}
+	var out strings.Builder
+	s := &screen{to: &out}
+	for _, part := range []string{"a\t\x1b[31mred", "\n\x1b]0;ow", "ned\a\n", strings.Repeat("x", 70<<10)} {
+		if _, err := s.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lines := strings.SplitN(out.String(), "\n", 3); lines[0] != "a\t\x1b[31mred\x1b[0m" || lines[1] != `\x1b]0;owned\a` || len(lines[2]) < 70<<10 {
+		t.Errorf("%.100q is shown", out.String())
 	}
 }

@@ -1,6 +1,7 @@
 package fleetcli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/pool"
 )
@@ -61,6 +63,9 @@ func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.Agent
 		}
 		list.Items = append(list.Items, *p)
 	}
+	for i := range list.Items {
+		escape(&list.Items[i].Status)
+	}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.AgentProfile) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items, nil
 }
@@ -74,7 +79,47 @@ func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfil
 	if err != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
 	}
+	escape(&p.Status)
 	return p, nil
+}
+
+// escape replaces what would control a terminal in the texts of a status. A host lives beside agents, who may have chosen them.
+func escape(s *v1alpha1.AgentProfileStatus) {
+	texts := []*string{&s.Message, &s.Cause, &s.Host}
+	if s.LastExit != nil {
+		texts = append(texts, &s.LastExit.Cause)
+	}
+	if s.Move != nil {
+		texts = append(texts, &s.Move.Reason, &s.Move.To)
+	}
+	for i := range s.Conditions {
+		texts = append(texts, &s.Conditions[i].Message)
+	}
+	for _, text := range texts {
+		*text = show.Line(*text)
+	}
+}
+
+// screen is a terminal that shows the lines of a program. It escapes what would control the terminal, except for tabs and colours.
+type screen struct {
+	to   io.Writer
+	rest []byte // the beginning of a line
+}
+
+func (s *screen) Write(data []byte) (int, error) {
+	s.rest = append(s.rest, data...)
+	for {
+		line, rest, ended := bytes.Cut(s.rest, []byte("\n"))
+		if !ended && len(line) < 64<<10 {
+			return len(data), nil
+		}
+		if s.rest = rest; len(rest) == 0 {
+			s.rest = nil
+		}
+		if _, err := fmt.Fprintln(s.to, cmdline.Output(string(line))); err != nil {
+			return 0, err
+		}
+	}
 }
 
 func since(t *metav1.Time) string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	hinit "hinit/client"
+	"hinit/internal/control/show"
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
 )
@@ -137,10 +139,11 @@ func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble err
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
 }
 
-// cut truncates a text to 1000 bytes, so that it fits into a status field.
+// cut makes a text fit into a status field: one line of 1000 bytes. An agent may have chosen a part of it, so what would control the
+// terminal of a reader is escaped.
 func cut(text string) string {
-	if len(text) > 1000 {
-		return text[:1000]
+	if text = show.Line(text); len(text) > 1000 {
+		return strings.ToValidUTF8(text[:1000], "")
 	}
 	return text
 }
