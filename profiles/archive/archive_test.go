@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -720,5 +721,22 @@ func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAnEnvFileThatIsReadOnlyIsImported has a mode of .env that is usual for secrets. As another user than root, the import could not open it
+// for writing, so the profile never arrived on another host.
+func TestAnEnvFileThatIsReadOnlyIsImported(t *testing.T) {
+	testkit.NeedRoot(t)
+	from, dir := smallHome(t), t.TempDir()
+	must(0, errors.Join(os.Chmod(from+"/.env", 0o400), os.Chown(dir, 10000, 10000), os.Chmod(filepath.Dir(dir), 0o755)))(t)
+	out, _, _ := exported(t, archive.Export{Home: from, Secrets: true})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	must(0, unix.Setfsuid(10000))(t)
+	_, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(out)
+	must(0, unix.Setfsuid(0))(t)
+	if info, err2 := os.Stat(dir + "/two/.env"); err != nil || err2 != nil || info.Mode() != 0o400 {
+		t.Errorf("%v, %v", err, err2)
 	}
 }

@@ -228,11 +228,10 @@ func (u *unpacking) makeProfile() (err error) {
 	if _, markErr := u.top.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
-	if err != nil {
-		return err
+	if _, missing := u.top.Lstat(".env"); err == nil && missing != nil { // every profile has this file; it may be read-only
+		err = u.top.WriteFile(".env", nil, 0o600)
 	}
-	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // every profile has this file
-	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.Ready != nil {
+	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.Ready != nil {
 		err = u.Ready()
 	}
 	if err != nil {
