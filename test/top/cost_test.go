@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The limits for 500 services at rest: what a side may take in a second, as a multiple of what it takes here to read the state of all
-// their processes once.
+// The limits for 500 services at rest: the processor time of a second. The unit is the time in which the state of all their processes is
+// read once on this machine.
 const (
 	costOfTop  = 4
 	costOfPID1 = 1

@@ -332,8 +332,8 @@ func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }
 
 // InstalledAssignment returns the assignment for which the owner last confirmed that it has the data. A host confirms it in
-// status.installed. For a profile that the host has just created, it confirms it in the metadata, by the same write that adds the
-// finalizer. The status follows when the gateway is ready.
+// status.installed. For a new profile, the write that adds the finalizer confirms it in the metadata. The status follows when the
+// gateway is ready.
 func (p *AgentProfile) InstalledAssignment() int64 {
 	if p.Annotations[CreatedAnnotation] == p.createdMark() {
 		return p.Status.Assignment

@@ -36,7 +36,7 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	}
 }
 
-// TestANewProfileTakesOneStatus has gateways that were just started. The first status said that one starts, and the next that it is ready.
+// TestANewProfileTakesOneStatus has gateways that were just started. The first status said that a gateway starts, and the next said ready.
 func TestANewProfileTakesOneStatus(t *testing.T) {
 	h := &host{queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()

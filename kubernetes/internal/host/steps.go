@@ -256,8 +256,8 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 }
 
 // reportData reports that the data is on this volume. For a new profile it does so by the write that adds the finalizer, and the
-// status is written when the gateway was started. Otherwise, if the gateway is down, it first writes the files of the profile, so
-// that one status write covers both.
+// status is written when the gateway was started. Otherwise, if the gateway is down, it first writes the files of the profile. A
+// single status write then covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()

@@ -607,7 +607,7 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved has a home with directories that their own user can't write, such as those of Go's
+// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved has a home with directories that their own user can't write, as in Go's
 // cache of modules. Their profile could be neither deleted nor moved, and the host did not start again.
 func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if os.Geteuid() != 0 {
