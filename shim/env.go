@@ -1,14 +1,6 @@
 package shim
 
-import (
-	"errors"
-	"math"
-	"os"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
-)
+import "strings"
 
 // truthy reports whether a value means yes, as the contract defines it: 1, true or yes, in upper or lower case. Any other value
 // means no, so a typo makes the shim drop root.
@@ -45,25 +37,4 @@ func withEnv(env []string, key, value string) []string {
 		out = append(out, key+"="+value)
 	}
 	return out
-}
-
-// closeOnExec makes execve(2) close all descriptors from 3 up, so that the agent's program gets none that root opened.
-func closeOnExec() error {
-	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
-		return nil
-	}
-	return closeOnExecByName() // before Linux 5.11, and under seccomp filters that don't know the call
-}
-
-func closeOnExecByName() error {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return errors.New("cannot find the open descriptors: " + err.Error())
-	}
-	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= 3 {
-			unix.CloseOnExec(fd)
-		}
-	}
-	return nil
 }

@@ -153,8 +153,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	} else { // PID 1 has written no file (the container may be read-only), or other users than root can write it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
-	// Do this before root is dropped: afterwards /proc/self still belongs to root and can't be read.
-	if err := closeOnExec(); err != nil {
+	if err := identity.CloseOnExec(); err != nil {
 		return "", err
 	}
 	if u.UID == 0 {

@@ -213,25 +213,6 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-func TestCloseOnExecByName(t *testing.T) {
-	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
-	must(t, err)
-	defer unix.Close(fd)
-	for name, fn := range map[string]func() error{"close_range": closeOnExec, "by name": closeOnExecByName} {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			t.Fatal(err)
-		}
-		must(t, fn())
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err != nil || flags&unix.FD_CLOEXEC == 0 {
-			t.Errorf("%s: flags %#x, %v", name, flags, err)
-		}
-		if flags, err := unix.FcntlInt(0, unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
-			t.Errorf("%s: stdin has flags %#x, %v", name, flags, err)
-		}
-	}
-}
-
 func TestTerminalIsKept(t *testing.T) {
 	testkit.NeedRoot(t)
 	master, slave, err := testkit.OpenTerminal(33, 101)

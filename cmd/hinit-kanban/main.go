@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/samber/lo"
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
 	"hinit/internal/config"
@@ -59,10 +58,10 @@ func becomeAgent(home string) error {
 		return err
 	}
 	groups := lo.Map(user.Groups, func(g uint32, _ int) int { return int(g) })
-	// The agent's program, which may follow by execve(2), must neither type into root's shell nor get its files. Each call below
-	// changes all threads. The uid comes last, because after this change the process can't change its groups.
-	_ = unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) // fails before Linux 5.11
-	if err := errors.Join(identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)); err != nil {
+	// The agent's program may follow by execve(2). It must neither type into root's shell nor get root's files. All threads change.
+	// The uid comes last, because after this change the process can't change its groups.
+	if err := errors.Join(identity.CloseOnExec(), identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)),
+		syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)); err != nil {
 		return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, err)
 	}
 	return nil

@@ -1,5 +1,5 @@
 // Package identity permanently makes this process the agent's user: it changes the ids of the calling thread, and leaves root's
-// terminal. It has few imports, because the shim runs before every command. It starts no goroutine.
+// terminal and files. It has few imports, because the shim runs before every command. It starts no goroutine.
 package identity
 
 import (
