@@ -352,8 +352,9 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // 0 stands for the maximum
 	st, err := f.Stat()
-	if limit = min(cmp.Or(max(limit, 0), maxTail), maxTail); err != nil || limit >= st.Size() {
+	if err != nil || limit >= st.Size() {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))
 		return data, errors.Join(err, failed)
 	}
