@@ -174,8 +174,8 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	// Act as the profile's user: the kernel shows a user its own processes' files.
 	visit := func(each func(dir string)) error {
 		return fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
-			for _, pid := range processes {
-				each(proc + strconv.Itoa(pid))
+			for i := 0; i < len(processes) && time.Now().Before(s.end); i++ {
+				each(proc + strconv.Itoa(processes[i]))
 			}
 			return nil
 		})
