@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/internal/cmdline"
-	"hinit/internal/proc"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -220,11 +217,7 @@ func runLogs(ctx context.Context, c *call) error {
 	if *follow {
 		command = append(command, "-f")
 	}
-	var out io.Writer = c.Out
-	if file, is := c.Out.(*os.File); is && proc.IsTerminal(file) {
-		out = &screen{to: c.Out} // hinit in the pod sees no terminal
-	}
-	err = f.exec(ctx, p.Status.Host, nil, out, command...)
+	err = f.exec(ctx, p.Status.Host, nil, c.Out, command...)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("cannot read the log of profile %q on host %s: %w", p.Name, p.Status.Host, err)
 	}

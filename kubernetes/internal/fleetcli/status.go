@@ -1,7 +1,6 @@
 package fleetcli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -55,6 +54,9 @@ func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.Agent
 		if err := f.api.List(ctx, list, client.InNamespace(f.namespace)); err != nil {
 			return nil, fmt.Errorf("cannot list profiles: %w", err)
 		}
+		for i := range list.Items {
+			escape(&list.Items[i].Status)
+		}
 	}
 	for _, name := range names {
 		p, err := f.profile(ctx, name)
@@ -62,9 +64,6 @@ func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.Agent
 			return nil, err
 		}
 		list.Items = append(list.Items, *p)
-	}
-	for i := range list.Items {
-		escape(&list.Items[i].Status)
 	}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.AgentProfile) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items, nil
@@ -97,28 +96,6 @@ func escape(s *v1alpha1.AgentProfileStatus) {
 	}
 	for _, text := range texts {
 		*text = show.Line(*text)
-	}
-}
-
-// screen is a terminal that shows the lines of a program. It escapes what would control the terminal, except for tabs and colours.
-type screen struct {
-	to   io.Writer
-	rest []byte // the beginning of a line
-}
-
-func (s *screen) Write(data []byte) (int, error) {
-	s.rest = append(s.rest, data...)
-	for {
-		line, rest, ended := bytes.Cut(s.rest, []byte("\n"))
-		if !ended && len(line) < 64<<10 {
-			return len(data), nil
-		}
-		if s.rest = rest; len(rest) == 0 {
-			s.rest = nil
-		}
-		if _, err := fmt.Fprintln(s.to, cmdline.Output(string(line))); err != nil {
-			return 0, err
-		}
 	}
 }
 
