@@ -69,7 +69,7 @@ type host struct {
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
 	reportCounts map[string]uint64                            // the number of status reports received for each gateway
-	written      map[string]written                           // the files that this process has written last, by profile
+	unreported   map[string]appliedFiles                      // by profile, what its gateway runs with, until the first status says it
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 
@@ -84,11 +84,11 @@ func Run(ctx context.Context, s Settings) error {
 	}
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
-		written: map[string]written{},
-		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		fetches: make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
-		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
-		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
+		unreported: map[string]appliedFiles{},
+		sources:    &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
+		fetches:    make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
+		offers:     &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
+		queue:      workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}
 	var all sync.WaitGroup
 	all.Go(func() { h.renewLeaseLoop(ctx) })

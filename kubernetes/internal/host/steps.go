@@ -135,10 +135,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 		return false, nil
 	}
 	s, known := h.service(p.Name)
-	now := written{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
-	if !reported(p) {
-		now = h.writtenFiles(p.Name)
-	}
+	now := h.runsWith(p)
 	switch {
 	case !known:
 		return true, nil // hinit will report soon, which queues the profile again
@@ -288,19 +285,23 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !known {
 		return errRetry
 	}
+	before := h.runsWith(p).sum
 	applied, changed, configured := h.configure(ctx, p)
 	switch {
-	case configured != nil && p.Status.Applied == "": // the files were never written: don't start the gateway without them
+	case configured != nil && before == "": // the files were never written: don't start the gateway without them
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return errors.Join(err, h.reportRun(ctx, p, applied, configured))
 		}
-	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // files were written since the gateway's start
+	case configured == nil && (changed || before != "" && before != applied): // files were written since the gateway's start
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
 	}
 	if s, _ = h.service(p.Name); configured == nil && h.reportLater(p, s) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.unreported[p.Name] = appliedFiles{p.UID, p.Generation, applied}
 		return errDone
 	}
 	return h.reportRun(ctx, p, applied, configured)
@@ -332,25 +333,26 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	if err != nil {
 		return "", false, err
 	}
-	if changed, err = h.store.apply(p.Name, files); err == nil {
-		h.mu.Lock()
-		h.written[p.Name] = written{p.UID, p.Generation, sum(files)}
-		h.mu.Unlock()
-	}
+	changed, err = h.store.apply(p.Name, files)
 	return sum(files), changed, err
 }
 
-// written describes the files that this process has written last for a profile: the object, its generation, and their checksum.
-type written struct {
+// appliedFiles describes the files with which a gateway runs: the object, its generation, and the checksum of the files.
+type appliedFiles struct {
 	uid        types.UID
 	generation int64
 	sum        string
 }
 
-func (h *host) writtenFiles(name string) written {
+// runsWith returns the files with which the gateway of p runs, as the status says, or as this process knows until it writes the status.
+func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.written[name]
+	if !reported(p) {
+		return h.unreported[p.Name]
+	}
+	delete(h.unreported, p.Name)
+	return appliedFiles{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
 }
 
 // halt stops a gateway and waits until it is down. Then it writes the status of the profile p. If p is nil, it writes no status.

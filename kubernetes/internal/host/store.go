@@ -295,12 +295,15 @@ func (s *Store) UIDs(name string) (out []string, err error) {
 func (s *Store) eachMoving(found func(name, uid string)) error {
 	var errs []error
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
+		prefix, parts := "", 3 // NAME.UID.ASSIGNMENT or NAME.UID.NONCE
+		if dir == partDir {
+			prefix, parts = archive.ImportPrefix, 2 // see partial
+		}
 		entries, err := s.list(dir)
 		errs = append(errs, err)
 		for _, e := range entries {
-			rest, part := strings.CutPrefix(e.Name(), archive.ImportPrefix)
-			words := strings.Split(rest, ".")
-			if dir == partDir && part && len(words) == 2 || dir != partDir && e.IsDir() && len(words) == 3 {
+			rest, is := strings.CutPrefix(e.Name(), prefix)
+			if words := strings.Split(rest, "."); is && len(words) == parts && (e.IsDir() || dir == partDir) {
 				found(words[0], words[1])
 			}
 		}
