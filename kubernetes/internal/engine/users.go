@@ -108,7 +108,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	if pod.Spec.HostUsers == nil {
 		why = "the API server does not know hostUsers"
 	}
-	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // see deleteEndedProbes
+	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // if this fails, deleteEndedProbes does it
 	for why == "" && pause.For(ctx, 300*time.Millisecond) {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
