@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -134,19 +135,31 @@ func (h *host) watchInit(ctx context.Context) {
 	}
 }
 
-// handleStatus handles one message of hinit's status stream.
+// handleStatus handles one message of hinit's status stream. It queues the profiles whose gateways have changed. While gateways come
+// and go, hinit sends the whole status each second, and most of it has not changed.
 func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before, knew := h.services, h.statusKnown
 	if c.Whole {
 		h.services = map[string]hinit.Service{}
 	}
 	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
 	for _, s := range c.Services {
-		if s.Kind == hinit.KindGateway {
-			h.services[s.Profile] = s
-			h.reportCounts[s.Profile]++
+		if s.Kind != hinit.KindGateway {
+			continue
+		}
+		old, there := before[s.Profile]
+		h.services[s.Profile] = s
+		h.reportCounts[s.Profile]++
+		old.UptimeSeconds = s.UptimeSeconds // it grows while nothing happens
+		if !there || !knew || !reflect.DeepEqual(old, s) {
 			h.queue.Add(s.Profile)
+		}
+	}
+	for profile := range before {
+		if _, there := h.services[profile]; !there {
+			h.queue.Add(profile)
 		}
 	}
 }

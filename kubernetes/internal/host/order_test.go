@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -84,5 +85,50 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p.Status.Assignment--
 	if p.UID = "u2"; next() != placement.Create {
 		t.Errorf("a copied manifest: %s", next())
+	}
+}
+
+// TestAFleetOfNewProfilesIsNotLookedAtEachSecond: while profiles were created, hinit told the state of all gateways each second, and the host
+// looked at the files of all its profiles each time.
+func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
+	h := &host{reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+	defer h.queue.ShutDown()
+	code, at := 1, time.Now()
+	status := func(whole bool, names ...string) hinit.StatusChange {
+		c := hinit.StatusChange{Whole: whole}
+		for _, name := range names {
+			code := code // each line has values of its own
+			c.Services = append(c.Services, hinit.Service{Profile: name, Kind: hinit.KindGateway, LastExit: &hinit.Exit{Code: &code}, UptimeSeconds: time.Since(at).Seconds()})
+		}
+		return c
+	}
+	queued := func() (names []string) {
+		for h.queue.Len() > 0 {
+			name, _ := h.queue.Get()
+			names = append(names, name)
+			h.queue.Done(name)
+		}
+		return names
+	}
+	for _, c := range []struct {
+		name   string
+		change hinit.StatusChange
+		want   string
+	}{
+		{"the first status", status(true, "a", "b"), "[a b]"},
+		{"one is new", status(true, "a", "b", "c"), "[c]"},
+		{"none has changed", status(true, "a", "b", "c"), "[]"},
+		{"hinit stops", func() hinit.StatusChange { s := status(false); s.Init.Stopping = true; return s }(), "[]"},
+		{"and begins anew", status(true, "a", "b", "c"), "[a b c]"},
+		{"one is gone", status(true, "a", "c"), "[b]"},
+	} {
+		h.handleStatus(c.change)
+		if got := fmt.Sprint(queued()); got != c.want {
+			t.Errorf("%s: %s are looked at, and %s should be", c.name, got, c.want)
+		}
+	}
+	code = 2
+	if h.handleStatus(status(false, "a")); fmt.Sprint(queued()) != "[a]" {
+		t.Error("a change of the last exit was not seen")
 	}
 }

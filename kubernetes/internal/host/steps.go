@@ -31,7 +31,8 @@ func serviceName(profile string) string { return "gateway-" + profile }
 
 // steps performs the steps of one object on this host until nothing is left to do. It also returns when another host or the
 // controller must act first. p is the object from the watch cache, or nil if the object was deleted. Before a step that changes
-// anything, steps reads the object afresh.
+// anything, steps reads the object afresh. Create alone needs no read: nothing runs from an empty profile before a compare-and-swap
+// has confirmed it, and that write fails if p is outdated.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
 	for range maxSteps {
@@ -45,6 +46,9 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		}
 		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
 			return err
+		}
+		if !fresh && step == placement.Create {
+			p, fresh = p.DeepCopy(), true
 		}
 		if !fresh {
 			if p, err = h.fresh(ctx, name); err != nil {

@@ -43,6 +43,7 @@ type node struct {
 	offered map[string][]string
 	sent    map[string][]string
 	seen    map[string]object // what was read fresh, before a step
+	watched map[string]int    // the version that the watch has told last
 	nonces  int
 }
 
@@ -131,7 +132,7 @@ func (n *node) of(name string) *volume {
 
 // boot starts a host: what is on the volume and was up is started by hinit itself, without the API.
 func (n *node) boot(m *model) {
-	n.alive, n.up, n.seen = true, map[string]bool{}, map[string]object{}
+	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
 	n.offered, n.sent = map[string][]string{}, map[string][]string{}
 	for _, name := range names {
 		if v := n.of(name); v.live >= 0 && v.intent {
@@ -176,19 +177,9 @@ func (m *model) fail(format string, args ...any) {
 	}
 }
 
-// host lets a host read, or do the step that follows from its last read.
+// host lets a host read, or do the step that follows from its last read. A new profile is created by what the watch has told.
 func (m *model) host(n *node) {
 	name := names[m.rnd.IntN(len(names))]
-	o, read := n.seen[name]
-	if !read {
-		o = m.now(name)
-		if list := m.past[name]; m.broken == "stale read" {
-			o = list[m.rnd.IntN(len(list))]
-		}
-		n.seen[name] = o
-		return
-	}
-	delete(n.seen, name)
 	v := n.of(name)
 	local := Local{Live: v.live >= 0, Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name]}
 	if v.aside >= 0 {
@@ -197,7 +188,31 @@ func (m *model) host(n *node) {
 	if v.incoming >= 0 {
 		local.Incoming = v.nonce
 	}
+	o, read := n.seen[name]
+	if !read {
+		if n.told(m, name); m.next(n, m.past[name][n.watched[name]], local) == Create && m.broken != "create anew" {
+			m.step(n, name, m.past[name][n.watched[name]], Create)
+			return
+		}
+		o = m.now(name)
+		if list := m.past[name]; m.broken == "stale read" {
+			o = list[m.rnd.IntN(len(list))]
+		}
+		n.seen[name] = o
+		return
+	}
+	delete(n.seen, name)
 	m.step(n, name, o, m.next(n, o, local))
+}
+
+// told lets a watch tell some of the versions that it has not told yet. It begins with the newest one.
+func (n *node) told(m *model, name string) {
+	last := len(m.past[name]) - 1
+	at, begun := n.watched[name]
+	if !begun {
+		at = last
+	}
+	n.watched[name] = at + m.rnd.IntN(last-at+1)
 }
 
 // next is Next, or what it would be without a rule.
