@@ -105,7 +105,7 @@ var floors = map[string]int{
 	"hinit/internal/volume":        4, // of hinit-tools, which PID 1 starts as the boot program
 	"hinit/profiles":               3,
 	"hinit/profiles/manage":        4, // of hinit-tools
-	"hinit/profiles/archive":       0, // likewise
+	"hinit/profiles/archive":       1, // likewise
 	"hinit/cmd/hinit-profile":      3,
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does

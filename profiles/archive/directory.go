@@ -1,12 +1,16 @@
 package archive
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 // openFile opens the regular file rel for reading. It never blocks, even if an agent puts a named pipe in place of the file.
@@ -73,12 +77,39 @@ func lock(in *os.Root, name string) (*directory, error) {
 // removeUnused removes the subdirectories of d that no running command has locked. An interrupted command leaves its
 // directory behind.
 func (d *directory) removeUnused() {
-	names, _ := d.file.Readdirnames(-1)
-	for _, name := range names {
+	_ = eachEntry(d.Root, ".", func(name string) error {
 		if old, err := lock(d.Root, name); err == nil {
 			_ = errors.Join(d.RemoveAll(name), old.Close())
 		}
+		return nil
+	})
+}
+
+// eachEntry calls the function do with the path of each entry of the directory dir. It reads few names at a time, because an agent
+// may have made any number of them. The order is the order of the file system, which stays the same while nothing changes.
+func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
+	f, err := in.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
 	}
+	defer f.Close()
+	var failed error
+	err = fsutil.Entries(int(f.Fd()), func(name string, _ fs.FileMode) bool {
+		failed = do(filepath.Join(dir, name))
+		return failed == nil
+	})
+	return cmp.Or(failed, err)
+}
+
+// removeAll removes the file or directory called name in the directory dir. Unlike os.RemoveAll, it needs little memory for a tree
+// of any depth.
+func removeAll(dir, name string) error {
+	d, err := fsutil.OpenDir(dir, nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.RemoveAll(name)
 }
 
 // Close closes the directory and releases its lock.

@@ -146,13 +146,14 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 }
 
 // sendIdleHome writes an archive directly from the files of a home, without a snapshot, because no process is changing the home.
-// An unchanged home always gives the same bytes, so an interrupted transfer can continue.
+// An unchanged home gives the same bytes, so an interrupted transfer can continue. Head.Snapshot covers the order of the files: if a
+// file system lists an unchanged home in another order, the whole archive is sent again.
 func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	var st unix.Statfs_t
 	_ = unix.Statfs(x.Home, &st) // after an error st is zero, and the size is not checked
-	err = x.eachFile(files, head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
+	err = x.eachFile(ctx, files, ".", head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		if head.Files++; info.Mode().IsRegular() {
 			head.Bytes += info.Size()
@@ -189,7 +190,7 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 		f.Flush()
 	}
 	if err == nil {
-		err = x.eachFile(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error {
+		err = x.eachFile(ctx, files, ".", func(string, string) {}, func(rel, target string, info fs.FileInfo) error {
 			return packFile(ctx, w, files, rel, target, info, all)
 		})
 	}
@@ -200,19 +201,17 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls the function do for each file that belongs in the archive, in the order of the archive. The parameter files is
-// the directory to read. If HomeIdle is set, eachFile also calls the function leave for each file that is left out with a reason.
-func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
-	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
-		if err != nil || rel == "." {
-			return err
-		}
+// eachFile calls the function do for each file below the directory dir that belongs in the archive, in the order of the archive.
+// The parameter files is the directory to read. eachFile doesn't enter a directory for which do returns fs.SkipDir. If HomeIdle is
+// set, eachFile also calls the function leave for each file that is left out with a reason.
+func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
+	return eachEntry(files, dir, func(rel string) error {
 		info, err := files.Lstat(rel)
 		target := ""
 		if err == nil && info.Mode().Type() == fs.ModeSymlink {
 			target, err = files.Readlink(rel)
 		}
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 		if x.HomeIdle {
@@ -220,13 +219,16 @@ func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(r
 			if why != "" {
 				leave(rel, why)
 			}
-			if (skip || why != "") && info.IsDir() {
-				return fs.SkipDir
-			} else if skip || why != "" {
+			if skip || why != "" {
 				return nil
 			}
 		}
-		return do(rel, target, info)
+		if err = do(rel, target, info); errors.Is(err, fs.SkipDir) {
+			return nil
+		} else if err != nil || !info.IsDir() {
+			return err
+		}
+		return x.eachFile(ctx, files, rel, leave, do)
 	})
 }
 
@@ -280,9 +282,6 @@ type skipWriter struct {
 func (b *skipWriter) Write(p []byte) (int, error) {
 	drop := min(b.skip, int64(len(p)))
 	b.skip -= drop
-	if drop == int64(len(p)) {
-		return len(p), nil
-	}
 	n, err := b.w.Write(p[drop:])
 	return int(drop) + n, err
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -83,7 +84,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		sum = u.sums.text()
 	}
 	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory holds the old home
-		return u.head, sum, errors.Join(err, homes.RemoveAll(u.lockedTempDir.name))
+		return u.head, sum, errors.Join(err, removeAll(im.Dir, u.lockedTempDir.name))
 	}
 	_, at, where := im.InterruptedAt()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
@@ -114,7 +115,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(homes.RemoveAll(held.name), held.Close()); err != nil { // an earlier import left this directory
+		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // an earlier import left this directory
 			return nil, err
 		}
 	}
@@ -209,7 +210,7 @@ func (u *unpacking) checkTarget() error {
 // profile.
 func (u *unpacking) makeProfile() (err error) {
 	home := u.tempDir + "/home"
-	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
+	if err := errors.Join(removeAll(u.tempDir, "home"), os.Mkdir(home, 0o700)); err != nil {
 		return err
 	}
 	if u.top, err = os.OpenRoot(home); err != nil {
@@ -243,10 +244,8 @@ func (u *unpacking) makeProfile() (err error) {
 // eachFile calls the function do for each file that follows the head in the archive. rel is the file's path in the profile. In
 // the last call rel is empty, and content is the checksum of the archive.
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
-	if _, err := u.archive.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	t := tar.NewReader(u.archive)
+	all := io.NewSectionReader(u.archive, 0, math.MaxInt64)
+	t := tar.NewReader(all)
 	if _, err := t.Next(); err != nil { // skip the head
 		return err
 	}
@@ -254,7 +253,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if n, _ := u.archive.Read(make([]byte, 1)); n > 0 { // zeros mark an end; a crash can leave them in a part that was received
+			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros mark an end; a crash can leave them in a part that was received
 				return errors.New("the archive is damaged: it ends before its checksum; import it from the beginning")
 			}
 			return io.ErrUnexpectedEOF

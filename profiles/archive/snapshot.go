@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,12 +66,12 @@ type snapshot struct {
 // copyHome copies the home in passes until a pass finds no change, or maxPasses are done. Then it writes the head into dir, the
 // directory of the snapshot. The parameter files is the directory for the copies.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
-	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
-	var err error
-	if s.top, err = home.Open("."); err != nil {
+	top, err := home.Open(".")
+	if err != nil {
 		return err
 	}
-	defer s.top.Close()
+	defer top.Close()
+	s := snapshot{Export: x, ctx: ctx, home: home, top: top, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
 	for s.pass = 1; ; s.pass++ {
 		if s.pass == 2 && s.StopGateway != nil {
 			if err := s.StopGateway(); err != nil {
@@ -111,25 +110,15 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 }
 
 func (s *snapshot) walk(dir string) error {
-	f, err := s.home.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return s.ignoreIfGone(dir, err)
+	var failed error
+	err := eachEntry(s.home, dir, func(rel string) error {
+		failed = s.entry(rel)
+		return failed
+	})
+	if err == nil || failed != nil {
+		return failed
 	}
-	defer f.Close()
-	for {
-		entries, err := f.ReadDir(256)
-		for _, e := range entries {
-			if err := s.entry(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return s.ignoreIfGone(dir, err)
-		}
-	}
+	return s.ignoreIfGone(dir, err)
 }
 
 // ignoreIfGone decides whether the error err about the file rel ends the export. It returns nil if the file is gone or has
@@ -171,9 +160,7 @@ func (s *snapshot) entry(rel string) error {
 	if n.db {
 		n.stamp, last = s.databaseStamp(rel, n.stamp, last)
 	}
-	switch {
-	case n.dir && was.dir, known && was.stamp == n.stamp:
-	default:
+	if same := n.dir && was.dir || known && was.stamp == n.stamp; !same {
 		torn, err := s.copy(rel, target, n, info)
 		if err != nil {
 			return err
@@ -301,22 +288,14 @@ func (s *snapshot) finish(dir *directory) error {
 	for _, name := range s.removedVars {
 		s.head.recordLeftOut(name+" in .env", reasonIdentity)
 	}
-	err := fs.WalkDir(s.files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
-		if err != nil || rel == "." {
-			return err
-		}
+	err := s.eachFile(s.ctx, s.files.Root, ".", nil, func(rel, _ string, info fs.FileInfo) error {
 		if s.copied[maphash.String(s.seed, rel)].pass != s.pass {
-			if err = s.files.RemoveAll(rel); err == nil && d.IsDir() {
-				err = fs.SkipDir
-			}
-			return err
+			return cmp.Or(s.files.RemoveAll(rel), fs.SkipDir)
 		}
-		info, err := d.Info()
-		if err == nil && d.Type().IsRegular() {
+		if s.head.Files++; info.Mode().IsRegular() {
 			s.head.Bytes += info.Size()
 		}
-		s.head.Files++
-		return err
+		return nil
 	})
 	data, jsonErr := json.Marshal(s.head)
 	if err = errors.Join(err, jsonErr); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/fsutil"
 	"hinit/kubernetes/internal/placement"
 	"hinit/profiles/archive"
 )
@@ -68,12 +69,11 @@ func OpenStore(home string) (*Store, error) {
 		}
 	}
 	s := &Store{root: root, idleTimeout: defaultIdleTimeout}
-	entries, err := s.list(partDir)
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
-			_ = s.remove(path.Join(partDir, e.Name())) // what is left takes space, and must not keep the host from working
+	err = s.each(partDir, func(name string, _ bool) {
+		if !strings.HasPrefix(name, archive.ImportPrefix) {
+			_ = s.remove(path.Join(partDir, name)) // what is left takes space, and must not keep the host from working
 		}
-	}
+	})
 	return s, err
 }
 
@@ -127,14 +127,18 @@ func (s *Store) directory(name string) (*os.File, error) {
 	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// list returns the entries of a directory, in any order.
-func (s *Store) list(name string) ([]fs.DirEntry, error) {
-	d, err := s.directory(name)
+// each calls the function found for each entry of a directory, in any order. It reads few names at a time, because agents may have
+// made any number of files.
+func (s *Store) each(dir string, found func(name string, isDir bool)) error {
+	d, err := s.directory(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer d.Close()
-	return d.ReadDir(-1)
+	return fsutil.Entries(int(d.Fd()), func(name string, kind fs.FileMode) bool {
+		found(name, kind.IsDir())
+		return true
+	})
 }
 
 // read returns the record of a live profile, or nil if there is none.
@@ -180,21 +184,6 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 		return err
 	}
 	return nil
-}
-
-// remove removes a file or a tree. If an agent has taken write permission from directories, remove gives it back first.
-func (s *Store) remove(name string) error {
-	err := s.root.RemoveAll(name)
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	_ = fs.WalkDir(s.root.FS(), name, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			_ = s.root.Chmod(name, 0o700) // before WalkDir reads the directory
-		}
-		return nil
-	})
-	return s.root.RemoveAll(name)
 }
 
 // rename renames durably: both directories are synced before it returns. A directory can move only if it can be written: its entry ".."
@@ -254,24 +243,22 @@ func partial(name, uid string) string {
 
 // entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	entries, _ := s.list(dir) // if dir can't be read, there are no entries
-	for _, e := range entries {
-		if rest, ok := strings.CutPrefix(e.Name(), name+"."+uid+"."); ok && e.IsDir() {
+	_ = s.each(dir, func(found string, isDir bool) { // if dir can't be read, there are no entries
+		if rest, ok := strings.CutPrefix(found, name+"."+uid+"."); ok && isDir {
 			out = append(out, rest)
 		}
-	}
+	})
 	return out
 }
 
 // Names returns the names of all profiles that have data in the store.
 func (s *Store) Names() (map[string]bool, error) {
 	out := map[string]bool{}
-	entries, err := s.list(liveDir)
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") { // files with a dot are temporary files of replace, left by a crash
-			out[e.Name()] = true
+	err := s.each(liveDir, func(name string, _ bool) {
+		if !strings.HasPrefix(name, ".") { // files with a dot are temporary files of replace, left by a crash
+			out[name] = true
 		}
-	}
+	})
 	return out, errors.Join(err, s.eachMoving(func(name, _ string) { out[name] = true }))
 }
 
@@ -299,14 +286,12 @@ func (s *Store) eachMoving(found func(name, uid string)) error {
 		if dir == partDir {
 			prefix, parts = archive.ImportPrefix, 2 // see partial
 		}
-		entries, err := s.list(dir)
-		errs = append(errs, err)
-		for _, e := range entries {
-			rest, is := strings.CutPrefix(e.Name(), prefix)
-			if words := strings.Split(rest, "."); is && len(words) == parts && (e.IsDir() || dir == partDir) {
+		errs = append(errs, s.each(dir, func(name string, isDir bool) {
+			rest, is := strings.CutPrefix(name, prefix)
+			if words := strings.Split(rest, "."); is && len(words) == parts && (isDir || dir == partDir) {
 				found(words[0], words[1])
 			}
-		}
+		}))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,152 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// peak returns the memory that the program has had in use during fn, above what it had before.
+func peak(fn func()) int64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	now := func() int64 {
+		s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(s)
+		return int64(s[0].Value.Uint64())
+	}
+	runtime.GC()
+	before, most, done, ended := now(), int64(0), make(chan bool), make(chan bool)
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+				most = max(most, now()-before)
+			}
+		}
+	}()
+	fn()
+	close(done)
+	<-ended
+	return most
+}
+
+// crowded makes a volume in memory that belongs to the agents' user, and calls fn with its store as that user.
+func crowded(t *testing.T, fn func(s *Store, dir string)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become the agents' user")
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "crowd")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chown(dir, 10000, 10000); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(10000); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setfsuid(0) }() // this thread alone
+	s, err := OpenStore(dir)
+	if err == nil {
+		err = s.write("coder", &record{UID: "u1"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn(s, dir)
+}
+
+// fill makes a directory with 60,000 long names.
+func fill(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("n", 240)
+	for i := range 60_000 {
+		if err := os.Symlink("x", fmt.Sprintf("%s/%s%06d", dir, long, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAHomeOfManyFilesIsDeletedInLittleMemory has a directory of many files that their own user can't write. A host, which has
+// 256 MiB, read all names at once, and the kernel ended it at each start.
+func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
+	crowded(t, func(s *Store, dir string) {
+		home := filepath.Join(dir, s.Home("coder"))
+		fill(t, filepath.Join(home, "cache/module"))
+		if err := os.Chmod(filepath.Join(home, "cache/module"), 0o500); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if used := peak(func() { err = s.Delete("coder", "u1") }); used > 8<<20 {
+			t.Errorf("the deletion has taken %d MB of memory", used>>20)
+		}
+		if err != nil || s.exists(s.Home("coder")) {
+			t.Error(err)
+		}
+		if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
+			t.Errorf("%d are left: %v", len(rest), err)
+		}
+	})
+}
+
+// TestManyNamesInTheStoreEndNoHost has an agent that fills the directories of the store, which are of its own user.
+func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
+	crowded(t, func(s *Store, dir string) {
+		fill(t, filepath.Join(dir, incomingDir))
+		var uids []string
+		var names map[string]bool
+		var err error
+		used := peak(func() {
+			_, err = s.Look("coder", "u1")
+			uids, _ = s.UIDs("coder")
+			names, _ = s.Names()
+		})
+		if err != nil || len(uids) != 1 || len(names) != 1 || used > 8<<20 {
+			t.Errorf("%d MB of memory, %q, %d names: %v", used>>20, uids, len(names), err)
+		}
+	})
+}
+
+// TestADeepHomeIsDeleted has directories, deeper than a path can be long, that their own user can't write.
+func TestADeepHomeIsDeleted(t *testing.T) {
+	crowded(t, func(s *Store, dir string) {
+		home, work := filepath.Join(dir, s.Home("coder")), filepath.Join(dir, "work")
+		if err := errors.Join(os.MkdirAll(home, 0o700), os.MkdirAll(work, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		for range 3000 {
+			err := errors.Join(os.Mkdir(work+"/up", 0o700), os.Rename(home, work+"/up/down"), os.WriteFile(work+"/up/file", nil, 0o400), os.Rename(work+"/up", home))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(home, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+			t.Error(err)
+		}
+		if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
+			t.Errorf("%d are left: %v", len(rest), err)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package archive_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"hinit/profiles/archive"
+)
+
+// crowd makes a home in memory whose directory crowd has 60,000 links with long names.
+func crowd(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "crowd")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	long := strings.Repeat("n", 240)
+	if err := os.Mkdir(filepath.Join(dir, "crowd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60_000 {
+		if err := os.Symlink("x", fmt.Sprintf("%s/crowd/%s%06d", dir, long, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// live is the memory that the program has in use.
+func live() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// meter measures the memory while an archive is written, each 16 MB.
+type meter struct {
+	n    int
+	most int64
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	if m.n%(16<<20)+len(p) >= 16<<20 {
+		m.most = max(m.most, live())
+	}
+	m.n += len(p)
+	return len(p), nil
+}
+
+// TestADirectoryOfManyFilesEndsNoHost: an export read all names of a directory at once. A host of a fleet, which has 256 MiB, was
+// ended by the kernel in each move of such a profile.
+func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
+	dir := crowd(t)
+	before := live()
+	m := &meter{}
+	x := archive.Export{Home: dir, Name: "coder", Links: true, HomeIdle: true}
+	head, _, _, err := x.Run(t.Context(), m)
+	if err != nil || head.Files != 60_002 || m.most == 0 {
+		t.Fatalf("%d files of %d bytes: %v", head.Files, m.n, err)
+	}
+	if used := m.most - before; used > 4<<20 {
+		t.Errorf("the export of a large directory has taken %d MB of memory", used>>20)
+	}
+}
+
+// TestADirectoryOfManyFilesIsSentInOneOrder cuts the archive of such a profile in its middle. Names come in the order of the file
+// system, and the rest must follow the part that was sent.
+func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	for i := range 3000 {
+		write(t, fmt.Sprintf("%s/d%d/%x", dir, i%3, i*7919%3000), fmt.Sprint(i))
+	}
+	var whole, rest bytes.Buffer
+	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
+	head, sum, _, err := x.Run(t.Context(), &whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Snapshot, x.From = head.Snapshot, int64(whole.Len()/2)
+	if _, again, _, err := x.Run(t.Context(), &rest); err != nil || again != sum || !bytes.Equal(rest.Bytes(), whole.Bytes()[x.From:]) {
+		t.Errorf("the rest has %d bytes of %d, and its sum is %s, not %s (%v)", rest.Len(), whole.Len(), again, sum, err)
+	}
+	seen := map[string]bool{}
+	for r := tar.NewReader(&whole); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if up := filepath.Dir(strings.TrimSuffix(h.Name, "/")); up != "." && up != "profile" && !seen[up] {
+			t.Fatalf("%s comes before its directory", h.Name)
+		}
+		seen[strings.TrimSuffix(h.Name, "/")] = h.Typeflag == tar.TypeDir
+	}
+	if len(seen) != 3006 {
+		t.Errorf("%d names were sent", len(seen))
+	}
+}
+
+// TestAnImportRemovesADeepTree has a tree that an interrupted import has left. It is deeper than a path can be long.
+func TestAnImportRemovesADeepTree(t *testing.T) {
+	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
+	dir := t.TempDir()
+	left, work := filepath.Join(dir, archive.ImportPrefix+"two", "home"), filepath.Join(dir, "work")
+	if err := errors.Join(os.MkdirAll(left, 0o700), os.MkdirAll(work, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3000 {
+		if err := errors.Join(os.Mkdir(work+"/up", 0o700), os.Rename(left, work+"/up/down"), os.Rename(work+"/up", left)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md", Links: true}).Run(whole); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the tree is left: %v", err)
+	}
+}
