@@ -2,11 +2,14 @@ package profiles
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
 )
@@ -134,4 +137,67 @@ func (h pidRecord) isOtherProcess(pid int) bool {
 func readMarker(d *fsutil.Dir, rel string, into any) bool {
 	data, err := d.ReadFile(rel, maxMarker)
 	return err == nil && json.Unmarshal(data, into) == nil
+}
+
+// StartTime returns the start time of the process pid, in clock ticks since the machine booted. A PID can be reused, but PID and
+// start time together identify a process. StartTime also works for a zombie. The error wraps fs.ErrNotExist if no such process
+// exists. StartTime reads only /proc and doesn't block.
+func StartTime(pid int) (uint64, error) {
+	st, err := processStat(pid)
+	return st.Start, err
+}
+
+// alive reports whether the process pid is running, and returns its start time. A zombie is not running, unless only its first
+// thread has ended.
+func alive(pid int) (startTime uint64, ok bool) {
+	if pid <= 0 {
+		return 0, false
+	}
+	st, err := processStat(pid)
+	return st.Start, err == nil && !st.Dead()
+}
+
+func processStat(pid int) (procstat.Stat, error) {
+	return blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
+}
+
+// slowStopFile records how long the last stop of the container took, if that was close to the time limit. The agent can write the
+// file, so hinit only displays its content.
+const slowStopFile = ".hinit-slow-stop"
+
+// longestStop is the largest duration that hinit accepts when it reads slowStopFile.
+const longestStop = time.Hour
+
+// RecordStopDuration records how long the container took to stop, if that is at least three quarters of the time limit budget.
+// Otherwise RecordStopDuration removes the old record.
+func (s *Store) RecordStopDuration(took, budget time.Duration) error {
+	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
+		file := filepath.Join(home, slowStopFile)
+		if took < budget*3/4 {
+			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}
+		text := fmt.Sprintf("%d %d\n", took.Milliseconds(), budget.Milliseconds())
+		return d.Replace(file, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
+	})
+}
+
+// SlowStop returns the duration of the container's last stop and its time limit, as [Store.RecordStopDuration] recorded them. It
+// returns zeros if that stop was not slow.
+func (s *Store) SlowStop() (took, budget time.Duration) {
+	var of [2]int64
+	_ = s.WithHome(Default, func(d *fsutil.Dir, home string) error {
+		text, err := d.ReadFile(filepath.Join(home, slowStopFile), maxMarker)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &of[0], &of[1])
+		}
+		return err
+	})
+	most := longestStop.Milliseconds()
+	if of[0] <= 0 || of[1] <= 0 || of[0] > most || of[1] > most {
+		return 0, 0
+	}
+	return time.Duration(of[0]) * time.Millisecond, time.Duration(of[1]) * time.Millisecond
 }

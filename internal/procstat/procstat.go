@@ -4,11 +4,14 @@
 package procstat
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -171,4 +174,69 @@ func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // this call can't fail: every Linux that runs Go has CLOCK_BOOTTIME
 	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
+}
+
+// Demand describes the load that all processes together cause. A number is 0 if the kernel does not report it.
+type Demand struct {
+	Runnable int // threads on this machine that are running or wait for a processor
+	Sockets  int // number of open sockets in this network namespace
+}
+
+// ReadDemand returns the current demand. It reads only /proc, so it does not wait for a disk. PID 1 calls it under the
+// limits of package internal/blocking.
+func ReadDemand() (d Demand) {
+	load, _ := os.ReadFile("/proc/loadavg")
+	network, _ := os.ReadFile("/proc/net/sockstat")
+	_, _ = fmt.Sscanf(string(load), "%s %s %s %d/", new(string), new(string), new(string), &d.Runnable)
+	_, _ = fmt.Sscanf(string(network), "sockets: used %d", &d.Sockets)
+	return d
+}
+
+// Busy reports whether there are at least two runnable threads for each processor.
+func (d Demand) Busy(processors int) bool { return d.Runnable >= 2*processors }
+
+// Status is the content of /proc/PID/status (proc_pid_status(5)); "" if the process is gone.
+type Status string
+
+// StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc. PID 1 calls
+// StatusOf under the limits of package internal/blocking.
+func StatusOf(process string) Status {
+	text, _ := os.ReadFile("/proc/" + process + "/status")
+	return Status(text)
+}
+
+// Fields returns the words of the line with the given name, such as "Uid", or nil if there is no such line.
+func (s Status) Fields(name string) []string {
+	for line := range strings.Lines(string(s)) {
+		if rest, is := strings.CutPrefix(line, name+":"); is {
+			return strings.Fields(rest)
+		}
+	}
+	return nil
+}
+
+// Number returns the first number of the line with the given name, in the given base. ok is false if the line or the number
+// is missing.
+func (s Status) Number(name string, base int) (n uint64, ok bool) {
+	n, err := strconv.ParseUint(append(s.Fields(name), "")[0], base, 64)
+	return n, err == nil
+}
+
+// Locks calls the function found for each lock that the kernel lists (proc_locks(5)). kind is the type of the lock, such as
+// FLOCK. pid is the process that holds the lock, or -1 if there is none. file is the locked file, as MAJOR:MINOR:INODE.
+func Locks(found func(kind string, pid int, file string)) error {
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // processes can make this list as long as they like
+	for lines.Scan() {                                  // 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
+		w := strings.Fields(lines.Text())
+		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock
+			pid, _ := strconv.Atoi(w[4])
+			found(w[1], pid, w[5])
+		}
+	}
+	return lines.Err()
 }
