@@ -12,8 +12,7 @@ import (
 
 // Unit is the definition of a service, as it is passed to Register.
 type Unit struct {
-	Name            string
-	Profile         string
+	Name, Profile   string
 	Kind            Kind
 	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service, so a profile of the same name takes precedence
 	Policy          Policy

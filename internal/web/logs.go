@@ -40,8 +40,7 @@ type logView struct {
 	Levels                    []string
 	Sinces                    [][2]string
 	Lines                     []logLine
-	Note                      string
-	Download                  string
+	Note, Download            string
 }
 
 // logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.

@@ -35,8 +35,7 @@ type logger struct {
 	out     []byte // output waiting for stdout
 	outGone bool   // the reader of stdout has closed the pipe
 	// The time stamps of the current input, in local time and as a TAI64N label.
-	local []byte
-	label []byte
+	local, label []byte
 }
 
 func logMain(c *Call, options []option) int {
