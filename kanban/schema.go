@@ -42,12 +42,11 @@ func columnsOf[T any]() (list []column) {
 }
 
 // columns parses column definitions. Each is a name, a space, and an SQL definition.
-func columns(defs ...string) (list []column) {
-	for _, text := range defs {
+func columns(defs ...string) []column {
+	return lo.Map(defs, func(text string, _ int) column {
 		name, def, _ := strings.Cut(text, " ")
-		list = append(list, column{name, def})
-	}
-	return list
+		return column{name, def}
+	})
 }
 
 // The tables whose rows are read as a whole, each row into a struct.

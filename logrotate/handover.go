@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/pause"
 )
 
 // Handover is the state that a Set passes to its successor in the next program when PID 1 re-executes itself. The pipes stay
@@ -145,10 +147,8 @@ func (s *Set) unparkedError() error {
 // may hold the lock forever.
 func (f *file) lockWithin(ctx context.Context) bool {
 	for !f.mu.TryLock() {
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, time.Millisecond) {
 			return f.mu.TryLock()
-		case <-time.After(time.Millisecond):
 		}
 	}
 	return true

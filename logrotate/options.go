@@ -78,9 +78,7 @@ func (o Options) withDefaults() Options {
 	o.Archives = orDefault(o.Archives, 10)
 	o.Tail = orDefault(o.Tail, 20)
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
-	if o.Actor == nil {
-		o.Actor = fsutil.Self()
-	}
+	o.Actor = cmp.Or(o.Actor, fsutil.Self())
 	if o.Wrote == nil {
 		o.Wrote = func() {}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/logrotate/gzipped"
 )
 
@@ -190,9 +191,7 @@ func (s *Set) Console(stream int) io.Writer {
 // Sync waits until all lines in the queues of the consoles are written, or until ctx ends.
 func (s *Set) Sync(ctx context.Context) error {
 	for _, c := range s.consoles {
-		select {
-		case <-c.whenWritten():
-		case <-ctx.Done():
+		if !pause.Until(ctx, c.whenWritten()) {
 			return fmt.Errorf("cannot write out the container's %s: %w", c.stream, context.Cause(ctx))
 		}
 	}

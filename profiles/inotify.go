@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,7 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 		w.unmarkedWatches = nil
 		err = w.inotify.Add(path, id.ID)
 	}
-	if w.notifyErr == nil {
-		w.notifyErr = err
-	}
+	w.notifyErr = cmp.Or(w.notifyErr, err)
 	if errors.Is(err, unix.ENOSPC) {
 		w.exhausted, w.lacking, w.lackingID = true, path, id.ID
 	}

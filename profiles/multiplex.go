@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -163,9 +164,7 @@ func agentSetting(config, wanted string) setting {
 				nested = flowSetting(value, wanted)
 			}
 		case inGateway:
-			if indent == 0 {
-				indent = depth // the first child sets the indent of all children
-			}
+			indent = cmp.Or(indent, depth) // the first child sets the indent of all children
 			if depth == indent && found {
 				nested = yamlSetting(value)
 				open = &nested

@@ -67,9 +67,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 		root = filepath.Dir(parent)
 	}
 	marker = cmp.Or(marker, "SOUL.md")
-	if actor == nil {
-		actor = fsutil.Self()
-	}
+	actor = cmp.Or(actor, fsutil.Self())
 	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 

@@ -55,12 +55,10 @@ func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	if err := s.checkAnswer(ctx, l); err != nil || l.alive() {
 		return l, err
 	}
-	select {
-	case s.repairTurn <- struct{}{}:
-		defer func() { <-s.repairTurn }()
-	case <-ctx.Done():
+	if !pause.Send(ctx, s.repairTurn, struct{}{}) {
 		return nil, context.Cause(ctx)
 	}
+	defer func() { <-s.repairTurn }()
 	if l, err = s.currentLink(); err != nil || l.alive() {
 		return l, err
 	}

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/samber/lo"
 )
 
 // initPaths are the entry points by which an image with its own init is recognised. Another init as process 1 would conflict with
@@ -167,13 +169,10 @@ func forwardedVariables(o Options) map[string]string {
 	if err != nil {
 		o.warn(err.Error())
 	}
-	out := make(map[string]string)
-	for _, name := range o.ForwardEnv {
-		if value := cmp.Or(os.Getenv(name), dotenv[name]); value != "" {
-			out[name] = value
-		}
-	}
-	return out
+	return lo.FilterSliceToMap(o.ForwardEnv, func(name string) (string, string, bool) {
+		value := cmp.Or(os.Getenv(name), dotenv[name])
+		return name, value, value != ""
+	})
 }
 
 func (o *Options) warn(text string) {

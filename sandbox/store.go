@@ -123,10 +123,9 @@ func tryLock(dir *fsutil.Dir) (held *os.File, err error) {
 		}
 		return errLocked
 	})
-	for _, missing := range []error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL} {
-		if errors.Is(err, missing) {
-			return nil, errNotLocal
-		}
+	noLocks := []error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL}
+	if slices.ContainsFunc(noLocks, func(missing error) bool { return errors.Is(err, missing) }) {
+		return nil, errNotLocal
 	}
 	if err == nil && !fsutil.LocalFile(held) {
 		_ = held.Close()

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,10 +217,7 @@ func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 		}
 		l.step(t)
 	}})
-	if err == nil {
-		err = stranger
-	}
-	return t.Run, err
+	return t.Run, cmp.Or(err, stranger)
 }
 
 // Post queues an event for the loop and doesn't wait for its effect. It blocks while the queue is full.

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 )
@@ -105,9 +106,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.setWantDown(now, s, e.Reason)
 	if m.phase == running && s.hasProcess() {
 		s.stopCommand.end = now
-		if s.requestedCause == "" {
-			s.requestedCause = e.Cause
-		}
+		s.requestedCause = cmp.Or(s.requestedCause, e.Cause)
 		m.kill(now, s, e.Reason)
 	}
 	m.dropIfDown(now, s)
@@ -133,9 +132,7 @@ func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
 	}
-	if signal == 0 {
-		signal = s.policy.StopSignal
-	}
+	signal = cmp.Or(signal, s.policy.StopSignal)
 	s.operatorSignal = signal
 	m.sendSignal(s, signal, group)
 }

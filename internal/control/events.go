@@ -12,6 +12,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -164,10 +165,7 @@ func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct
 		case more:
 			continue
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
+		pause.Until(ctx, changed)
 	}
 }
 
@@ -326,9 +324,7 @@ func (s *Server) followStatus(out *lines, r *request) {
 		if err != nil || out.err != nil {
 			return
 		}
-		select {
-		case <-time.After(followGap):
-		case <-r.Context().Done():
+		if !pause.For(r.Context(), followGap) {
 			return
 		}
 		due = false

@@ -19,6 +19,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 )
 
@@ -302,9 +303,7 @@ func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(
 		if oldest.conn != nil && time.Since(oldest.since) > readTime {
 			_ = oldest.conn.Close() // the slow client sees a closed connection
 		}
-		select {
-		case <-time.After(readTime / 10):
-		case <-ctx.Done():
+		if !pause.For(ctx, readTime/10) {
 			return nil, context.Cause(ctx)
 		}
 	}

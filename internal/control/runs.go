@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/pause"
 	"hinit/supervisor"
 )
 
@@ -110,10 +111,7 @@ func getRun(s *Server, r *request) (reply, error) {
 		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
 			break
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-		}
+		pause.Until(ctx, news)
 	}
 	if err == nil && run.End == nil && r.Context().Err() != nil {
 		return reply{}, context.Cause(r.Context())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/pause"
 	"hinit/supervisor"
 )
 
@@ -112,21 +113,16 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	}()
 	grace, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
-	select {
-	case <-idle:
-	case <-grace.Done():
-	}
+	pause.Until(grace, idle)
 	// Shutdown alone would wait longer for clients that have not sent a request. http.Server.Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	_ = s.http.Shutdown(flush) // the call of Close below ends the remaining connections
 	_ = s.http.Close()         // the listener is already closed
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
+	if !pause.Until(ctx, idle) {
 		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
 	}
+	return nil
 }
 
 // beginRequest counts a new request as active. It returns an error if the server is closed.

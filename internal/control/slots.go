@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hinit/client"
+	"hinit/internal/pause"
 	"hinit/internal/s6/formats"
 )
 
@@ -201,9 +202,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		case slot.Permanent && !slot.Up && u.letter != 'd' && u.letter != 'D':
 			return client.Slot{}, refuse(client.KindPermanent, "%s", permanentReason(slot))
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, news) {
 			return client.Slot{}, context.Cause(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
 	"hinit/supervisor"
 )
 
@@ -297,9 +298,7 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 			with.LastExit = now.LastExit
 			return &with
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, news) {
 			return v
 		}
 	}

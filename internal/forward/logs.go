@@ -63,12 +63,10 @@ type reading struct {
 // send passes a record to Run. It returns an error if ctx ends first.
 func (r *reading) send(ctx context.Context, record Record) error {
 	record.dir, record.line = r.dir, r.at
-	select {
-	case r.records <- record:
-		return nil
-	case <-ctx.Done():
+	if !pause.Send(ctx, r.records, record) {
 		return ctx.Err()
 	}
+	return nil
 }
 
 func (r *reading) sendGap(ctx context.Context, why string) error {

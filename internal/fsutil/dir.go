@@ -1,6 +1,7 @@
 package fsutil
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,9 +44,7 @@ type Dir struct {
 // OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in path. A
 // nil actor means [Self]. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
-	if a == nil {
-		a = Self()
-	}
+	a = cmp.Or(a, Self())
 	d := newDir(path, a)
 	err := a.Do(func() (err error) {
 		d.fd, err = openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)

@@ -1,6 +1,7 @@
 package fsutil
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,9 +29,7 @@ func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err e
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
-	if a == nil {
-		a = Self()
-	}
+	a = cmp.Or(a, Self())
 	d = newDir(path, a)
 	err = a.Do(func() (err error) {
 		d.fd, made, err = walkReal(path, mode)

@@ -13,6 +13,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/registry"
 	"hinit/supervisor"
 )
@@ -163,10 +164,7 @@ func (m *Manager) warnOfSlowStop(b *Boot) {
 // AwaitRead waits until the boot has read the profiles, or ctx ends. If the boot does not read profiles, it returns immediately.
 func (m *Manager) AwaitRead(ctx context.Context) {
 	if m.boot.profilesRead != nil {
-		select {
-		case <-m.boot.profilesRead:
-		case <-ctx.Done():
-		}
+		pause.Until(ctx, m.boot.profilesRead)
 	}
 }
 

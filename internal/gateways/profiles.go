@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -174,9 +175,7 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 		if !isLive(snap, former) || snap.Stopping {
 			return nil
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, news) {
 			return fmt.Errorf("%s has the same home and has not ended yet; try again when it is down", former)
 		}
 	}

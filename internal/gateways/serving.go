@@ -11,6 +11,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -185,9 +186,7 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 		if missing == "" {
 			return nil
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, news) {
 			return fmt.Errorf("cannot change who serves the profiles: %s: %w", missing, context.Cause(ctx))
 		}
 	}

@@ -2,9 +2,9 @@ package imports
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -22,12 +22,10 @@ func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 
 // hasContent reports whether a check contains something to check: a command, an HTTP request or a TCP connection.
 func (k convertCheck) hasContent() bool {
-	for key := range k.values {
-		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
-			return true
-		}
-	}
-	return false
+	return lo.SomeBy(lo.Keys(k.values), func(key string) bool {
+		group, _, _ := strings.Cut(key, ".")
+		return group == "exec" || group == "http" || group == "tcp"
+	})
 }
 
 // emptyCheckNote is the note on a check that does not contain anything to check.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/cronspec"
@@ -115,9 +116,7 @@ var fileRules = rules{
 
 // addVars adds the variables listed under "vars" to the values for templates.
 func (c *composeImport) addVars(e setting) {
-	for _, v := range e.variables() {
-		c.vars[v.name] = v.value
-	}
+	maps.Copy(c.vars, lo.SliceToMap(e.variables(), func(v pair) (string, string) { return v.name, v.value }))
 }
 
 func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {

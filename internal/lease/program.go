@@ -96,9 +96,7 @@ func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Hold
 		if waits {
 			wait()
 		}
-		select {
-		case <-p.news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, p.news) {
 			return nil, context.Cause(ctx)
 		}
 	}

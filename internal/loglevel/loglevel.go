@@ -4,6 +4,7 @@ package loglevel
 
 import (
 	"bytes"
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -147,8 +148,6 @@ func (t *Tracker) Of(text []byte) Level {
 	if l := Of(text); l != 0 {
 		t.last = l
 	}
-	if t.last == 0 {
-		t.last = Info
-	}
+	t.last = cmp.Or(t.last, Info)
 	return t.last
 }

@@ -18,6 +18,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -182,9 +183,7 @@ func (b *Book) removeService(over bool, service string) {
 
 // awaitStart waits until the call of Start that created the run has started it.
 func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
-	select {
-	case <-e.starts:
-	case <-ctx.Done():
+	if !pause.Until(ctx, e.starts) {
 		return client.Run{}, context.Cause(ctx)
 	}
 	b.mu.Lock()
@@ -235,9 +234,7 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 		defer b.mu.Unlock()
 		return b.find(id)
 	}
-	if e.Asked == "" {
-		e.Asked = why
-	}
+	e.Asked = cmp.Or(e.Asked, why)
 	service := e.Service
 	b.mu.Unlock()
 	err := b.loop.Do(ctx, supervisor.Stop{Name: service})
@@ -366,9 +363,7 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 		}
 		return false
 	}
-	if e.PID == 0 {
-		e.PID = e.End.PID
-	}
+	e.PID = cmp.Or(e.PID, e.End.PID)
 	if e.Asked == "" && e.End.Cause == string(supervisor.CauseShutdown) {
 		e.Asked = client.RunShutdown
 	}

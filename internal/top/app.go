@@ -191,9 +191,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 			act = func() error { return errElsewhere }
 		}
 		guard.Go("giving an order", func() {
-			select {
-			case a.orderSlots <- struct{}{}:
-			case <-a.ctx.Done():
+			if !pause.Send(a.ctx, a.orderSlots, struct{}{}) {
 				return
 			}
 			defer func() { <-a.orderSlots }()
@@ -257,12 +255,7 @@ func (a *app) followEvents() {
 	fresh := make(chan event, 256)
 	for i, f := range a.feeds {
 		guard.Go("reading the events", func() {
-			f.Events(a.ctx, eventPast, func(e client.Event) {
-				select {
-				case fresh <- event{e, i}:
-				case <-a.ctx.Done():
-				}
-			})
+			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, event{e, i}) })
 		})
 	}
 	for {

@@ -7,6 +7,7 @@
 package trust
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -156,9 +157,7 @@ func Check(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
 	err := w.resolve(path)
-	if w.doubt == nil {
-		w.doubt = w.open
-	}
+	w.doubt = cmp.Or(w.doubt, w.open)
 	return w.doubt, err
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/procusage"
@@ -134,10 +135,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 	now, begin := procusage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
 	for range shareSteps {
-		select {
-		case <-time.After(shareTime / shareSteps):
-		case <-ctx.Done():
-		}
+		pause.For(ctx, shareTime/shareSteps)
 		now, _ = procusage.Read("/proc", now)
 		for pid, p := range now {
 			t, known := seen[pid]

@@ -21,6 +21,7 @@ import (
 	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // StepRecord records the inputs of successful boot steps. A step can be skipped at the next boot if its inputs have not
@@ -187,9 +188,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 
 // currentHashes returns the current hashes of a step's inputs. The second result is false if they can't be determined.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
-	select {
-	case <-s.read:
-	case <-ctx.Done():
+	if !pause.Until(ctx, s.read) {
 		return kept.Step{}, false
 	}
 	if s.stepHashes.Program == "" {

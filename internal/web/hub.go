@@ -102,10 +102,7 @@ func (h *hub) run(ctx context.Context) {
 func (h *hub) followStatus(ctx context.Context) {
 	for ctx.Err() == nil {
 		if !h.hasReaders() {
-			select {
-			case <-h.wanted:
-			case <-ctx.Done():
-			}
+			pause.Until(ctx, h.wanted)
 			continue
 		}
 		watch, cancel := context.WithCancel(ctx)

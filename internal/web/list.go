@@ -245,17 +245,6 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	}
 }
 
-// sendUnlessDone sends data to out, the channel of a stream. It blocks until the stream takes the data, and returns false if the
-// stream has ended.
-func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
-	select {
-	case out <- data:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // streamList streams the changes of the list of services since the version that the client's page shows.
 func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
@@ -265,13 +254,10 @@ func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
 			// The changes during the pause are sent together.
-			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
+			if version = now; data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
 				return
 			}
-			select {
-			case <-more:
-			case <-ctx.Done():
-			}
+			pause.Until(ctx, more)
 		}
 	})
 }

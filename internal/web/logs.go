@@ -17,6 +17,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/loglevel"
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 	"hinit/logrotate/reader"
 )
@@ -241,7 +242,7 @@ func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService
 				return nil
 			}
 			data, err := json.Marshal([]logLine{shown})
-			if err == nil && !sendUnlessDone(ctx, out, data) {
+			if err == nil && !pause.Send(ctx, out, data) {
 				err = ctx.Err()
 			}
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/samber/lo"
 
 	"hinit/internal/cmdline"
+	"hinit/internal/pause"
 	"hinit/kanban"
 	"hinit/kanban/cli/serve"
 )
@@ -79,10 +80,8 @@ func follow(c *call) action {
 			if *once {
 				return nil
 			}
-			select {
-			case <-ctx.Done():
+			if !pause.Until(ctx, changes.C) {
 				return nil
-			case <-changes.C:
 			}
 		}
 	}

@@ -7,6 +7,7 @@ package reader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,12 +70,8 @@ const (
 // identity, because the agent can put links into its log directories. Read doesn't follow links below the parent of Dir: the
 // error wraps [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
-	if o.MaxLine == 0 {
-		o.MaxLine = defaultMaxLine
-	}
-	if o.MaxArchive == 0 {
-		o.MaxArchive = gzipped.DefaultMaxSize
-	}
+	o.MaxLine = cmp.Or(o.MaxLine, defaultMaxLine)
+	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
 	r.packed = unpacker{most: o.MaxArchive, buf: r.buf}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/sandbox/mux"
 )
 
@@ -171,14 +172,7 @@ func (ch *channel) kill(b *job) (survivors int) {
 }
 
 // await waits until the channel event is closed. It returns false if the client has canceled the request.
-func (ch *channel) await(event <-chan struct{}) bool {
-	select {
-	case <-event:
-		return true
-	case <-ch.ctx.Done():
-		return false
-	}
-}
+func (ch *channel) await(event <-chan struct{}) bool { return pause.Until(ch.ctx, event) }
 
 // ring keeps the newest bytes that were written to it.
 type ring struct {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
@@ -265,11 +266,8 @@ func (m *manager) printMissing(name string, err error) int {
 	if p, err := m.store.Profile(name); err == nil && unix.Access(p.Home, unix.X_OK) == unix.EACCES {
 		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
 	}
-	var names []string
 	all, _, _ := m.store.Discover()
-	for _, p := range all {
-		names = append(names, p.Name)
-	}
+	names := lo.Map(all, func(p profiles.Profile, _ int) string { return p.Name })
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 

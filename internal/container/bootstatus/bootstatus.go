@@ -17,6 +17,7 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -77,12 +78,10 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 			return errors.New("the boot waits for the one who asks")
 		}
 	}
-	select {
-	case <-s.ended:
-		return nil
-	case <-ctx.Done():
+	if !pause.Until(ctx, s.ended) {
 		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
 	}
+	return nil
 }
 
 // AddWarning adds a warning that no agent can cause. It returns false if the warning is already in the list.

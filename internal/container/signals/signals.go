@@ -134,10 +134,8 @@ const tellPause = 10 * time.Second
 func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
-		select {
-		case <-ctx.Done():
+		if !pause.Until(ctx, s.faults) {
 			return
-		case <-s.faults:
 		}
 		if text := faultsText(proc.SentFaults(), told); text != "" {
 			tell(text)

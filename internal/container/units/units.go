@@ -7,6 +7,7 @@
 package units
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -370,9 +371,7 @@ func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunReq
 		set = mergeVars(set, map[string]string{"HERMES_HOME": home})
 	}
 	dir := r.Dir
-	if dir == "" {
-		dir = cfg.ExpandString(cfg.Agent.Cwd, vars)
-	}
+	dir = cmp.Or(dir, cfg.ExpandString(cfg.Agent.Cwd, vars))
 	spec := proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
 		Env:  proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), mergeVars(set, template.Env)), r.Env),

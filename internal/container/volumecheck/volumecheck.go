@@ -14,6 +14,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // patience is the maximum duration of an examination.
@@ -46,10 +47,7 @@ func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	}
 	ended := e.ended
 	e.mu.Unlock()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-	}
+	pause.Until(ctx, ended)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	found := slices.Clone(e.found)

@@ -12,6 +12,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/s6/foreign"
 	"hinit/internal/s6/formats"
 )
@@ -35,10 +36,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 	released := make(chan struct{})
 	rest := func() {
 		s.publish()
-		select {
-		case <-released:
-		case <-s.ctx.Done():
-		}
+		pause.Until(s.ctx, released)
 	}
 	if err := s.send(ctx, rest); err != nil { // the scanner's goroutine takes requests only between two tasks
 		return nil, err

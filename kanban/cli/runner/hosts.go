@@ -21,6 +21,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/isolation"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
 	onehost "hinit/internal/runs/local"
@@ -128,9 +129,7 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 				return err
 			}
 		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		if !pause.Until(ctx, news) {
 			return context.Cause(ctx)
 		}
 	}

@@ -258,9 +258,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 			t.Killed = now.End.Signal != nil && *now.End.Signal == 9
 			return t
 		}
-		select {
-		case <-bell:
-		case <-ctx.Done():
+		if !pause.Until(ctx, bell) {
 			return t
 		}
 	}

@@ -110,10 +110,7 @@ func (s *Server) tellReady(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, maxReadyDelay)
 	defer cancel()
 	for _, b := range boards {
-		select {
-		case <-b.tried:
-		case <-ctx.Done():
-		}
+		pause.Until(ctx, b.tried)
 	}
 	if s.Ready != nil {
 		s.Ready()
