@@ -223,7 +223,7 @@ func (h *host) work(ctx context.Context) {
 		}
 		err := h.reconcile(ctx, name)
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, errStopping):
 			h.queue.Forget(name)
 		case ctx.Err() == nil:
 			h.logProfileError(name, err)

@@ -19,12 +19,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-const (
-	// stopTime is the maximum time to wait for a gateway to stop.
-	stopTime = 5 * time.Minute
-	// maxSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
-	maxSteps = 20
-)
+// maxSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
+const maxSteps = 20
 
 // serviceName returns the name of the service that runs the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
@@ -234,7 +230,10 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Install:
 		return h.reportMoveError(ctx, p, h.rescanAfter(ctx, h.store.Install(name, uid, local.Incoming)))
 	case placement.Retire:
-		return errors.Join(h.halt(ctx, name, nil), h.rescanAfter(ctx, h.store.Retire(name, uid)))
+		if err := h.halt(ctx, name, nil); err != nil {
+			return err
+		}
+		return h.rescanAfter(ctx, h.store.Retire(name, uid))
 	case placement.Drop:
 		h.offers.forget(uid)
 		return h.store.Drop(name, uid)
@@ -357,34 +356,6 @@ func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	}
 	delete(h.unreported, p.Name)
 	return appliedFiles{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
-}
-
-// halt stops a gateway and waits until it is down. Then it writes the status of the profile p. If p is nil, it writes no status.
-func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
-	s, known := h.service(name)
-	if !known {
-		return errRetry
-	}
-	if !settled(s) {
-		err := h.commandGateway(name, func() (hinit.Service, error) {
-			return h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
-		})
-		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
-			return err
-		}
-	}
-	switch {
-	case p == nil:
-		return nil
-	case p.Status.Move != nil:
-		return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-			st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
-			since := metav1.Now()
-			st.Since = &since
-		})
-	}
-	applied, _, configured := h.configure(ctx, p)
-	return h.reportRun(ctx, p, applied, configured)
 }
 
 // create creates a profile without data, or restores it from the backup that spec.recover names.

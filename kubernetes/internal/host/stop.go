@@ -1,0 +1,77 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// stopCheck is the time after which the host looks at a gateway again that is being stopped, if hinit has reported nothing.
+const stopCheck = 30 * time.Second
+
+// errStopping means that a gateway is being stopped. The profile is queued again when hinit reports on the gateway, or after
+// stopCheck.
+var errStopping = errors.New("its gateway is being stopped")
+
+// ending reports whether the gateway is being stopped and stays down after that. Then hinit needs no other command, and another one
+// would repeat the signal.
+func ending(s *hinit.Service) bool {
+	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
+}
+
+// halt stops a gateway. It returns errStopping until the gateway is down: a gateway may ignore its signal for minutes, and no worker
+// waits for that. When the gateway is down, halt writes the status of the profile p. If p is nil, it writes no status.
+func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
+	s, known := h.service(name)
+	if !known {
+		return errRetry
+	}
+	if !settled(s) && !ending(s) {
+		err := h.commandGateway(name, func() (hinit.Service, error) { return h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{}) })
+		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
+			return err
+		}
+		if s, _ = h.service(name); err != nil {
+			s = nil
+		}
+	}
+	stopped := settled(s)
+	switch {
+	case p == nil:
+	case p.Status.Move != nil:
+		if err := h.reportMoving(ctx, p); err != nil {
+			return err
+		}
+	case stopped:
+		applied, _, configured := h.configure(ctx, p)
+		return h.reportRun(ctx, p, applied, configured)
+	case time.Since(s.Since) > firstReport: // most gateways are down before
+		if err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { describe(st, s, p.Wanted()) }); err != nil {
+			return err
+		}
+	}
+	if !stopped {
+		h.queue.AddAfter(name, stopCheck)
+		return errStopping
+	}
+	return nil
+}
+
+// reportMoving writes into the status that the gateway is stopped because the profile moves.
+func (h *host) reportMoving(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		if st.Phase == v1alpha1.PhaseMoving {
+			return
+		}
+		since := metav1.Now()
+		st.Since = &since
+		st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
+	})
+}

@@ -1,0 +1,169 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// gateways is an hinit. The gateways in deaf ignore the signal that ends them.
+type gateways struct {
+	Init
+
+	mu   sync.Mutex
+	deaf map[string]bool
+	by   map[string]hinit.Service
+}
+
+func (g *gateways) set(name, state, want string) hinit.Service {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.by[name]
+	s.Kind, s.Profile, s.State, s.Want, s.Since = hinit.KindGateway, strings.TrimPrefix(name, "gateway-"), state, want, time.Now()
+	if s.Ready = state == hinit.StateUp; s.Ready {
+		s.Run++
+	}
+	g.by[name] = s
+	return s
+}
+
+func (g *gateways) Service(_ context.Context, name string) (hinit.Service, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.by[name], nil
+}
+
+func (g *gateways) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+	return g.set(name, hinit.StateUp, hinit.WantUp), nil
+}
+
+func (g *gateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error) {
+	if !g.deaf[name] {
+		return g.set(name, hinit.StateDown, hinit.WantDown), nil
+	}
+	if wait.Wait {
+		<-ctx.Done()
+	}
+	return g.set(name, hinit.StateStopping, hinit.WantDown), nil
+}
+
+func (g *gateways) Rescan(context.Context) error { return nil }
+
+// hostOf makes a host with its store, whose gateways are up.
+func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Store) *host {
+	h := &host{
+		set:   Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return "token", nil }},
+		store: s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
+		sources: &sources{api: api, namespace: "agents", seen: map[string]source{}}, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
+		fetches: make(chan struct{}, 1), queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+	}
+	h.offers = &offers{
+		store: s, log: h.set.Log, host: "127.0.0.1:0", by: map[string]*offer{}, judge: func(context.Context, string) (string, error) { return "to", nil },
+	}
+	t.Cleanup(h.offers.close)
+	t.Cleanup(h.queue.ShutDown)
+	for name, one := range g.by {
+		h.services[strings.TrimPrefix(name, "gateway-")] = one
+	}
+	return h
+}
+
+func apiOf(profiles ...client.Object) client.WithWatch {
+	return fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(profiles...).WithStatusSubresource(&v1alpha1.AgentProfile{}).Build()
+}
+
+func read(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
+	t.Helper()
+	p := &v1alpha1.AgentProfile{}
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "agents", Name: name}, p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestAGatewayThatIgnoresItsSignalHoldsNoWorker has as many gateways that don't stop as a host has workers. Earlier they held all
+// workers for five minutes, and the host did nothing for its other profiles.
+func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
+	s, dir := volume(t, "", "")
+	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{}}
+	var objects []client.Object
+	var names []string
+	for i := range workers + 1 {
+		name := fmt.Sprintf("p%d", i)
+		stopped := false
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents", UID: "u1"}, Spec: v1alpha1.AgentProfileSpec{Running: &stopped}}
+		p.Finalizers = []string{v1alpha1.Finalizer}
+		p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+		objects, names = append(objects, p), append(names, name)
+		if err := s.write(name, &record{UID: "u1"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(dir, s.Home(name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		g.deaf["gateway-"+name] = i < workers
+		g.set("gateway-"+name, hinit.StateUp, hinit.WantUp)
+	}
+	api := apiOf(objects...)
+	h := hostOf(t, "me", api, g, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer h.queue.ShutDown()
+	defer cancel()
+	for range workers {
+		all.Go(func() { h.work(ctx) })
+	}
+	for _, name := range names {
+		h.seen[ownField][name] = read(t, api, name)
+		h.queue.Add(name)
+	}
+	stopped := func(name string) bool {
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if read(t, api, name).Status.Phase == v1alpha1.PhaseStopped {
+				return true
+			}
+		}
+		return false
+	}
+	if last := names[workers]; !stopped(last) {
+		t.Fatalf("%s was not stopped while the others ignore their signal", last)
+	}
+	deaf := names[0]
+	h.handleStatus(hinit.StatusChange{Services: []hinit.Service{g.set("gateway-"+deaf, hinit.StateDown, hinit.WantDown)}})
+	if !stopped(deaf) {
+		t.Errorf("the end of %s was not seen: %+v", deaf, read(t, api, deaf).Status)
+	}
+}
+
+// TestDataOfAGatewayThatIsBeingStoppedStays has a profile whose object is gone, and whose gateway ignores its signal. Earlier its
+// data was moved away below the gateway.
+func TestDataOfAGatewayThatIsBeingStoppedStays(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{"gateway-coder": true}}
+	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+	h := hostOf(t, "me", apiOf(), g, s)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _ = h.reconcile(ctx, "coder"); !look(t, s, "u1").Live {
+		t.Fatal("the data was moved away while the gateway runs")
+	}
+	h.handleStatus(hinit.StatusChange{Services: []hinit.Service{g.set("gateway-coder", hinit.StateDown, hinit.WantDown)}})
+	if err := h.reconcile(t.Context(), "coder"); err != nil || look(t, s, "u1").Live {
+		t.Errorf("the data stays although the gateway is down: %v", err)
+	}
+}
