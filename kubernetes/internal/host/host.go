@@ -145,6 +145,7 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		h.services = map[string]hinit.Service{}
 	}
 	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
+	changed := map[string]bool{}
 	for _, s := range c.Services {
 		if s.Kind != hinit.KindGateway {
 			continue
@@ -153,8 +154,11 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		h.services[s.Profile] = s
 		h.reportCounts[s.Profile]++
 		old.UptimeSeconds = s.UptimeSeconds // it grows while nothing happens
-		if !there || !knew || !reflect.DeepEqual(old, s) {
-			h.queue.Add(s.Profile)
+		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
+	}
+	for profile := range h.services {
+		if changed[profile] || h.statusKnown && !knew { // what came during the boot was not acted upon
+			h.queue.Add(profile)
 		}
 	}
 	for profile := range before {

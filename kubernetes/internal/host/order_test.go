@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -108,6 +109,7 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 			names = append(names, name)
 			h.queue.Done(name)
 		}
+		slices.Sort(names)
 		return names
 	}
 	for _, c := range []struct {
@@ -119,7 +121,8 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 		{"one is new", status(true, "a", "b", "c"), "[c]"},
 		{"none has changed", status(true, "a", "b", "c"), "[]"},
 		{"hinit stops", func() hinit.StatusChange { s := status(false); s.Init.Stopping = true; return s }(), "[]"},
-		{"and begins anew", status(true, "a", "b", "c"), "[a b c]"},
+		{"and boots", func() hinit.StatusChange { s := status(true, "a", "b", "c"); s.Init.Booting = true; return s }(), "[]"},
+		{"the boot is over", status(false), "[a b c]"},
 		{"one is gone", status(true, "a", "c"), "[b]"},
 	} {
 		h.handleStatus(c.change)
