@@ -340,9 +340,12 @@ func expand(path, home string) string {
 
 // Paths holds the paths of one board.
 type Paths struct {
-	Board                             string // slug of the board
-	DB, Workspaces, Logs, Attachments string
-	ScratchHintFile                   string // file whose existence records that the hint about scratch workspaces was given; "": give no hint
+	Board           string // slug of the board
+	DB              string
+	Workspaces      string
+	Logs            string
+	Attachments     string
+	ScratchHintFile string // file whose existence records that the hint about scratch workspaces was given; "": give no hint
 }
 
 // Log returns the path of the file with the output of a task's workers.

@@ -44,15 +44,16 @@ const (
 
 // Config is the section `kanban:` of a profile's config.yaml. A limit that is nil isn't set.
 type Config struct {
-	DispatchInGateway                      bool
-	Interval                               time.Duration
-	MaxSpawn                               *int // limits the number of all running workers, not the number of starts in one pass
-	MaxInProgress, MaxInProgressPerProfile *int
-	DefaultAssignee                        string
-	FailureLimit                           int
-	StaleTimeout                           time.Duration // time without a heartbeat after which a task is stale; 0: no limit
-	RotateBytes                            int64
-	LogBackups                             *int
+	DispatchInGateway       bool
+	Interval                time.Duration
+	MaxSpawn                *int // limits the number of all running workers, not the number of starts in one pass
+	MaxInProgress           *int
+	MaxInProgressPerProfile *int
+	DefaultAssignee         string
+	FailureLimit            int
+	StaleTimeout            time.Duration // time without a heartbeat after which a task is stale; 0: no limit
+	RotateBytes             int64
+	LogBackups              *int
 }
 
 func (c Config) interval() time.Duration {

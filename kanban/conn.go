@@ -306,12 +306,14 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 // Filter selects tasks. An empty field does not restrict the selection. Archived tasks are selected only if IncludeArchived is
 // true or Status is [Archived].
 type Filter struct {
-	Status                      Status
-	Assignee, Tenant, SessionID string
-	Template, Step              string // workflow template and step of the task
-	IncludeArchived             bool
-	Sort                        string // order of the tasks, one of [Orders]; empty: priority
-	Limit                       int
+	Status          Status
+	Assignee        string
+	Tenant          string
+	SessionID       string
+	Template, Step  string // workflow template and step of the task
+	IncludeArchived bool
+	Sort            string // order of the tasks, one of [Orders]; empty: priority
+	Limit           int
 }
 
 // orders maps each value of [Filter.Sort] to its SQL order.

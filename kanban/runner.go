@@ -60,9 +60,10 @@ type Job struct {
 
 // Ref identifies the worker of one run by DB and Run. Worker describes its process, if known.
 type Ref struct {
-	DB          string // absolute path of the board's file
-	Board, Task string
-	Run         int64
+	DB    string // absolute path of the board's file
+	Board string
+	Task  string
+	Run   int64
 	Worker
 }
 
@@ -104,8 +105,9 @@ type Exit struct {
 
 // Termination is the result of an attempt to end a worker. If Attempted is true and Terminated is false, the worker survived.
 type Termination struct {
-	Attempted, Terminated bool
-	Killed                bool // SIGKILL was needed
+	Attempted  bool
+	Terminated bool
+	Killed     bool // SIGKILL was needed
 }
 
 // Processes observes and ends workers by pid. It is used for workers that the runner doesn't know.

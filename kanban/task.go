@@ -214,15 +214,17 @@ type Guarded struct {
 
 // EndedRun describes how the worker of a run ended, as exactly as the runner knows.
 type EndedRun struct {
-	Task             string
-	Run              int64
-	Profile, Outcome string
-	Exit             Exit
+	Task    string
+	Run     int64
+	Profile string
+	Outcome string
+	Exit    Exit
 }
 
 // SpawnFail is a worker that couldn't be started.
 type SpawnFail struct {
-	Task, Error string
+	Task  string
+	Error string
 }
 
 // The MarshalJSON methods below write null for a column that is null in the file, because readers in other languages need that.

@@ -14,13 +14,14 @@ import (
 
 // output is the file to which a console writes. Only the writing goroutine uses the fields, except raw.
 type output struct {
-	raw             syscall.RawConn // the file for system calls
-	pipe            bool            // pipe, regular and device describe the kind of the file, see pieceSize
-	regular, device bool
-	writing         []byte
-	err             error
-	attempt         func(fd uintptr)
-	faulty          bool // the last write failed
+	raw     syscall.RawConn // the file for system calls
+	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
+	regular bool
+	device  bool
+	writing []byte
+	err     error
+	attempt func(fd uintptr)
+	faulty  bool // the last write failed
 }
 
 // run writes the blocks until the console is closed or its reader is gone. It runs in its own goroutine.

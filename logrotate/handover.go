@@ -25,14 +25,15 @@ type Handover struct {
 }
 
 type handedLog struct {
-	Name, Profile, Path             string
-	Dropped                         bool
-	Rate                            int64
-	Lines, Bytes                    uint64
-	ConsoleDropped, SuppressedTotal uint64
-	Suppressed                      [2]int64
-	SuppressedLimit                 int64
-	Runs                            []handedRun
+	Name, Profile, Path string
+	Dropped             bool
+	Rate                int64
+	Lines, Bytes        uint64
+	ConsoleDropped      uint64
+	SuppressedTotal     uint64
+	Suppressed          [2]int64
+	SuppressedLimit     int64
+	Runs                []handedRun
 }
 
 type handedRun struct {

@@ -14,10 +14,12 @@ import (
 
 // Log is the log of one service. Its methods don't block and may be called from any goroutine.
 type Log struct {
-	set                 *Set
-	name, profile, path string
-	file                *file     // the log file; nil: the log goes only to the console
-	sources             [2]source // one for stdout, one for stderr
+	set     *Set
+	name    string
+	profile string
+	path    string
+	file    *file     // the log file; nil: the log goes only to the console
+	sources [2]source // one for stdout, one for stderr
 
 	// set.mu guards current, streams and dropped.
 	current *run

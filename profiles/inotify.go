@@ -184,4 +184,6 @@ func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 }
 
 // warnVolume reports an error that concerns the whole volume, through warnOnce.
-func (w *Watcher) warnVolume(err error) { w.warnOnce("volume", Warning{Path: w.store.root}, err) }
+func (w *Watcher) warnVolume(err error) {
+	w.warnOnce("volume", Warning{Path: w.store.root}, err)
+}

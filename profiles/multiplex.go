@@ -111,9 +111,10 @@ const (
 
 // setting is the value of a key in the agent's configuration: either a word or a list.
 type setting struct {
-	found, isList bool
-	word          string
-	items         []string
+	found  bool
+	isList bool
+	word   string
+	items  []string
 }
 
 // hasNoValue reports whether the configuration contains the key, but with an empty value, null or ~.

@@ -40,10 +40,11 @@ func (w Warning) String() string { return w.Message }
 // again. All methods may be called from several goroutines. A method blocks on the disk unless its comment says otherwise, so the
 // supervisor's loop must not call it.
 type Store struct {
-	root, marker string
-	actor        *fsutil.Actor
-	max          int // maximum number of named profiles, and of directories without the marker
-	now          func() time.Time
+	root   string
+	marker string
+	actor  *fsutil.Actor
+	max    int // maximum number of named profiles, and of directories without the marker
+	now    func() time.Time
 
 	mu           sync.Mutex              // guards the fields below; never held during disk operations
 	locks        map[string]*profileLock // locks of the profiles that are being written

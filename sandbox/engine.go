@@ -99,8 +99,9 @@ type Info struct {
 
 // Image holds the properties of an image that sandboxes need.
 type Image struct {
-	Entrypoint, Cmd []string
-	Labels          map[string]string
+	Entrypoint []string
+	Cmd        []string
+	Labels     map[string]string
 }
 
 // State is the state of a container, as the engine reports it.
@@ -170,12 +171,14 @@ type Spec struct {
 	Dir         string // working directory of commands
 	Hostname    string
 
-	Init                         bool // the engine runs its own init as process 1
-	CapDrop, CapAdd, SecurityOpt []string
-	Privileged                   bool
-	ReadOnly                     bool // the root file system is read-only
-	Devices                      []string
-	Groups                       []string // supplementary groups
+	Init        bool // the engine runs its own init as process 1
+	CapDrop     []string
+	CapAdd      []string
+	SecurityOpt []string
+	Privileged  bool
+	ReadOnly    bool // the root file system is read-only
+	Devices     []string
+	Groups      []string // supplementary groups
 
 	Mounts  []Mount // all mounts, including tmpfs
 	Storage map[string]string
@@ -186,11 +189,15 @@ type Spec struct {
 	ShmSize   int64             // size of /dev/shm in bytes
 	Ulimits   map[string]string // name → soft[:hard], as in docker run --ulimit
 
-	Network                                     string // name of a network; "" for the engine's default
-	PIDMode, IPCMode, UTSMode, UserNS, CgroupNS string
-	DNS                                         []string
-	Hosts                                       []string // entries for /etc/hosts, each as host:ip
-	Ports                                       []string // ports to publish, as in docker run -p
+	Network  string // name of a network; "" for the engine's default
+	PIDMode  string
+	IPCMode  string
+	UTSMode  string
+	UserNS   string
+	CgroupNS string
+	DNS      []string
+	Hosts    []string // entries for /etc/hosts, each as host:ip
+	Ports    []string // ports to publish, as in docker run -p
 
 	Runtime string // name of a runtime; "" for the engine's default
 	Restart string

@@ -27,16 +27,17 @@ type Options struct {
 
 	Credentials []string // files of the profile, by path relative to Home, that commands may read below /root/.hermes
 
-	MountCwd         bool // mount the host's working directory as /workspace
-	HostUser         bool // run as the user of this process
-	PersistFS        bool // keep /root and /workspace in directories of the host
-	SweepOrphans     bool // remove orphaned containers at the first use
-	CPUs             float64
-	MemoryMB, DiskMB int64
-	Cwd              string        // the directory in which commands start at first
-	HostCwd          string        // the directory that MountCwd mounts
-	Timeout          time.Duration // time limit for commands that do not set one
-	Lifetime         time.Duration // time for which an unused sandbox is kept
+	MountCwd     bool // mount the host's working directory as /workspace
+	HostUser     bool // run as the user of this process
+	PersistFS    bool // keep /root and /workspace in directories of the host
+	SweepOrphans bool // remove orphaned containers at the first use
+	CPUs         float64
+	MemoryMB     int64
+	DiskMB       int64
+	Cwd          string        // the directory in which commands start at first
+	HostCwd      string        // the directory that MountCwd mounts
+	Timeout      time.Duration // time limit for commands that do not set one
+	Lifetime     time.Duration // time for which an unused sandbox is kept
 
 	Home       string // the directory of the profile: HERMES_HOME
 	Dir        string // the root of the sandboxes' directories; created if missing

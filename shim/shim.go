@@ -223,7 +223,9 @@ func isSelf(st unix.Stat_t) bool {
 }
 
 // writeError writes one line to stderr. It ignores errors.
-func writeError(line string) { _, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n") }
+func writeError(line string) {
+	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
+}
 
 // nativeEnv is the variable whose value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"

@@ -14,14 +14,15 @@ import (
 // Handover is the state that a loop passes on when PID 1 re-executes itself. The loop of the new program continues from
 // this state.
 type Handover struct {
-	Machine           Machine
-	Services          []*service // all services, in the order of registration
-	Units             []*unit
-	Runs              map[uint64]string
-	Lingers           []uint64
-	Orphans, OOMKills uint64
-	History           []Record
-	Notify            map[uint64]*os.File // readiness pipes of live runs, by run number
+	Machine  Machine
+	Services []*service // all services, in the order of registration
+	Units    []*unit
+	Runs     map[uint64]string
+	Lingers  []uint64
+	Orphans  uint64
+	OOMKills uint64
+	History  []Record
+	Notify   map[uint64]*os.File // readiness pipes of live runs, by run number
 }
 
 // RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same

@@ -12,7 +12,8 @@ import (
 
 // Unit is the definition of a service, as it is passed to Register.
 type Unit struct {
-	Name, Profile   string
+	Name            string
+	Profile         string
 	Kind            Kind
 	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service, so a profile of the same name takes precedence
 	Policy          Policy

@@ -23,9 +23,10 @@ var ErrNotFound = errors.New("no such user")
 
 // User holds the account data that a process needs to switch to this user.
 type User struct {
-	Name     string // "" when the uid has no line in /etc/passwd
-	UID, GID uint32
-	Home     string // home directory; "/" if the uid is not in /etc/passwd
+	Name string // "" when the uid has no line in /etc/passwd
+	UID  uint32
+	GID  uint32
+	Home string // home directory; "/" if the uid is not in /etc/passwd
 	// Groups is the argument for setgroups(2): GID first, then every group of /etc/group that lists Name, in the order of the
 	// file, without duplicates.
 	Groups []uint32

@@ -28,11 +28,13 @@ import (
 //   - without: a key of an embedded struct that is not valid here.
 //   - alias: another spelling of the key. On a struct: names of its keys that are also valid outside of its mapping.
 type Key struct {
-	Path          string // dotted path below the root
-	Env, Inherits string
-	Alias         string   // path of the key for which this key is another spelling
-	Placeholders  []string // valid placeholders; nil if the value is not a template
-	Root, Short   bool
+	Path         string // dotted path below the root
+	Env          string
+	Inherits     string
+	Alias        string   // path of the key for which this key is another spelling
+	Placeholders []string // valid placeholders; nil if the value is not a template
+	Root         bool
+	Short        bool
 
 	valueType
 	index   []int  // indexes of the struct fields that lead from the root to the value

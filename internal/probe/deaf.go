@@ -87,9 +87,10 @@ func roundDuration(d time.Duration) string {
 // silenceMeter learns how much time usually passes between two signs of a gateway. It counts only time in which this process
 // was running.
 type silenceMeter struct {
-	sinceLastSign, longest time.Duration
-	gaps, atRest           int
-	measured               bool
+	sinceLastSign time.Duration
+	longest       time.Duration
+	gaps, atRest  int
+	measured      bool
 }
 
 // addTime adds passed, the time since the last call. came is true if a sign came in that time. resting is true if the process

@@ -160,7 +160,9 @@ func (p *Prober) Set(service string, t Target) {
 // Drop removes the checks of a service.
 func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
-func (p *Prober) wakeUp() { pause.Wake(p.wake) }
+func (p *Prober) wakeUp() {
+	pause.Wake(p.wake)
+}
 
 // run is the scheduler, which runs in its own goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {

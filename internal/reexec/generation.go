@@ -54,11 +54,12 @@ type Host interface {
 
 // PastGenerations tells the next generation about this generation and earlier generations.
 type PastGenerations struct {
-	Format, Number int
-	Exe            string      // path of hinit's program file
-	Comm           string      // name of the process
-	Cause          string      // why the program is replaced, for people
-	Faults         []time.Time // times of faults within the last minute that caused a re-execution
+	Format int
+	Number int
+	Exe    string      // path of hinit's program file
+	Comm   string      // name of the process
+	Cause  string      // why the program is replaced, for people
+	Faults []time.Time // times of faults within the last minute that caused a re-execution
 }
 
 // Generation is the period in which this process runs one program: from the program's execution to the next re-execution. Its

@@ -34,8 +34,9 @@ type Slot struct {
 	Finish bool  // the slot has a finish script, which keeps the service down after the exit codes in ParkOn
 	ParkOn []int // exit codes after which the finish script keeps the service down
 
-	Log                    string // directory of the log, or "" for no log
-	LogSizeMB, LogArchives int
+	Log         string // directory of the log, or "" for no log
+	LogSizeMB   int
+	LogArchives int
 }
 
 // slot is the Registry's record of a service's s6 service directory (slot).

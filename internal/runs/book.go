@@ -55,19 +55,21 @@ type StartRequest struct {
 	Spec                   proc.Spec
 	Output                 *os.File // standard output and error; the Book closes it. nil means /dev/null
 	Log                    string   // path of Output, for people
-	Limit, Grace           time.Duration
+	Limit                  time.Duration
+	Grace                  time.Duration
 }
 
 // Book holds the runs of one supervisor. Its methods may be called from any goroutine.
 type Book struct {
-	mu        sync.Mutex
-	loop      Loop
-	instance  string // random; makes the IDs of runs differ from IDs in other containers
-	next, seq uint64
-	live      map[string]*entry // living runs, by ID
-	byTag     map[string]*entry
-	ended     []*entry // ended runs, oldest first
-	changed   chan struct{}
+	mu       sync.Mutex
+	loop     Loop
+	instance string // random; makes the IDs of runs differ from IDs in other containers
+	next     uint64
+	seq      uint64
+	live     map[string]*entry // living runs, by ID
+	byTag    map[string]*entry
+	ended    []*entry // ended runs, oldest first
+	changed  chan struct{}
 }
 
 // entry is a run, with fields that only the book uses.

@@ -8,9 +8,11 @@ import (
 
 // Handover is the state of a book that PID 1 hands over to its new program at a re-execution.
 type Handover struct {
-	Instance    string
-	Next, Seq   uint64
-	Live, Ended []HandedRun
+	Instance string
+	Next     uint64
+	Seq      uint64
+	Live     []HandedRun
+	Ended    []HandedRun
 }
 
 // HandedRun is one run of a [Handover].

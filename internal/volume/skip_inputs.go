@@ -83,11 +83,12 @@ func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("
 // in whole seconds, which stay the same when an image is pulled. exact is only valid on this host: it covers nanoseconds, the
 // inode number, and in the image also the ctime. On the volume the ctime is left out, because each change of owner changes it.
 type inputHasher struct {
-	ctx        context.Context //nolint:containedctx // of this reading only
-	src        source
-	sum, exact hash.Hash
-	files      int
-	where      string // directory to which names are relative, for messages
+	ctx   context.Context //nolint:containedctx // of this reading only
+	src   source
+	sum   hash.Hash
+	exact hash.Hash
+	files int
+	where string // directory to which names are relative, for messages
 
 	listed  string // the directory that was listed last, which the pattern "**" lists again
 	entries []fs.DirEntry

@@ -41,7 +41,8 @@ type logView struct {
 	Levels                    []string
 	Sinces                    [][2]string
 	Lines                     []logLine
-	Note, Download            string
+	Note                      string
+	Download                  string
 }
 
 // logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.

@@ -25,13 +25,14 @@ const (
 type meter struct {
 	proc func(client.Init) string // returns the path of the /proc that shows the processes; nil: the processes are not visible
 
-	mu          sync.Mutex
-	at          time.Time
-	began       time.Time // start of the unfinished period of pasts
-	last, spare procusage.Table
-	roots       proc.ServiceRoots
-	known       measured
-	pasts       map[string]*usageHistory
+	mu    sync.Mutex
+	at    time.Time
+	began time.Time // start of the unfinished period of pasts
+	last  procusage.Table
+	spare procusage.Table
+	roots proc.ServiceRoots
+	known measured
+	pasts map[string]*usageHistory
 }
 
 // measured holds the memory and processor time of services, by service name.

@@ -67,18 +67,20 @@ const (
 // Server serves the status page. It implements http.Handler.
 type Server struct {
 	Options
-	hub               *hub
-	boards, sandboxes programOutput
-	keys              keys
-	patience          time.Duration // limit of a blocked write to a client, after which the client is disconnected
-	pages             *template.Template
-	crossOrigin       http.CrossOriginProtection
-	requests, guesses *limiter
-	streams           *connectionLimit // limits streams to open pages
-	followers         *connectionLimit // limits streams of logs
-	searches          chan struct{}
-	mux               *http.ServeMux
-	ended             chan struct{} // closed when Run ends, which ends the streams
+	hub         *hub
+	boards      programOutput
+	sandboxes   programOutput
+	keys        keys
+	patience    time.Duration // limit of a blocked write to a client, after which the client is disconnected
+	pages       *template.Template
+	crossOrigin http.CrossOriginProtection
+	requests    *limiter
+	guesses     *limiter
+	streams     *connectionLimit // limits streams to open pages
+	followers   *connectionLimit // limits streams of logs
+	searches    chan struct{}
+	mux         *http.ServeMux
+	ended       chan struct{} // closed when Run ends, which ends the streams
 }
 
 // New returns a Server. Its pages are kept up to date while [Server.Run] runs.
@@ -224,11 +226,12 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 
 // pageData holds the values that the template of every page needs.
 type pageData struct {
-	Title, Base string
-	Control     bool   // the client may change something
-	Session     bool   // the client has a session that it can end
-	Secret      string // secret of the page's forms
-	Page        any
+	Title   string
+	Base    string
+	Control bool   // the client may change something
+	Session bool   // the client has a session that it can end
+	Secret  string // secret of the page's forms
+	Page    any
 
 	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
 }

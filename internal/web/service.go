@@ -200,9 +200,10 @@ type rowView struct {
 	Since    time.Time
 	Restarts int
 	usedView
-	ServedBy, Exit string
-	ExitAt         time.Time
-	Note           string
+	ServedBy string
+	Exit     string
+	ExitAt   time.Time
+	Note     string
 }
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
@@ -243,12 +244,13 @@ func logText(line string) string { return show.Line(colours.ReplaceAllString(lin
 
 // headView holds the values of the summary above the list of services.
 type headView struct {
-	Fault               string
-	Status              *client.Status
-	Wanted, Up          int
-	Ready               int
-	CPU, Memory         string // total usage of all services; "" if unknown
-	Processes, Troubled int
+	Fault       string
+	Status      *client.Status
+	Wanted, Up  int
+	Ready       int
+	CPU, Memory string // total usage of all services; "" if unknown
+	Processes   int
+	Troubled    int
 }
 
 func summary(st *client.Status, fault string, used measured) headView {

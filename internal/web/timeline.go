@@ -25,8 +25,9 @@ func eventText(e client.Event) string {
 
 // segment is a part of a bar: a period in which the service's state did not change. X and Width are in thousandths of the bar.
 type segment struct {
-	X, Width    int
-	Class, Text string
+	X, Width int
+	Class    string
+	Text     string
 }
 
 // bar shows the states of one service in a period.

@@ -54,7 +54,8 @@ type verb struct {
 	aliases       []string
 	args          string // description of the positional arguments: "[X]" is optional, "X..." may be repeated
 	multiWordFlag string // flag that takes all words up to the next flag
-	summary, help string
+	summary       string
+	help          string
 	json          bool          // the verb has the flag --json
 	checks        bool          // the verb checks the integrity of the whole file when it opens the board
 	noBoard       bool          // the verb does not open the board

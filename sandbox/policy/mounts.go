@@ -231,7 +231,8 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 type Gate struct {
 	Program string // the path of a statically linked hinit-sandbox-helper
 
-	fillLock, listLock sync.Mutex
+	fillLock sync.Mutex
+	listLock sync.Mutex
 
 	volume atomic.Pointer[string] // the name of the volume, once the program is on it
 	root   atomic.Pointer[Root]

@@ -36,9 +36,10 @@ type Loop interface {
 
 // Program is a running boot program. [Program.Answer] may be called from any goroutine.
 type Program struct {
-	loop       Loop
-	name, path string
-	input      *os.File
+	loop  Loop
+	name  string
+	path  string
+	input *os.File
 
 	mu     sync.Mutex
 	output *os.File

@@ -92,7 +92,9 @@ func (r *Reporter) Run(ctx context.Context) {
 
 // NoteWork tells the Reporter about work that causes no event, such as a client's request. After a quiet time, Run then returns
 // the memory that this work used to the kernel.
-func (r *Reporter) NoteWork() { pause.Wake(r.used) }
+func (r *Reporter) NoteWork() {
+	pause.Wake(r.used)
+}
 
 // reportNew reports the new records. cursor is the Seq of the last reported record. The result some is false if there were no new
 // records.

@@ -35,7 +35,8 @@ type logger struct {
 	out     []byte // output waiting for stdout
 	outGone bool   // the reader of stdout has closed the pipe
 	// The time stamps of the current input, in local time and as a TAI64N label.
-	local, label []byte
+	local []byte
+	label []byte
 }
 
 func logMain(c *Call, options []option) int {

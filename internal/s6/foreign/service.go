@@ -55,9 +55,10 @@ type Service struct {
 	Main        Place  `reexec:"Service"`
 	LoggerPlace *Place `reexec:"Logger"` // the directory of the logger; nil for none
 	// Read and Write are the ends of the pipe from the service to its logger. They are open while the logger exists.
-	Read, Write *os.File
-	Leaving     bool // the directory was removed, and the service is ending
-	Left        bool `reexec:"-"` // the directory was removed, the service has ended, and the supervisor has forgotten it
+	Read    *os.File
+	Write   *os.File
+	Leaving bool // the directory was removed, and the service is ending
+	Left    bool `reexec:"-"` // the directory was removed, the service has ended, and the supervisor has forgotten it
 	// LoggerEnds is the time at which a logger that has lost its service is removed, even if it still runs. The zero time means
 	// that there is no such logger.
 	LoggerEnds time.Time `reexec:"-"`

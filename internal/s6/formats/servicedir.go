@@ -58,15 +58,16 @@ type Files interface {
 
 // Definition holds the settings of a service, as its service directory defines them.
 type Definition struct {
-	Broken                   string        // why the service can't run; "" if it can
-	FinishTimeout            time.Duration // time limit of the finish program; 0 for none
-	KillTimeout              time.Duration // time from the down signal to SIGKILL; 0 for never
-	KillGroup                bool          // send SIGKILL to the whole process group
-	DownSignal, ReloadSignal int
-	NotifyFD                 int  // descriptor on which the service reports readiness; 0 for none
-	Tally                    int  // maximum number of deaths in TallyFile
-	Down                     bool // the service is not started automatically
-	Logger                   bool // the service has a logger, in the directory log
+	Broken        string        // why the service can't run; "" if it can
+	FinishTimeout time.Duration // time limit of the finish program; 0 for none
+	KillTimeout   time.Duration // time from the down signal to SIGKILL; 0 for never
+	KillGroup     bool          // send SIGKILL to the whole process group
+	DownSignal    int
+	ReloadSignal  int
+	NotifyFD      int  // descriptor on which the service reports readiness; 0 for none
+	Tally         int  // maximum number of deaths in TallyFile
+	Down          bool // the service is not started automatically
+	Logger        bool // the service has a logger, in the directory log
 	// Warnings describe the files that could not be parsed; for these the defaults apply.
 	Warnings []string
 }

@@ -78,7 +78,9 @@ func (q *queue) await(t turn) {
 	q.notify()
 }
 
-func (q *queue) notify() { pause.Wake(q.wake) }
+func (q *queue) notify() {
+	pause.Wake(q.wake)
+}
 
 func (q *queue) has(name string) bool {
 	_, open := q.get(name)

@@ -295,10 +295,11 @@ type pending struct {
 
 // rollout is a restart of several services, one after the other. Each restart begins when the previous service is ready.
 type rollout struct {
-	queue     []ID
-	running   ID
-	done, all int
-	ended     bool // the user has stopped the rollout
+	queue   []ID
+	running ID
+	done    int
+	all     int
+	ended   bool // the user has stopped the rollout
 }
 
 // ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. The argument how

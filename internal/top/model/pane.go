@@ -37,17 +37,18 @@ type hostEvent struct {
 
 // pane is the part of the screen below the table.
 type pane struct {
-	kind            paneKind
-	focused, zoomed bool
-	scrollOffset    int // distance in lines from the end (log, events) or the beginning (details)
-	search          string
-	before          bool           // show the log of the run that ended last
-	least           loglevel.Level // minimum level of the lines to show; 0 for all
-	of              Log            // the log to which the lines in the pane belong
-	lines           []LogLine
-	levels          loglevel.Tracker
-	events          []hostEvent
-	inside          ProcessDetails
+	kind         paneKind
+	focused      bool
+	zoomed       bool
+	scrollOffset int // distance in lines from the end (log, events) or the beginning (details)
+	search       string
+	before       bool           // show the log of the run that ended last
+	least        loglevel.Level // minimum level of the lines to show; 0 for all
+	of           Log            // the log to which the lines in the pane belong
+	lines        []LogLine
+	levels       loglevel.Tracker
+	events       []hostEvent
+	inside       ProcessDetails
 }
 
 // reset ends scrolling after the cursor has moved to another service. The event pane keeps its position, because it shows all
