@@ -255,6 +255,9 @@ type AgentProfileStatus struct {
 	// move is a change of the host that has begun.
 	// +optional
 	Move *Move `json:"move,omitempty"`
+	// moveFailure is about moves that the host has ended because they failed. The next one waits.
+	// +optional
+	MoveFailure *MoveFailure `json:"moveFailure,omitempty"`
 	// conditions are HostReachable, Placed and Configured.
 	// +optional
 	// +listType=map
@@ -293,6 +296,20 @@ type Move struct {
 	// received is what the new host has stored.
 	// +optional
 	Received *Receipt `json:"received,omitempty"`
+	// failures is how often the move has failed since it began, or since the new host got more of the data.
+	// +optional
+	Failures int32 `json:"failures,omitempty"`
+}
+
+// MoveFailure is about moves that have failed. It is removed after a move that succeeds.
+type MoveFailure struct {
+	// attempts is the number of moves that have failed, one after the other.
+	Attempts int32 `json:"attempts"`
+	// at is when the host ended the last one.
+	At metav1.Time `json:"at"`
+	// message says for people why it failed.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }
 
 // Offer is how the data of a stopped gateway is had.

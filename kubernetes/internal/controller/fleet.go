@@ -246,7 +246,7 @@ func (f *fleet) recordEvents(v *view) {
 	for _, p := range v.profiles {
 		now := p.Status
 		old, known := f.phases[p.UID]
-		f.phases[p.UID] = v1alpha1.AgentProfileStatus{Phase: now.Phase, Host: now.Host, Cause: now.Cause, LastExit: now.LastExit}
+		f.phases[p.UID] = v1alpha1.AgentProfileStatus{Phase: now.Phase, Host: now.Host, Cause: now.Cause, LastExit: now.LastExit, MoveFailure: now.MoveFailure}
 		if p.DeletionTimestamp != nil {
 			delete(f.phases, p.UID)
 		}
@@ -269,6 +269,9 @@ func (f *fleet) recordEvents(v *view) {
 		}
 		if old.Host != now.Host && old.Host != "" && now.Host != "" {
 			say(corev1.EventTypeNormal, "Moved", "moved from host %s to %s", old.Host, now.Host)
+		}
+		if now.MoveFailure != nil && (old.MoveFailure == nil || old.MoveFailure.Attempts != now.MoveFailure.Attempts) {
+			say(corev1.EventTypeWarning, "MoveFailed", "%s", now.MoveFailure.Message)
 		}
 		if x := now.LastExit; x != nil && (old.LastExit == nil || !old.LastExit.At.Equal(&x.At)) && (x.Cause == "shed" || x.Cause == "oom") {
 			say(corev1.EventTypeWarning, "Shed", "the gateway was ended for its memory (%s)", x.Cause)

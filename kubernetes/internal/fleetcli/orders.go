@@ -59,10 +59,8 @@ func runMove(ctx context.Context, c *call) error {
 	if len(words) == 2 {
 		to = words[1]
 	}
-	old := p.DeepCopy()
-	p.Spec.Pin = to
-	if err := f.api.Patch(ctx, p, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("cannot move profile %q: %w", p.Name, err)
+	if err := f.pin(ctx, p, to); err != nil {
+		return err
 	}
 	if to == "" {
 		fmt.Fprintf(c.Out, "%s is pinned to no host\n", p.Name)
@@ -83,6 +81,22 @@ func runMove(ctx context.Context, c *call) error {
 		}
 		return false, s.Message, nil
 	})
+}
+
+// pin pins a profile to a host, or to none if to is "". It removes the record of failed moves, so that the profile moves at once.
+func (f *fleet) pin(ctx context.Context, p *v1alpha1.AgentProfile, to string) error {
+	old := p.DeepCopy()
+	p.Spec.Pin = to
+	err := f.api.Patch(ctx, p, client.MergeFrom(old))
+	if err == nil && p.Status.MoveFailure != nil {
+		old = p.DeepCopy()
+		p.Status.MoveFailure = nil
+		err = f.api.Status().Patch(ctx, p, client.MergeFrom(old))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot move profile %q: %w", p.Name, err)
+	}
+	return nil
 }
 
 // poolOf returns the pool that a host belongs to. It fails if host is a pod that serves only one profile.

@@ -91,6 +91,9 @@ func escape(s *v1alpha1.AgentProfileStatus) {
 	if s.Move != nil {
 		texts = append(texts, &s.Move.Reason, &s.Move.To)
 	}
+	if s.MoveFailure != nil {
+		texts = append(texts, &s.MoveFailure.Message)
+	}
 	for i := range s.Conditions {
 		texts = append(texts, &s.Conditions[i].Message)
 	}
@@ -260,6 +263,9 @@ func runExplain(ctx context.Context, c *call) error {
 			state = "the gateway is stopped, and the data is being sent"
 		}
 		fmt.Fprintf(c.Out, "  moves to host %s for %s: %s; %s\n", m.To, since(&m.Since), m.Reason, state)
+	}
+	if x := s.MoveFailure; x != nil {
+		fmt.Fprintf(c.Out, "  %d moves have failed, the last %s ago: %s\n", x.Attempts, since(&x.At), x.Message)
 	}
 	if x := s.LastExit; x != nil {
 		fmt.Fprintf(c.Out, "  last exit: %s, %s ago\n", x.Cause, since(&x.At))

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	hinit "hinit/client"
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
 )
 
 // assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It
@@ -41,7 +46,7 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return errRetry
 	}
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
-		return err
+		return h.reportMoveError(ctx, p, err, true)
 	}
 	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer
 	// and SetAside. In that case the gateway may have written data that was not sent, so take the data back.
@@ -62,7 +67,7 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	o, err := h.offers.make(offer{name: p.Name, uid: string(p.UID), to: p.Status.Move.To, run: run})
 	if err != nil {
-		return err
+		return h.reportMoveError(ctx, p, err, true)
 	}
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
@@ -71,7 +76,7 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-		st.Host, st.Receipt, st.Move = to, st.Move.Received, nil
+		st.Host, st.Receipt, st.Move, st.MoveFailure = to, st.Move.Received, nil, nil
 		st.Assignment++
 		st.Phase, st.Ready, st.Applied = v1alpha1.PhaseMoving, false, ""
 		st.Message = fmt.Sprintf("host %s has its data and starts it", to)
@@ -96,28 +101,75 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
 	}
+	snapshot, at := h.store.interruptedAt(p.Name, string(p.UID))
 	err = h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token)
-	if errors.Is(err, errInterrupted) {
+	now, more := h.store.interruptedAt(p.Name, string(p.UID))
+	further := more > at && (snapshot == "" || snapshot == now)
+	if errors.Is(err, errInterrupted) && further {
 		return err
 	}
-	return h.reportMoveError(ctx, p, err)
+	return h.reportMoveError(ctx, p, err, !further)
 }
 
 // reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so
-// the user must see why. It returns err.
-func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
+// the user must see why. If count is true, the error counts as a failure of the move, see callOff. It returns err.
+func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error, count bool) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	return errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-		st.Message = cut(fmt.Sprintf("moves to host %s: %s", h.set.Name, err))
+		to := h.set.Name
+		if m := st.Move; m != nil {
+			if to = m.To; count {
+				m.Failures++
+			}
+		}
+		st.Message = cut(fmt.Sprintf("moves to host %s: %s", to, err))
 	}))
 }
 
+const (
+	// maxMoveFailures is the number of failures after which a host ends a move.
+	maxMoveFailures = 5
+	// minMoveTime is the time after its begin for which a move is not ended, because a host that restarts causes several failures.
+	minMoveTime = time.Minute
+	// forgetFailures is the time after which a failed move no longer delays the next one.
+	forgetFailures = 24 * time.Hour
+)
+
+// failed reports whether a move has failed so often that the host that has the data must end it.
+func failed(m *v1alpha1.Move) bool {
+	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime // the time is of another node's clock
+}
+
+// callOff ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the controller
+// may begin the next move.
+func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	why := p.Status.Message
+	if err := h.offers.failure(string(p.UID)); err != nil && !strings.Contains(why, err.Error()) {
+		why += "; " + err.Error()
+	}
+	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		fail := v1alpha1.MoveFailure{Attempts: 1, At: metav1.Now()}
+		if old := st.MoveFailure; old != nil && time.Since(old.At.Time) < forgetFailures {
+			fail.Attempts += old.Attempts
+		}
+		why = strings.TrimPrefix(why, fmt.Sprintf("moves to host %s: ", st.Move.To))
+		fail.Message = cut(fmt.Sprintf("did not move to host %s, and tries again after %v: %s", st.Move.To, placement.MoveDelay(fail.Attempts), why))
+		st.Message, st.Move, st.MoveFailure = fail.Message, nil, &fail
+	})
+	if err == nil {
+		h.offers.forget(string(p.UID))
+		h.set.Log.Warn("move has failed", "profile", p.Name, "reason", p.Status.MoveFailure.Message)
+	}
+	return err
+}
+
+// received reports that the data of an offer is stored.
 func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
 	if err != nil {
 		return err
 	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received = r })
+	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received, st.Move.Failures = r, 0 })
 }

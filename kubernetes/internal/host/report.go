@@ -55,6 +55,9 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 		if s != nil {
 			message = s.Problem
 		}
+		if f := st.MoveFailure; f != nil {
+			message = cmp.Or(message, f.Message)
+		}
 	}
 	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run does not change Since
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {

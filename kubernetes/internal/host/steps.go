@@ -91,7 +91,7 @@ func object(p *v1alpha1.AgentProfile) *placement.Object {
 		o.Receipt = r.Nonce
 	}
 	if m := p.Status.Move; m != nil {
-		o.To = m.To
+		o.To, o.Failed = m.To, failed(m)
 		if m.Offer != nil {
 			o.Offer = m.Offer.Nonce
 		}
@@ -223,12 +223,14 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 		return h.rescanAfter(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
 	case placement.Give:
 		return h.transferOwnership(ctx, p)
+	case placement.CallOff:
+		return h.callOff(ctx, p)
 	case placement.Fetch:
 		return h.fetch(ctx, p)
 	case placement.Received:
 		return h.received(ctx, p, local.Incoming)
 	case placement.Install:
-		return h.reportMoveError(ctx, p, h.rescanAfter(ctx, h.store.Install(name, uid, local.Incoming)))
+		return h.reportMoveError(ctx, p, h.rescanAfter(ctx, h.store.Install(name, uid, local.Incoming)), false)
 	case placement.Retire:
 		if err := h.halt(ctx, name, nil); err != nil {
 			return err

@@ -19,10 +19,8 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -47,94 +45,12 @@ type offers struct {
 	callers callers
 }
 
-// The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one connection for
-// each of its workers.
-const (
-	maxConnections       = 256
-	maxConnectionsPerPod = 4 * workers
-)
-
-// callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
-// connections. If there are too many connections, the oldest one whose request names no offer is closed. Agents don't know the
-// nonce of an offer, so their connections are closed first.
-type callers struct {
-	mu  sync.Mutex
-	all []*call
-}
-
-// add adds a connection, and reports whether the connection may stay open. If not, the caller closes it.
-func (c *callers) add(one *call) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	of := 0
-	for _, other := range c.all {
-		if other.address == one.address {
-			of++
-		}
-	}
-	if of >= maxConnectionsPerPod || len(c.all) >= maxConnections {
-		i := slices.IndexFunc(c.all, func(other *call) bool {
-			return !other.named.Load() && (of < maxConnectionsPerPod || other.address == one.address)
-		})
-		if i < 0 {
-			return false
-		}
-		_ = c.all[i].Conn.Close() // closing the connection makes its request fail
-		c.all = slices.Delete(c.all, i, i+1)
-	}
-	c.all = append(c.all, one)
-	return true
-}
-
-func (c *callers) remove(one *call) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = slices.DeleteFunc(c.all, func(other *call) bool { return other == one })
-}
-
-// limitedListener is a listener that limits the open connections, see callers.
-type limitedListener struct {
-	net.Listener
-	callers *callers
-}
-
-// Accept implements net.Listener.
-func (l limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-		if one := (&call{Conn: c, callers: l.callers, address: address}); l.callers.add(one) {
-			return one, nil
-		}
-		_ = c.Close()
-	}
-}
-
-// call is an open connection.
-type call struct {
-	net.Conn
-	callers *callers
-	address string
-	named   atomic.Bool // the request names an offer, so the connection is not closed in favour of others
-}
-
-// callKey is the key under which the context of a request holds its call.
-type callKey struct{}
-
-// Close implements net.Conn.
-func (c *call) Close() error {
-	c.callers.remove(c)
-	return c.Conn.Close()
-}
-
 // offer describes one profile that is offered to another host. The field to holds the name of that host.
 type offer struct {
 	name, uid, to string
 	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
 	sent          string // SHA-256 of the archive, or "" until it was sent in full
+	failed        error  // why the data was not sent in full, the last time
 }
 
 const (
@@ -172,6 +88,18 @@ func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 		}
 	}
 	return offered, sent
+}
+
+// failure returns why the data of an object could not be sent the last time, or nil.
+func (o *offers) failure(uid string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.by {
+		if one.uid == uid && one.failed != nil {
+			return one.failed
+		}
+	}
+	return nil
 }
 
 // forget withdraws the offers of an object. After the last offer the listener is closed.
@@ -253,6 +181,14 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sum, begun, err := o.store.send(one.name, w, r)
+	o.mu.Lock()
+	if err == nil {
+		one.sent = sum
+	}
+	if r.Context().Err() == nil { // otherwise the client has gone, and knows why
+		one.failed = err
+	}
+	o.mu.Unlock()
 	if err != nil {
 		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
 		if !begun { // the client writes the reason into the status
@@ -261,9 +197,6 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	one.sent = sum
 }
 
 // send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
@@ -431,6 +364,20 @@ func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
 		return err
 	}
 	return errors.Join(fn(home), home.Close())
+}
+
+// interruptedAt returns how much of an object's data has come with an interrupted fetch, in bytes, and of which snapshot.
+func (s *Store) interruptedAt(name, uid string) (snapshot string, at int64) {
+	im, done, err := s.importer(name, uid)
+	if err != nil {
+		return "", 0
+	}
+	defer done()
+	snapshot, at, err = im.InterruptedAt()
+	if err != nil {
+		return "", 0
+	}
+	return snapshot, at
 }
 
 // receipt returns the checksum and size of received data.

@@ -17,7 +17,8 @@ type Profile struct {
 	Installed bool   // the owner has the data
 	To        string // the host that a move goes to, or "" without a move
 	Received  bool   // the new host has stored the data: the move ends without the controller
-	Memory    int64  // the memory, in bytes, that the placement reserves for the profile
+	LastMove  LastMove
+	Memory    int64 // the memory, in bytes, that the placement reserves for the profile
 	Priority  int32
 	Pin       string // the only host on which the profile may be, or "" for any host
 	Pod       string // the name of the pod that would run this profile alone
@@ -32,6 +33,16 @@ type Profile struct {
 	Handled   bool   // the present spec.recover, which may be empty, is recorded as handled
 	Deleting  bool
 }
+
+// LastMove says how the last move of a profile has ended.
+type LastMove int
+
+// The values of Profile.LastMove.
+const (
+	MoveSucceeded LastMove = iota // or there was none
+	MoveFailed
+	MoveWaits // it has failed so recently that the next one must wait
+)
 
 // Host is the controller's view of a host: a pod that runs profiles.
 type Host struct {
@@ -68,8 +79,18 @@ const (
 	HostRestarts = "HostRestarts"
 )
 
-// maxMoves is the maximum number of moves that are in progress in a pool at the same time.
-const maxMoves = 4
+const (
+	// maxMoves is the maximum number of moves that are in progress in a pool at the same time.
+	maxMoves = 4
+	// maxFailedMoves is the maximum number of moves in progress at which the move of a profile may begin whose last move has
+	// failed. So such profiles never take all moves.
+	maxFailedMoves = maxMoves / 2
+)
+
+// MoveDelay returns the time until the next move of a profile whose moves have failed. The parameter attempts is their number.
+func MoveDelay(attempts int32) time.Duration {
+	return min(5*time.Minute<<min(max(attempts-1, 0), 10), 4*time.Hour)
+}
 
 // Action is one step that the controller takes. It is one of the types below.
 type Action interface{ action() }
@@ -126,8 +147,9 @@ type round struct {
 	alone          []*hostLoad // pods that take one profile each
 	byName         map[string]*hostLoad
 	profiles       []Profile
-	moves          int   // moves in progress
-	unplacedMemory int64 // the total memory of the profiles that no host has room for
+	moves          int    // moves in progress
+	waiting        string // a profile that has to move and waits, because its last move has failed
+	unplacedMemory int64  // the total memory of the profiles that no host has room for
 }
 
 // hostLoad is a host together with its load: the profiles that are placed on the host or are moving to it.
@@ -184,6 +206,9 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	}
 	r.rollout()
 	r.scale()
+	if r.waiting != "" {
+		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("waits until it moves %s again, whose last move has failed", r.waiting))
+	}
 	return r.Plan
 }
 
@@ -360,7 +385,7 @@ func (r *round) follow(p Profile) {
 
 // move starts a move of a profile to another host if there is a reason for a move.
 func (r *round) move(p Profile) {
-	if !p.Installed || r.moves >= maxMoves {
+	if !p.Installed || r.moves >= maxMoves || p.LastMove == MoveFailed && r.moves >= maxFailedMoves {
 		return
 	}
 	reason, spare := "", false
@@ -398,6 +423,10 @@ func (r *round) move(p Profile) {
 }
 
 func (r *round) begin(p Profile, to *hostLoad, reason string) {
+	if p.LastMove == MoveWaits {
+		r.waiting = cmp.Or(r.waiting, p.Name)
+		return
+	}
 	to.add(p.Memory)
 	r.moves++
 	r.do(StartMove{p.Name, to.Name, reason})

@@ -50,6 +50,8 @@ func TestDecide(t *testing.T) {
 		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
 		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
+		{"a profile whose move has failed waits", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: MoveWaits}}, nil, 2},
+		{"and moves later", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: MoveFailed}}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
@@ -356,5 +358,47 @@ func BenchmarkARound(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestProfilesThatCantMoveHoldNoDrain has a host to be drained whose first profiles can't be moved. Earlier four of them held all
+// moves of a pool for ever.
+func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
+	pool, hosts := poolOf(2), hostsOf(2)
+	pool.Drain = []string{"pool-0"}
+	var profiles []Profile
+	for i := range 12 {
+		profiles = append(profiles, Profile{Name: fmt.Sprintf("p%02d", i), Owner: "pool-0", Installed: true, Memory: 10})
+	}
+	moved := func(last LastMove) (failed, others int) {
+		for i := range 8 {
+			profiles[i].LastMove = last
+		}
+		plan := Decide(pool, handled(profiles), hosts, noon)
+		for _, a := range plan.Actions {
+			if move, is := a.(StartMove); is && move.Profile < "p08" {
+				failed++
+			} else if is {
+				others++
+			}
+		}
+		return failed, others
+	}
+	if failed, others := moved(MoveFailed); failed != maxFailedMoves || others != maxMoves-maxFailedMoves {
+		t.Errorf("%d profiles move again, and %d others", failed, others)
+	}
+	if failed, others := moved(MoveWaits); failed != 0 || others != maxMoves {
+		t.Errorf("%d profiles that wait move, and %d others", failed, others)
+	}
+	plan := Decide(pool, handled(profiles[:8]), hosts, noon)
+	if want := "waits until it moves p00 again, whose last move has failed"; plan.Doing != want {
+		t.Errorf("the pool %q", plan.Doing)
+	}
+	last := time.Duration(0)
+	for n := range int32(100) {
+		if d := MoveDelay(n); d < last || d < 5*time.Minute || d > 4*time.Hour {
+			t.Errorf("after %d failures the next move waits %v, and before %v", n, d, last)
+		}
+		last = MoveDelay(n)
 	}
 }

@@ -27,6 +27,9 @@
 //
 // The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.
 //
+// A move fails if its home can't be sent or stored, again and again. Then the owner ends it. [MoveDelay] is the time until the next
+// move of this profile. Until then it doesn't count as a move of the pool. Later its moves take at most half of the pool's moves.
+//
 // The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
 // [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.
 // Incoming data was received and is not installed yet. Data that is aside was set aside to be given away, under the current or an
@@ -43,6 +46,7 @@
 //	me        begun     aside, current   -        complete     Give
 //	me        begun     aside, current   -        none, other  TakeBack
 //	me        begun     nothing          -        -            Missing
+//	me        failed    live, aside      any      any          CallOff: the move ends, and the gateway runs here again
 //	another   to me     any              -        -            Fetch what is offered; Received once it is stored
 //	another   any       live             any      -            Retire: another host was made the owner by force
 //	any       any       aside, old       -        -            Drop once the owner has the data, else Wait

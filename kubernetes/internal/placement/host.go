@@ -12,6 +12,7 @@ type Object struct {
 	To         string // the host that a move goes to, or "" without a move
 	Offer      string // the nonce of the owner's current offer for the move
 	Received   string // the nonce of the offer whose data the new host has stored
+	Failed     bool   // the move has failed so often that the owner ends it
 	Wanted     bool   // the gateway should run
 	Deleting   bool
 }
@@ -42,6 +43,7 @@ const (
 	SetAside                 // move the data out of hinit's reach
 	TakeBack                 // move the data back into hinit's reach
 	Give                     // write into the status that the other host is the owner
+	CallOff                  // end the move, so that the gateway runs here again
 	Fetch                    // fetch the data from the owner
 	Received                 // write into the status that the data was stored
 	Install                  // make the received data live
@@ -52,7 +54,7 @@ const (
 )
 
 var stepNames = [...]string{
-	"Wait", "Run", "Halt", "Create", "Report", "Missing", "Offer", "SetAside", "TakeBack", "Give", "Fetch", "Received", "Install", "Retire", "Drop",
+	"Wait", "Run", "Halt", "Create", "Report", "Missing", "Offer", "SetAside", "TakeBack", "Give", "CallOff", "Fetch", "Received", "Install", "Retire", "Drop",
 	"DropIncoming", "Finish",
 }
 
@@ -104,6 +106,8 @@ func nextForOwned(o *Object, l Local) Step {
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && slices.Contains(l.Sent, o.Offer)
 	switch {
+	case o.Failed && (l.Live || l.Aside == o.Assignment):
+		return CallOff
 	case l.Live && l.Up:
 		return Halt
 	case l.Live && complete:

@@ -71,7 +71,7 @@ func (m *model) giveUp(read object, a GiveUp) {
 		if m.has(o.Owner, a.Profile) {
 			m.fail("the data of %s on %s is thrown away", a.Profile, o.Owner)
 		}
-		o.Owner, o.Installed, o.Receipt, o.To, o.Offer, o.Received = "", 0, "", "", "", ""
+		o.Owner, o.Installed, o.Receipt, o.To, o.Offer, o.Received, o.Failed = "", 0, "", "", "", "", false
 		o.Assignment++
 		o.lost, o.here, o.missing, o.recovered = "", false, false, o.recover
 		m.destroyed[a.Profile], m.givenUp[a.Profile] = true, true

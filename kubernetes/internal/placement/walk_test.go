@@ -21,6 +21,7 @@ type object struct {
 	here      bool   // its owner has reported data
 	recover   string // the host that people give up
 	recovered string // recover as it was handled
+	calledOff bool   // its last move has failed
 }
 
 // volume is what a host has on its disk of one profile. A number is the age of the data: each run of the gateway makes it older by one.
@@ -67,6 +68,7 @@ type model struct {
 	toPods      int // moves to pods of one profile
 	recoveries  int
 	removed     int // hosts that the pool had too many of
+	calledOff   int // moves that have failed
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
@@ -262,7 +264,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		n.offered[name], n.sent[name] = nil, nil
 	case Give:
 		if m.write(o, name, func(o *object) {
-			o.Owner, o.Receipt, o.To, o.Offer, o.Received, o.here, o.missing = o.To, o.Received, "", "", "", false, false
+			o.Owner, o.Receipt, o.To, o.Offer, o.Received, o.here, o.missing, o.calledOff = o.To, o.Received, "", "", "", false, false, false
 			o.Assignment++
 		}) {
 			m.moves++
@@ -270,10 +272,18 @@ func (m *model) step(n *node, name string, o object, step Step) {
 				m.toPods++
 			}
 		}
+	case CallOff:
+		if m.write(o, name, func(o *object) {
+			o.To, o.Offer, o.Received, o.Failed, o.calledOff = "", "", "", false, true
+		}) {
+			m.calledOff++
+		}
 	case Fetch:
-		m.fetch(n, name, o)
+		if !m.fetch(n, name, o) {
+			m.write(o, name, func(o *object) { o.Failed = true })
+		}
 	case Received:
-		m.write(o, name, func(o *object) { o.Received = v.nonce })
+		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
 		v.live, v.incoming = v.incoming, -1
 	case Retire:
@@ -294,19 +304,20 @@ func (m *model) offer(n *node, name string, o object) {
 	m.write(o, name, func(o *object) { o.Offer, o.Received = nonce, "" })
 }
 
-// fetch gets the data from the owner, whose process must have made the offer.
-func (m *model) fetch(n *node, name string, o object) {
+// fetch gets the data from the owner, whose process must have made the offer, and reports whether the data has come.
+func (m *model) fetch(n *node, name string, o object) bool {
 	i := slices.IndexFunc(m.nodes, func(other *node) bool { return other.name == o.Owner })
 	if i < 0 || !m.nodes[i].alive || !slices.Contains(m.nodes[i].offered[name], o.Offer) {
-		return
+		return false
 	}
 	from := m.nodes[i]
 	data := from.of(name).live
 	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // it breaks off
-		return
+		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
 	from.sent[name] = append(from.sent[name], o.Offer)
+	return true
 }
 
 // control lets a controller decide by what its cache has, and carry out a part of it.
@@ -323,6 +334,9 @@ func (m *model) control(c int) {
 			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100,
 			Pod: podOf(name), OwnPod: m.alone[name], Lost: o.lost, Missing: o.missing && o.lost == "", Here: o.here && o.lost == "" && o.To == "",
 			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
+		}
+		if o.calledOff {
+			p.LastMove = MoveFailed + LastMove(m.rnd.IntN(2))
 		}
 		if m.broken == "give up again" && p.LostHost != "" {
 			p.Handled = false
@@ -395,9 +409,9 @@ func (m *model) carryOut(read map[string]object, a Action) {
 		})
 	case StartMove:
 		m.fits(a.Profile, a.To)
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = a.To, "", "" })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received, o.Failed = a.To, "", "", false })
 	case CancelMove:
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = "", "", "" })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received, o.Failed = "", "", "", false })
 	case MarkReachable:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here, o.missing = "", false, false })
 	case GiveUp:
@@ -502,7 +516,7 @@ func (m *model) walk(steps int) {
 // TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost walks through API conflicts, stale caches, late writes, two controllers, and crashes of hosts and
 // controllers between any two steps. After that, without faults, everything settles.
 func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
-	runs, moves, toPods, recoveries, removed := 0, 0, 0, 0, 0
+	runs, moves, toPods, recoveries, removed, calledOff := 0, 0, 0, 0, 0, 0
 	for seed := range uint64(*walks) {
 		m := newModel(t, seed, "")
 		m.walk(1500)
@@ -510,10 +524,11 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 			t.Fatalf("walk %d: %s", seed, m.wrong)
 		}
 		runs, moves, toPods, recoveries, removed = runs+m.runs, moves+m.moves, toPods+m.toPods, recoveries+m.recoveries, removed+m.removed
+		calledOff += m.calledOff
 	}
-	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed", *walks, runs, moves, toPods, recoveries, removed)
-	if moves < *walks || toPods < *walks/4 || recoveries < *walks/4 || removed < *walks/4 {
-		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed", moves, *walks, toPods, recoveries, removed)
+	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed, %d moves called off", *walks, runs, moves, toPods, recoveries, removed, calledOff)
+	if moves < *walks || toPods < *walks/4 || recoveries < *walks/4 || removed < *walks/4 || calledOff < *walks/4 {
+		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed, %d moves called off", moves, *walks, toPods, recoveries, removed, calledOff)
 	}
 }
 
