@@ -13,8 +13,13 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// stopCheck is the time after which the host looks at a gateway again that is being stopped, if hinit has reported nothing.
-const stopCheck = 30 * time.Second
+const (
+	// stopTime is the longest time for which a worker waits for the end of a gateway. Most gateways end earlier, and then a move or a
+	// stop doesn't wait for the next report of hinit, which comes once a second.
+	stopTime = 2 * time.Second
+	// stopCheck is the time after which the host looks at a gateway again that is being stopped, if hinit has reported nothing.
+	stopCheck = 30 * time.Second
+)
 
 // errStopping means that a gateway is being stopped. The profile is queued again when hinit reports on the gateway, or after
 // stopCheck.
@@ -26,15 +31,21 @@ func ending(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
 }
 
-// halt stops a gateway. It returns errStopping until the gateway is down: a gateway may ignore its signal for minutes, and no worker
-// waits for that. When the gateway is down, halt writes the status of the profile p. If p is nil, it writes no status.
+// halt stops a gateway. After stopTime it returns errStopping until the gateway is down: a gateway may ignore its signal for minutes,
+// and no worker waits for that. When the gateway is down, halt writes the status of the profile p. If p is nil, it writes no status.
 func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {
 		return errRetry
 	}
 	if !settled(s) && !ending(s) {
-		err := h.commandGateway(name, func() (hinit.Service, error) { return h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{}) })
+		err := h.commandGateway(name, func() (hinit.Service, error) {
+			s, err := h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
+			if e, is := errors.AsType[*hinit.Error](err); is && e.Kind == hinit.KindTimeout {
+				return h.set.Init.Service(ctx, serviceName(name))
+			}
+			return s, err
+		})
 		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
 			return err
 		}

@@ -55,10 +55,16 @@ func (g *gateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hini
 	if !g.deaf[name] {
 		return g.set(name, hinit.StateDown, hinit.WantDown), nil
 	}
-	if wait.Wait {
-		<-ctx.Done()
+	s := g.set(name, hinit.StateStopping, hinit.WantDown)
+	if !wait.Wait {
+		return s, nil
 	}
-	return g.set(name, hinit.StateStopping, hinit.WantDown), nil
+	select {
+	case <-ctx.Done():
+		return s, ctx.Err()
+	case <-time.After(wait.Timeout):
+		return s, &hinit.Error{Kind: hinit.KindTimeout}
+	}
 }
 
 func (g *gateways) Rescan(context.Context) error { return nil }
@@ -157,7 +163,7 @@ func TestDataOfAGatewayThatIsBeingStoppedStays(t *testing.T) {
 	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{"gateway-coder": true}}
 	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
 	h := hostOf(t, "me", apiOf(), g, s)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*stopTime)
 	defer cancel()
 	if _ = h.reconcile(ctx, "coder"); !look(t, s, "u1").Live {
 		t.Fatal("the data was moved away while the gateway runs")
