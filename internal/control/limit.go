@@ -272,9 +272,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	select {
 	case m.turn <- struct{}{}: // tried first, so that a request gets a free turn even after the time limit
 	default:
-		select {
-		case m.turn <- struct{}{}:
-		case <-limit.Done():
+		if !pause.Send(limit, m.turn, struct{}{}) {
 			return out, context.Cause(limit)
 		}
 	}

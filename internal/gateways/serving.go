@@ -289,12 +289,10 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	if err := m.MayServe(); err != nil {
 		return out, err
 	}
-	select {
-	case m.changing <- struct{}{}:
-		defer func() { <-m.changing }()
-	case <-ctx.Done():
+	if !pause.Send(ctx, m.changing, struct{}{}) {
 		return out, fmt.Errorf("cannot change who serves the profiles: another change is not done: %w", context.Cause(ctx))
 	}
+	defer func() { <-m.changing }()
 	t, err := m.Store.Topology(os.Getenv, mode)
 	if err != nil {
 		return out, err

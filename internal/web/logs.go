@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -187,10 +188,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 		}
 		return nil
 	})
-	if err == nil {
-		err = ctx.Err()
-	}
-	return err
+	return cmp.Or(err, ctx.Err())
 }
 
 // logPage shows the log of a service on its own page.

@@ -301,13 +301,11 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
-	select {
-	case c.lock <- struct{}{}:
-		return func() { <-c.lock; leave() }, nil
-	case <-ctx.Done():
+	if !pause.Send(ctx, c.lock, struct{}{}) {
 		leave()
 		return nil, fmt.Errorf("cannot use the container %.12s: %w", id, context.Cause(ctx))
 	}
+	return func() { <-c.lock; leave() }, nil
 }
 
 // recordPassed records that a container has passed its gate. The parameter started is the start time of the container.
