@@ -11,6 +11,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/account"
+	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/trust"
 )
@@ -190,9 +191,4 @@ func checkTamperProof(info fs.FileInfo, uid int) error {
 }
 
 // WithoutPath removes the path from the text of an error, for messages that already contain the path.
-func WithoutPath(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return pe.Err
-	}
-	return err
-}
+func WithoutPath(err error) error { return config.WithoutPath(err) }

@@ -146,7 +146,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
-		return nil, nil, withoutPath(err)
+		return nil, nil, WithoutPath(err)
 	}
 	if len(data) > maxFileSize {
 		return nil, nil, fmt.Errorf("larger than %d bytes; a configuration is a few kilobytes, so is it the right file?", maxFileSize)
@@ -159,7 +159,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
-		return withoutPath(err)
+		return WithoutPath(err)
 	}
 	st := info.Sys().(*syscall.Stat_t) // on Linux, Sys always returns a Stat_t
 	switch {
@@ -171,8 +171,8 @@ func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	return nil
 }
 
-// withoutPath removes the path from an error, for messages that already name the path.
-func withoutPath(err error) error {
+// WithoutPath removes the path from an error, for messages that already name the path.
+func WithoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}

@@ -10,7 +10,7 @@
 // limit that marks the run, and an entry in the environment. It also uses the parents that the last scan of /proc has shown. It
 // never signals a process on a guess.
 //
-// spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go, with scan.go and mark.go, finds
-// the processes of a run and signals them. child.go is for programs without a table. run_of.go finds the run of one process, also
-// for a process that another program started.
+// spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go, with scan.go, finds the processes
+// of a run and signals them. child.go is for programs without a table. run_of.go finds the run of one process by its mark or its
+// ancestors, also for a process that another program started.
 package proc

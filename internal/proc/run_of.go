@@ -1,7 +1,9 @@
 package proc
 
 import (
+	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,14 +54,8 @@ func (t *Table) RunOf(pid int) uint64 {
 // InSession reports whether pid is the process main, or belongs to the session that main leads. A PID of 0 means unknown; the
 // result is then false.
 func InSession(pid, main int) bool {
-	if pid <= 0 || main <= 0 {
-		return false
-	}
-	if pid == main {
-		return true
-	}
 	session, err := unix.Getsid(pid)
-	return err == nil && session == main
+	return pid > 0 && main > 0 && (pid == main || err == nil && session == main)
 }
 
 // InRun reports whether process pid is alive, was started at the time ticks (see [StartTicks]), and is in the session of the main
@@ -148,4 +144,147 @@ func (r ServiceRoots) mainsByMark() map[Mark]int {
 		}
 	}
 	return marks
+}
+
+// A mark is a value of the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run
+// inherits the limit, even across setsid, a double fork and a cleared environment. Each run gets a different value. The values
+// are so large (some hundred thousand years) that they limit nothing. No privilege is needed to lower a limit, or to read the
+// limits of another process (proc_pid_limits(5)). So this process lowers its own limit by a step before each fork, and later
+// finds the descendants by their limit.
+//
+// An init inside a run lowers the limit further, in smaller steps. So the mark of a run is a range: a limit in (mark-step, mark]
+// belongs to the run.
+type marker struct {
+	base uint64 // limit of this process at its start
+	next uint64 // limit of this process now; 0 if marks don't work here
+	step uint64
+}
+
+const (
+	firstMark  = 1 << 62
+	outerStep  = 1 << 40 // distance between the marks of two runs; enough for four million runs
+	nestedStep = 1 << 20 // enough for a million runs of an init inside a run
+)
+
+func newMarker() marker {
+	var limit unix.Rlimit
+	switch err := unix.Getrlimit(unix.RLIMIT_RTTIME, &limit); {
+	case err != nil:
+		return marker{}
+	case limit.Max == unix.RLIM_INFINITY:
+		return marker{firstMark, firstMark, outerStep}
+	case limit.Max >= firstMark-(firstMark>>1):
+		return marker{limit.Max, limit.Max, nestedStep}
+	}
+	return marker{} // a limit as low as this was set to limit real-time scheduling
+}
+
+// lowerLimit lowers this process's own limit by a step, so that the next child inherits the new value as its mark. It returns the
+// mark, or 0 if marks don't work here.
+func (m *marker) lowerLimit() uint64 {
+	if m.next <= firstMark>>1 {
+		return 0
+	}
+	mark := m.next - m.step
+	if unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark}) != nil {
+		m.next = 0
+		return 0
+	}
+	m.next = mark
+	return mark
+}
+
+// runByMark returns the run to which a process belongs according to its mark (a resource limit), or 0 without a valid mark.
+func (t *Table) runByMark(pid int) uint64 {
+	if limit, ok := t.readLimit(pid); ok {
+		return t.runOfUser(pid, t.runOfMark(limit))
+	}
+	return 0
+}
+
+// runOfMark returns the run whose range of marks contains limit. It returns 0 if limit is in no range.
+func (t *Table) runOfMark(limit uint64) uint64 {
+	if limit > t.marks.base || t.marks.step == 0 {
+		return 0
+	}
+	steps := (t.marks.base - limit) / t.marks.step
+	return t.byMark[t.marks.base-steps*t.marks.step]
+}
+
+// runOfUser checks id, the run that the mark or the tag of a process names. It returns id if the user of the process makes the
+// mark or tag trustworthy ([Mark.ProvesMembership]), and otherwise 0.
+func (t *Table) runOfUser(pid int, id uint64) uint64 {
+	// A run that an older hinit handed over may have no user.
+	if r := t.runs[id]; r != nil && r.user != nil {
+		if m, ok := t.procfs.mark(pid); !ok || !m.ProvesMembership(*r.user) {
+			return 0
+		}
+	}
+	return id
+}
+
+// Mark holds the mark of a process (see marker) and its real user. The real user stays the same when the process executes a
+// setuid program.
+type Mark struct {
+	Limit uint64 // the mark: the limit RLIMIT_RTTIME of the process; 0 if unknown
+	User  uint32
+}
+
+// ProvesMembership reports whether the mark and the tag of this process prove that it belongs to a run of user. They are
+// proof for processes of root and of that user. A process of another user could have lowered its limit, or set the
+// variable, to imitate the run.
+func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
+
+// readLimit reads the resource limit that serves as the mark of a process. It also works for a dead process that is not
+// reaped yet.
+func (t *Table) readLimit(pid int) (uint64, bool) {
+	var limit unix.Rlimit
+	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // one system call, for the same user or with a capability; reading /proc takes three
+		return limit.Max, true
+	}
+	m, _ := t.procfs.mark(pid)
+	return m.Limit, m.Limit != 0
+}
+
+// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs
+// to some run, but has lowered its limit, so the limit does not identify the run.
+func (t *Table) hidesMark(pid int) bool {
+	limit, ok := t.readLimit(pid)
+	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
+}
+
+// runOfDead returns the run of a dead orphan by its mark (a resource limit). It returns 0 for an orphan without a mark, and
+// unknownRun if the mark can't be read or belongs to no run. A process that came into the container from outside has no
+// mark.
+func (t *Table) runOfDead(pid int) uint64 {
+	limit, ok := t.readLimit(pid)
+	switch {
+	case !ok, t.marks.step == 0:
+		return unknownRun
+	case limit >= t.marks.base:
+		return 0
+	}
+	if id := t.runOfMark(limit); id != 0 {
+		return t.runOfUser(pid, id)
+	}
+	return unknownRun
+}
+
+// mark reads the mark and the real user of a process from /proc.
+func (s *scanner) mark(pid int) (Mark, bool) {
+	limits := slices.Clone(s.readFile(strconv.Itoa(pid) + "/limits"))
+	return ParseMark(limits, s.readFile(strconv.Itoa(pid)+"/status"))
+}
+
+// ParseMark parses the mark and the user from the texts of /proc/PID/limits and status. The mark is the hard limit in the line
+// "Max realtime timeout SOFT HARD us". The user is the first number of the line "Uid:". ok reports whether the user is known.
+func ParseMark(limits, status []byte) (m Mark, ok bool) {
+	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
+	line, _, _ := bytes.Cut(rest, []byte{'\n'})
+	if f := bytes.Fields(line); len(f) > 1 {
+		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // for "unlimited" this is 0, which means no mark
+	}
+	uid, ok := procstat.Status(status).Number("Uid", 10)
+	m.User = uint32(uid)
+	return m, ok
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +32,9 @@ type scanner struct {
 	scans         int       // number of scans so far
 	at            time.Time // when the last scan was started
 	skipped       time.Time // when RecordMembers last found a scan unnecessary
-	dents         []byte
-	buf           []byte
-	readAllBuffer []byte // buffer for readAll
+	dents         []byte    // buffer for the names in a directory
+	buf           []byte    // buffer for readFile
+	readAllBuffer []byte    // buffer for readAll
 }
 
 func newScanner() *scanner {
@@ -40,7 +42,7 @@ func newScanner() *scanner {
 	if err != nil {
 		dir = -1
 	}
-	return &scanner{dir: dir}
+	return &scanner{dir: dir, dents: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
 }
 
 // scanWithin reads the state of all processes into stats, unless the last scan is younger than age.
@@ -58,15 +60,7 @@ func (s *scanner) scan() {
 	if s.dir < 0 {
 		return
 	}
-	_ = procstat.EachIn(s.dir, s.nameBuffer(), func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
-}
-
-// nameBuffer returns a reusable buffer for reading the names in a directory.
-func (s *scanner) nameBuffer() []byte {
-	if s.dents == nil {
-		s.dents = make([]byte, procstat.DirectorySize)
-	}
-	return s.dents
+	_ = procstat.EachIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
 // readFile returns the beginning of a file below /proc, up to readSize bytes. It returns nil if the file can't be read. The
@@ -74,9 +68,6 @@ func (s *scanner) nameBuffer() []byte {
 func (s *scanner) readFile(name string) []byte {
 	if s.dir < 0 {
 		return nil
-	}
-	if s.buf == nil {
-		s.buf = make([]byte, readSize)
 	}
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -139,7 +130,7 @@ func (s *scanner) threadNames(dir string) []string {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.nameBuffer()) // after an error, the partial list is used
+	names, _ := procstat.Names(fd, s.dents) // after an error, the partial list is used
 	return names
 }
 
@@ -309,4 +300,32 @@ func (s *scanner) hasLivingThread(p stat) bool {
 		}
 	}
 	return false
+}
+
+// readAs reads a file with the file-system identity of another user.
+func readAs(name string, asUID, asGID uint32) ([]byte, error) {
+	var f *os.File
+	var err error
+	runAs(asUID, asGID, func() { f, err = os.Open(name) })
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRead))
+}
+
+// runAs calls a function with the file-system identity of another user (setfsuid(2)). If it can't restore the identity
+// afterwards, it leaves the goroutine locked to the thread, so that the Go runtime ends the thread together with the goroutine.
+func runAs(uid, gid uint32, call func()) {
+	runtime.LockOSThread()
+	ownUID, _ := unix.SetfsuidRetUid(-1)
+	ownGID, _ := unix.SetfsgidRetGid(-1)
+	_, _ = unix.SetfsgidRetGid(int(gid))
+	_, _ = unix.SetfsuidRetUid(int(uid))
+	call()
+	_, _ = unix.SetfsuidRetUid(ownUID)
+	_, _ = unix.SetfsgidRetGid(ownGID)
+	if back, _ := unix.SetfsuidRetUid(-1); back == ownUID {
+		runtime.UnlockOSThread()
+	}
 }

@@ -96,7 +96,7 @@ func (e *SpawnError) Unwrap() error { return e.Err }
 
 // ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, otherwise 126.
 func (e *SpawnError) ShellCode() int {
-	if errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.ENOTDIR) {
+	if e.isOneOf(unix.ENOENT, unix.ENOTDIR) {
 		return 127
 	}
 	return 126
@@ -105,23 +105,17 @@ func (e *SpawnError) ShellCode() int {
 // Permanent reports whether another attempt is pointless unless something changes. The result is true if a command or
 // directory is missing, a command is not executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
-	for _, reason := range []error{ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
-		if errors.Is(e.Err, reason) {
-			return true
-		}
-	}
-	return e.Limit
+	return e.Limit || e.isOneOf(ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG)
 }
 
 // Temporary reports whether another attempt may succeed soon. The result is true if the kernel lacked memory, process numbers
 // or descriptors, or if a process was writing the program file.
 func (e *SpawnError) Temporary() bool {
-	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
-		if errors.Is(e.Err, errno) {
-			return true
-		}
-	}
-	return false
+	return e.isOneOf(unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY)
+}
+
+func (e *SpawnError) isOneOf(reasons ...error) bool {
+	return slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(e.Err, reason) })
 }
 
 // ErrNoCommand means that Spec.Argv has no command.

@@ -276,7 +276,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		for _, p := range t.members.alive[id] {
 			if who := (identity{p.PID, p.Start}); !seen[who] {
 				seen[who] = true
-				if t.signalOther(p, signal) {
+				if t.SignalOther(p, signal) {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
@@ -335,26 +335,25 @@ func (t *Table) killForkers(id uint64) (hits int) {
 // there reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
+	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // old kernel, or forbidden by seccomp
 	switch {
 	case err == nil:
 		defer unix.Close(fd)
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or forbidden by seccomp
-		if t.runOfDead(pid) != id || t.RunOf(pid) != id {
-			return unix.Kill(pid, 0) == nil, false
-		}
-		return true, unix.Kill(pid, unix.SIGKILL) == nil
-	default:
+	case !old:
 		return !errors.Is(err, unix.ESRCH), false // any other error: the PID may belong to a thread
 	}
-	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // both functions must agree, because another hinit uses the same marks
-		return true, false
+	switch { // both functions must agree, because another hinit uses the same marks
+	case t.runOfDead(pid) != id, t.RunOf(pid) != id:
+		return !old || unix.Kill(pid, 0) == nil, false
+	case old:
+		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// signalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID before the signal
+// SignalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID before the signal
 // is sent. It reports whether the signal was delivered.
-func (t *Table) signalOther(p stat, signal int) bool {
+func (t *Table) SignalOther(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
 		return unix.Kill(p.PID, syscall.Signal(signal)) == nil
@@ -397,28 +396,7 @@ func (t *Table) SignalDescendants(signal int) {
 	}
 	for _, p := range t.procfs.stats {
 		if p.PID != self && !p.Dead() && runOfAncestor(p.Parent, 0, owner, parent) == 1 {
-			t.signalOther(p, signal)
-		}
-	}
-}
-
-// StartTicksOf returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not
-// exist.
-func (t *Table) StartTicksOf(pid int) uint64 {
-	p, _ := t.procfs.readStat(pid)
-	return p.Start
-}
-
-// KillSession kills the processes of a session that were started earlier than the argument before, a time as StartTicksOf returns
-// it. Processes that were started later belong to another session with the same number.
-func (t *Table) KillSession(session int, before uint64) {
-	if session <= 1 {
-		return
-	}
-	t.procfs.scan()
-	for _, p := range t.procfs.stats {
-		if p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
-			t.signalOther(p, int(unix.SIGKILL))
+			t.SignalOther(p, signal)
 		}
 	}
 }

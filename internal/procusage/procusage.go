@@ -5,14 +5,20 @@ package procusage
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
+	"hinit/internal/redact"
 )
 
 // dialTime is the time limit of Root for connecting to hinit's socket.
@@ -112,4 +118,122 @@ func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map
 		out[name] = u
 	}
 	return out
+}
+
+// Process is a process in a tree. Depth is the number of its ancestors within the tree.
+type Process struct {
+	PID, Depth int
+	procstat.Stat
+}
+
+// Tree returns the processes for which belongs returns true. Each process comes after its parent. The process main and its
+// descendants come first, whatever its PID is.
+func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
+	children := make(map[int][]int)
+	var tops []int
+	for _, pid := range slices.Sorted(maps.Keys(t)) {
+		if !belongs(pid) {
+			continue
+		}
+		parent := t[pid].Parent
+		if _, known := t[parent]; known && parent != pid && pid != main && belongs(parent) {
+			children[parent] = append(children[parent], pid)
+		} else {
+			tops = append(tops, pid)
+		}
+	}
+	if at := slices.Index(tops, main); at > 0 {
+		tops = slices.Insert(slices.Delete(tops, at, at+1), 0, main)
+	}
+	var walk func(pid, depth int)
+	walk = func(pid, depth int) {
+		list = append(list, Process{pid, depth, t[pid]})
+		for _, child := range children[pid] {
+			walk(child, depth+1)
+		}
+	}
+	for _, pid := range tops {
+		walk(pid, 0)
+	}
+	return list
+}
+
+// Command returns the command line of a process below root, without secrets. It hides passwords in URLs, tokens of known forms,
+// and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a kernel
+// thread, Command returns its name in brackets. A long command line is cut, because an agent can start any number of them.
+func Command(root string, pid int) string {
+	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
+	if len(line) == 0 {
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" if the process is gone
+		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
+	}
+	text := masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	return strings.Clone(text[:min(len(text), MaxText)])
+}
+
+func masked(argv []string) string {
+	var masker redact.Masker
+	words := make([]string, len(argv))
+	secretNext := false
+	for i, word := range argv {
+		name, value, assigns := strings.Cut(word, "=")
+		secret := redact.IsSecretName(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
+		switch {
+		case secretNext && !strings.HasPrefix(word, "-"):
+			word = redact.Hidden
+		case assigns && secret && !strings.ContainsAny(name, " \t\n"):
+			word = name + "=" + redact.Hidden
+		case assigns:
+			word = name + "=" + redact.HideValue("", value)
+		default:
+			word = redact.HideValue("", word)
+		}
+		secretNext = !assigns && secret && strings.HasPrefix(name, "--")
+		words[i] = string(masker.Hide([]byte(word), nil))
+	}
+	return strings.Join(words, " ")
+}
+
+// MaxText is the maximum length of a command line or a variable that is shown, in bytes.
+const MaxText = 4 << 10
+
+// maxHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
+// its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+const maxHead = 2 << 20
+
+// readTime is the time that ReadHead waits for the kernel. maxReads is the maximum number of reads that still wait after that.
+const readTime, maxReads = time.Second / 2, 8
+
+var reads = make(chan struct{}, maxReads)
+
+// ReadHead reads at most the first maxHead bytes of a file below /proc. Only a hostile process makes such a file longer. The kernel
+// may have to wait for the memory of the process, which the process can keep locked. ReadHead then returns an error after readTime,
+// and its goroutine waits on.
+func ReadHead(name string) ([]byte, error) {
+	select {
+	case reads <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("cannot read %s: %w", name, blocking.ErrBusy)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	var data []byte
+	err := blocking.Wait(ctx, "reading "+name, func() (err error) {
+		defer func() { <-reads }()
+		data, err = readHead(name)
+		return err
+	})
+	if err != nil {
+		return nil, err // the read may go on, so data must not be used
+	}
+	return data, nil
+}
+
+func readHead(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxHead))
 }

@@ -1,10 +1,15 @@
 package registry
 
 import (
+	"fmt"
+	"os"
 	"strconv"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/config"
+	"hinit/internal/isolation"
+	"hinit/internal/proc"
 	"hinit/supervisor"
 )
 
@@ -39,4 +44,61 @@ func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
 	}
+}
+
+// confinementOf returns the restrictions that the kernel enforces on the process pid (theirs) and on this process (own).
+func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
+	err = blocking.Do(blocking.Short, func() (err error) {
+		if own, err = proc.Confined(os.Getpid()); err == nil {
+			theirs, err = proc.Confined(pid)
+		}
+		return err
+	})
+	return theirs, own, err
+}
+
+// Isolation returns how a gateway is isolated, and which parts of the isolation the kernel confirms. The result is nil if
+// the gateway is not isolated. Landlock is set up before the seccomp filter (internal/isolation/confine), so an active
+// filter proves that both are in force.
+func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
+	cfg := r.o.Config()
+	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
+		return nil
+	}
+	out := &client.Isolation{Mode: cfg.IsolationOf(v.Profile).Mode, InForce: []string{}}
+	if v.PID == 0 {
+		return out
+	}
+	theirs, own, err := confinementOf(v.PID)
+	switch {
+	case err != nil || theirs.Filters <= own.Filters:
+		return out
+	case theirs.UID != r.o.AgentUID:
+		out.InForce = append(out.InForce, fmt.Sprintf("uid %d", theirs.UID))
+	}
+	if abi := isolation.LandlockABI(); abi > 0 {
+		out.InForce = append(out.InForce, fmt.Sprintf("Landlock ABI %d", abi))
+	}
+	out.InForce = append(out.InForce, "seccomp")
+	if theirs.NoNewPrivs {
+		out.InForce = append(out.InForce, "no_new_privs")
+	}
+	return out
+}
+
+// DeniesSocket reports whether the control socket is forbidden for a client because the client belongs to an isolated
+// profile. A client that has ended is also denied, because hinit can't tell to which profile it belonged.
+func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
+	cfg := r.o.Config()
+	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside of this PID namespace
+		return false
+	}
+	theirs, own, err := confinementOf(pid)
+	switch filters := theirs.Filters - own.Filters; {
+	case err != nil, gone(), filters > isolation.Filters:
+		return true
+	case filters == isolation.Filters:
+		return false
+	}
+	return cfg.UIDRange().Contains(uid) // the client has no additional seccomp filter, so decide by the client's user
 }

@@ -46,14 +46,10 @@ type Result struct {
 func (r Result) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "ownership: %d of %d files and directories given to the agent's user in %.1f s", r.Changed, r.Seen, r.Seconds)
-	if r.Failed > 0 {
-		fmt.Fprintf(&s, ", %d failed", r.Failed)
-	}
-	if r.Refused > 0 {
-		fmt.Fprintf(&s, ", %d refused", r.Refused)
-	}
-	if r.Mounts > 0 {
-		fmt.Fprintf(&s, ", %d mounts not entered", r.Mounts)
+	for i, n := range []int64{r.Failed, r.Refused, r.Mounts} {
+		if n > 0 {
+			fmt.Fprintf(&s, ", %d %s", n, [...]string{"failed", "refused", "mounts not entered"}[i])
+		}
 	}
 	if r.Stopped != "" {
 		s.WriteString("; stopped early: " + r.Stopped)

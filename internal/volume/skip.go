@@ -157,7 +157,8 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 			k, err = kept.Read(m.o.Image.Seed)
 			return err
 		}) == nil {
-			m.steps, m.filledFromImage = k.Steps, true
+			maps.Copy(m.steps, k.Steps)
+			m.filledFromImage = true
 		}
 		return
 	}
@@ -169,7 +170,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.Format {
 		return
 	}
-	m.steps = r.Steps
+	maps.Copy(m.steps, r.Steps)
 }
 
 // within calls do with the open data directory, with the agent's identity and a time limit.
@@ -265,9 +266,6 @@ func (m *StepRecord) setHashes(key string, s kept.Step) {
 	defer m.mu.Unlock()
 	if m.steps[key] == s {
 		return
-	}
-	if m.steps == nil {
-		m.steps = make(map[string]kept.Step)
 	}
 	m.steps[key], m.changed = s, true
 }

@@ -171,21 +171,15 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 		}
 	}
 	for _, e := range entries { // sorted by name
-		below := path.Join(rel, e.Name())
+		matches, err := path.Match(name, e.Name())
+		below := rest
 		if name == "**" {
-			if !e.IsDir() {
-				continue // links to directories are not followed
-			}
-			if err := r.matchPattern(below, append([]string{"**"}, rest...)); err != nil {
+			matches, below = e.IsDir(), append([]string{name}, rest...) // links to directories are not followed
+		}
+		if err == nil && matches {
+			if err := r.matchPattern(path.Join(rel, e.Name()), below); err != nil {
 				return err
 			}
-			continue
-		}
-		if match, err := path.Match(name, e.Name()); err != nil || !match {
-			continue
-		}
-		if err := r.matchPattern(below, rest); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func (ch *channel) serve() mux.End {
 	case mux.OpKill:
 		return s.jobs.withJob(ch, ch.kill)
 	case mux.OpKillLeftovers:
-		s.loop.call(func() { s.loop.table.KillSession(ch.request.PID, s.began) })
+		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.began) })
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path))

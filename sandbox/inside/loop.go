@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 )
 
 // loop owns the process table and all runs. Only its goroutine accesses them.
@@ -235,4 +236,14 @@ func (l *loop) forget(r *run) {
 			l.finish(r)
 		}
 	}
+}
+
+// killSession kills the processes of a session that were started earlier than the time before, in clock ticks, see [proc.StartTicks].
+// Processes that were started later belong to another session with the same number.
+func (l *loop) killSession(session int, before uint64) {
+	_ = procstat.Each("/proc", func(p procstat.Stat) {
+		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
+			l.table.SignalOther(p, int(unix.SIGKILL))
+		}
+	})
 }

@@ -45,7 +45,8 @@ func Serve(id string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{id: id, loop: l, env: os.Environ(), began: l.table.StartTicksOf(os.Getpid())}
+	s := &server{id: id, loop: l, env: os.Environ()}
+	s.began, _ = proc.StartTicks(os.Getpid())
 	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
 	return mux.ServeEach(context.Background(), listener, s.serve)

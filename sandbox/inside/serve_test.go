@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/proc"
 	"hinit/sandbox/mux"
 )
 
@@ -25,7 +26,8 @@ var served = sync.OnceValue(func() *server {
 	if err != nil {
 		panic(err)
 	}
-	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.StartTicksOf(os.Getpid())}
+	s := &server{id: "box", loop: l, env: os.Environ()}
+	s.began, _ = proc.StartTicks(os.Getpid())
 	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
 	return s

@@ -10,21 +10,29 @@
 package health
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
+	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 	"hinit/internal/notify"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
@@ -155,7 +163,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 
 // Note returns a remark on a running service for the status, or "" if there is none.
 func (h *Health) Note(v *supervisor.Service) string {
-	if d, deaf := h.deafness(v); deaf {
+	if d, deaf := h.deaf.Deafness(v.Name); deaf && isDeafNow(v, d) {
 		return probe.IsDeaf + d.Why
 	}
 	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.shareNotes.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
@@ -239,4 +247,107 @@ func stateOfRun(s *supervisor.Service, profile string, read func(string) (profil
 		return profiles.State{}, errors.New(profiles.StateFile + " says nothing of this run yet")
 	}
 	return st, err
+}
+
+// newDeafWatch returns the watch that detects deaf gateways, which are up but do not process messages.
+func (h *Health) newDeafWatch() *probe.DeafWatch {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	return probe.NewDeafWatch(probe.DeafOptions{
+		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Children: children, Post: h.o.Loop.Post,
+		Lines: func(service string) uint64 {
+			if l := h.o.Log(service); l != nil {
+				return l.Stats().Lines
+			}
+			return 0
+		},
+		Envs: func(profiles []string) (map[string]map[string]string, error) {
+			envs, err := h.o.Store.Envs(profiles)
+			cfg := h.o.Config()
+			for profile, env := range envs { // variables of the configuration override the .env
+				maps.Copy(env, cfg.Agent.Env)
+				maps.Copy(env, cfg.Profiles.Overrides[profile].Env)
+			}
+			return envs, err
+		},
+		State: h.o.Store.ReadState,
+	})
+}
+
+// configureDeafWatch gives the watch for deaf gateways the settings in cfg.
+func (h *Health) configureDeafWatch(cfg *config.Config) {
+	if h.o.Plain { // a plain supervisor has no gateways
+		return
+	}
+	h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
+}
+
+// isDeafNow reports whether the deafness d is about a gateway's current run. The result is false if one of the gateway's checks
+// reports the deafness.
+func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
+	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
+}
+
+// deafCheck returns the entry about a deaf gateway for the list of checks, or no entry if the service is not a deaf gateway.
+func (h *Health) deafCheck(service string) []client.Check {
+	d, deaf := h.deaf.Deafness(service)
+	if !deaf {
+		return nil
+	}
+	v := h.o.Loop.Snapshot().Find(service)
+	if v == nil || !isDeafNow(v, d) {
+		return nil
+	}
+	return []client.Check{{
+		Name: config.CheckDeaf, Kind: config.CheckAlive, Type: config.CheckDeaf, State: string(probe.Failing), Since: d.Since, Failures: d.Failures, Failed: true, Answer: d.Why,
+	}}
+}
+
+const (
+	// checkOutput is the maximum number of bytes that hinit reads from a check. SIGPIPE ends a check that writes more.
+	checkOutput = 64 << 10
+	// checkGrace is the time between SIGTERM and SIGKILL for processes that a check leaves behind.
+	checkGrace = 100 * time.Millisecond
+)
+
+// runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. It returns the exit code and
+// the last line of the output. When ctx ends, all processes of the check are killed.
+func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)
+	}
+	read := make(chan string, 1)
+	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
+	defer r.Close()
+	// The unit doesn't wait for the boot, because the service that it checks is already running.
+	// Wait for the supervisor even if ctx ends. The supervisor needs the open pipe. If it starts the check late, the code
+	// below must still end the check.
+	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
+	}, supervisor.WantUp)
+	_ = w.Close() // the check's process has its own copy of the descriptor
+	if err != nil {
+		return 0, "", err
+	}
+	code, err = supervisor.AwaitTask(ctx, h.o.Loop, name)
+	if ctx.Err() != nil {
+		h.o.Loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
+	} else {
+		h.o.Loop.Post(supervisor.Remove{Name: name})
+	}
+	if err != nil {
+		return 0, "", err
+	}
+	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a process that the check has left behind may hold the pipe open
+	return code, <-read, nil
+}
+
+// lastLine reads up to checkOutput bytes, and returns the last non-empty line.
+func lastLine(r *os.File) string {
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after a deadline, the bytes read so far are used
+	_ = r.Close()
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	return strings.TrimSpace(string(lines[len(lines)-1]))
 }

@@ -3,6 +3,7 @@ package health
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -44,10 +45,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
 	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these variables
-		keep := slices.Clone(u.Spec.Setup.ProtectedVars)
-		for name := range env {
-			keep = append(keep, name)
-		}
+		keep := slices.AppendSeq(slices.Clone(u.Spec.Setup.ProtectedVars), maps.Keys(env))
 		slices.Sort(keep)
 		u.Spec.Setup.ProtectedVars = slices.Compact(keep)
 	}
