@@ -214,7 +214,7 @@ type Gateway struct {
 
 // Measurement is the result for one gateway. Note is a text for the gateway's status. Hold says why the gateway must not
 // run, and Restart why it must be restarted; both are "" if there is no reason. Bytes is the gateway's memory use in the
-// last record. Run is the number of the run that was measured.
+// last record, or the result of FilesInMemory. Run is the number of the run that was measured.
 type Measurement struct {
 	Service, Note, Hold, Restart string
 	Bytes, Run                   uint64
@@ -226,4 +226,6 @@ const (
 	MeasureShare = "share"  // keep profiles from using the processors and ports of others
 	RecordMemory = "record" // record how much memory the gateways use, for the next boot
 	AdmitMemory  = "admit"  // find the gateways for which there is not enough memory, before they start
+
+	FilesInMemory = "files" // measure the deleted files in memory that processes hold open
 )

@@ -65,8 +65,10 @@ func (c *container) describe() client.Init {
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
 		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.owners.Status(),
 	}
-	if usedUp := tuning.ProcessesUsedUp(c.mainPIDs); usedUp != "" {
-		info.Warnings = append(info.Warnings, usedUp)
+	for _, shortage := range []string{tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason} {
+		if shortage != "" {
+			info.Warnings = append(info.Warnings, shortage)
+		}
 	}
 	if c.route.Load().HasProfiles() {
 		info.Lease = c.lease.Status()

@@ -103,41 +103,41 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory that a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops
-// these first. If swap is true, swapped-out memory is included. If swap is false, active file pages and reclaimable slabs
-// are left out, because the kernel can drop these later. ok is false if the cgroup does not measure memory.
-func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
+// cgroupMemory returns the memory that a cgroup uses, in bytes, and the part of it that is shared memory. Inactive file pages
+// don't count, because the kernel drops these first. If swap is true, swapped-out memory is included. If swap is false, active
+// file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if the cgroup does not
+// measure memory.
+func cgroupMemory(dir string, swap bool) (n, shared uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
-	value := func(name string) uint64 {
-		for line := range bytes.Lines(stat) {
-			if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
-				n, _ := strconv.ParseUint(string(f[1]), 10, 64)
-				return n
-			}
-		}
-		return 0
-	}
-	number := func(file string) (uint64, bool) {
-		text, err := os.ReadFile(path.Join(dir, file))
-		if err != nil {
-			return 0, false
-		}
-		n, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
-		return n, err == nil
-	}
-	idle, swapped := uint64(0), uint64(0)
-	if n, ok = number("memory.current"); ok { // version 2
+	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
+	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
+	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // version 2
 		idle = value("inactive_file")
-		swapped, _ = number("memory.swap.current")
-	} else if n, ok = number("memory.usage_in_bytes"); ok { // version 1
+		swapped, _ = readNumber(path.Join(dir, "memory.swap.current"))
+	} else if n, ok = readNumber(path.Join(dir, "memory.usage_in_bytes")); ok { // version 1
 		idle, swapped = value("total_inactive_file"), value("total_swap")
 	}
 	if !swap {
 		swapped = 0
-		idle += value("slab_reclaimable") + value("active_file")
-		if total := value("total_active_file"); total > 0 { // version 1: active_file does not include the groups below
-			idle += total - value("active_file")
+		idle += value("slab_reclaimable") + max(value("active_file"), value("total_active_file"))
+	}
+	return n - min(idle, n) + swapped, shared, ok
+}
+
+// readNumber reads a file of a cgroup that holds one number. ok is false for "max" and for a file that can't be read.
+func readNumber(file string) (n uint64, ok bool) {
+	text, _ := os.ReadFile(file)
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
+	return n, err == nil
+}
+
+// valueOf returns the number after a name in a file of a cgroup, such as memory.stat.
+func valueOf(text []byte, name string) (n uint64, ok bool) {
+	for line := range bytes.Lines(text) {
+		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
+			n, err := strconv.ParseUint(string(f[1]), 10, 64)
+			return n, err == nil
 		}
 	}
-	return n - min(idle, n) + swapped, ok
+	return 0, false
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -288,7 +289,8 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			if got, own := NewMeter().Measure([]int{table.MainPID(2)})[0].Bytes, parseMemory(table.procfs.readFile(strconv.Itoa(table.MainPID(2))+"/status")); got > own+own/2 {
+			own, _ := ParseMemory(procstat.StatusOf(strconv.Itoa(table.MainPID(2))))
+			if got := NewMeter().Measure([]int{table.MainPID(2)})[0].Bytes; got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {

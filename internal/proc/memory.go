@@ -1,10 +1,11 @@
 package proc
 
 import (
-	"bytes"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"hinit/internal/procstat"
 )
@@ -25,14 +26,16 @@ func NewMeter() *Meter {
 // Memory holds the total usage of all processes of a run.
 type Memory struct {
 	Bytes        uint64
+	Shared       uint64 // part of Bytes that the processes share, such as mapped files in memory; 0 if Bytes is from a cgroup
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
 	OOMKills     uint64 // number of processes in this control group that the kernel has killed for lack of memory
 }
 
-// Measure returns, for each main process in mains, the total usage of all processes of its run. Only anonymous memory counts, in
-// RAM or swapped out. File pages don't count, because the kernel can drop them at any time. The result is 0 for a process that is
-// gone, or that /proc hides.
+// Measure returns, for each main process in mains, the total usage of all processes of its run. Anonymous memory counts, in RAM or
+// swapped out. Shared memory counts as much as the process of the run that maps most of it has, because the others usually map the
+// same pages. Pages of files on a disk don't count, because the kernel can drop them at any time. The result is 0 for a process
+// that is gone, or that /proc hides.
 //
 // If the main process has its own cgroup, Measure uses the memory of the cgroup, and adds the memory of the run's processes
 // outside the cgroup.
@@ -60,10 +63,11 @@ func (m *Meter) Measure(mains []int) []Memory {
 		for _, pid := range pids {
 			out[i].CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {
-				n += parseMemory(m.proc.readFile(strconv.Itoa(pid) + "/status"))
+				own, shared := ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(pid) + "/status")))
+				n, out[i].Shared = n+own, max(out[i].Shared, shared)
 			}
 		}
-		out[i].Bytes = n
+		out[i].Bytes = n + out[i].Shared
 	}
 	return out
 }
@@ -82,27 +86,29 @@ func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	if !ok {
 		return 0, nil
 	}
-	if n, ok = cgroupMemory(dir, true); !ok {
+	if n, _, ok = cgroupMemory(dir, true); !ok {
 		return 0, nil
 	}
 	return n, inside
 }
 
-// parseMemory returns RssAnon plus VmSwap from a status file (proc_pid_status(5)), or VmRSS if the kernel has no RssAnon.
-func parseMemory(text []byte) uint64 {
-	status := procstat.Status(text)
+// ParseMemory returns the memory of one process in bytes, according to its status file (proc_pid_status(5)). own is RssAnon plus
+// VmSwap, or VmRSS if the kernel has no RssAnon. shared is RssShmem, which the kernel counts for each process that maps the memory.
+func ParseMemory(status procstat.Status) (own, shared uint64) {
 	anon, found := status.Number("RssAnon", 10)
 	if !found {
 		anon, _ = status.Number("VmRSS", 10)
 	}
 	swapped, _ := status.Number("VmSwap", 10)
-	return (anon + swapped) << 10
+	shared, _ = status.Number("RssShmem", 10)
+	return (anon + swapped) << 10, shared << 10
 }
 
 // ContainerMemory describes the memory of this container.
 type ContainerMemory struct {
 	Used    uint64  // used memory in bytes, without the file pages that the kernel can drop
 	Limit   uint64  // memory limit in bytes; 0 for no limit
+	Shared  uint64  // part of Used that is shared memory and files in memory (tmpfs(5)), even if no process has them open
 	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
 }
 
@@ -114,22 +120,15 @@ func ReadContainerMemory() ContainerMemory { return containerMemory(cgroupRoot) 
 
 func containerMemory(root string) (c ContainerMemory) {
 	for _, v := range []struct{ dir, limit string }{{root, "/memory.max"}, {root + "/memory", "/memory.limit_in_bytes"}} {
-		text, err := os.ReadFile(v.dir + v.limit)
-		if err != nil {
-			continue
+		limit, limited := readNumber(v.dir + v.limit)
+		used, shared, ok := cgroupMemory(v.dir, false)
+		if limited && limit < noLimit && ok {
+			c.Limit, c.Used, c.Shared = limit, used, shared
+			break
 		}
-		limit, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
-		used, ok := cgroupMemory(v.dir, false)
-		if err != nil || limit >= noLimit || !ok {
-			return c
-		}
-		c.Limit, c.Used = limit, used
-		break
 	}
 	text, _ := os.ReadFile(root + "/memory.pressure")
-	_, full, _ := bytes.Cut(text, []byte("full avg10="))
-	if words := bytes.Fields(full); len(words) > 0 {
-		c.Stalled, _ = strconv.ParseFloat(string(words[0]), 64)
-	}
+	_, full, _ := strings.Cut(string(text), "full avg10=")
+	_, _ = fmt.Sscan(full, &c.Stalled) // 0 if the kernel does not report it
 	return c
 }

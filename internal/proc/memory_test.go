@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/procstat"
+	"hinit/internal/testproc"
 )
 
 func TestAMeterMeasuresWholeTrees(t *testing.T) {
@@ -27,14 +30,27 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	}
 }
 
+// An agent filled shared memory, and hinit ended other services, because the agent seemed to have nearly none. The memory that two
+// of its processes map counts once.
+func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
+	table := newTable(t)
+	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})
+	line(t, out)
+	if got := NewMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 || got.Shared < 50e6 || got.Shared > 60e6 {
+		t.Errorf("it has %+v", got)
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+}
+
 func TestParseMemory(t *testing.T) {
-	for text, want := range map[string]uint64{
-		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nVmSwap:\t 2 kB\n": 42 << 10,
-		"Name:\tx\nVmRSS:\t 90 kB\n":                                       90 << 10,
-		"":                                                                 0, "Name:\tx\nRssAnon:\n": 0,
+	for text, want := range map[procstat.Status][2]uint64{
+		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {42 << 10, 7 << 10},
+		"Name:\tx\nVmRSS:\t 90 kB\n": {90 << 10},
+		"":                           {}, "Name:\tx\nRssAnon:\n": {},
 	} {
-		if got := parseMemory([]byte(text)); got != want {
-			t.Errorf("%q: %d, not %d", text, got, want)
+		if own, shared := ParseMemory(text); own != want[0] || shared != want[1] {
+			t.Errorf("%q: %d and %d, not %d", text, own, shared, want)
 		}
 	}
 }

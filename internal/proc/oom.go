@@ -87,12 +87,8 @@ func OOMKills() func() uint64 {
 
 // oomKillsIn returns the count of OOMKills for one control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
-	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	return oomKills(fd)
+	text, _ := os.ReadFile(group + "/memory.events")
+	return valueOf(text, "oom_kill")
 }
 
 func oomKills(fd int) (uint64, bool) {
@@ -101,11 +97,5 @@ func oomKills(fd int) (uint64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	for line := range bytes.Lines(content[:n]) {
-		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == "oom_kill" {
-			n, err := strconv.ParseUint(string(f[1]), 10, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
+	return valueOf(content[:n], "oom_kill")
 }

@@ -121,6 +121,8 @@ func run(role string, params []string) int {
 		ready()
 		forever()
 		runtime.KeepAlive(food)
+	case "share": // share BYTES open|mapped|parent: holds a file in memory without a name, open, or mapped by two processes
+		return share(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
 	case "traceme": // traceme: makes its parent its tracer, so that it stops at its next execve(2)
@@ -179,4 +181,37 @@ func start(clean, session bool, role string, params ...string) (int, error) {
 	return syscall.ForkExec("/proc/self/exe", Argv(role, params...), &syscall.ProcAttr{
 		Env: env, Files: []uintptr{null.Fd(), null.Fd(), 2}, Sys: &syscall.SysProcAttr{Setsid: session},
 	})
+}
+
+// share plays the role of the same name. The process in the role "parent" maps the file, starts one in the role "mapped", which
+// gets the file as its standard input, and closes it.
+func share(bytes int, how string) int {
+	fd := 0
+	if how != "mapped" {
+		var err error
+		if fd, err = unix.MemfdCreate("shared", unix.MFD_CLOEXEC); err == nil {
+			err = unix.Fallocate(fd, 0, 0, int64(bytes))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	if how != "open" {
+		memory, err := unix.Mmap(fd, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+		if err == nil && how == "parent" {
+			_, err = syscall.ForkExec("/proc/self/exe", Argv("share", strconv.Itoa(bytes), "mapped"), &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{uintptr(fd), 1, 2}})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer runtime.KeepAlive(memory)
+		_ = unix.Close(fd)
+	}
+	if how != "parent" {
+		ready()
+	}
+	forever()
+	return 0
 }

@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -25,6 +29,9 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
+	// searchTime limits the search for files in memory, and maxFilesInMemory the files that are counted for a service.
+	searchTime       = 3 * time.Second
+	maxFilesInMemory = 1024
 )
 
 // recordMemory records how much memory each running gateway in list uses. It keeps the records of gateways that are not in list,
@@ -46,19 +53,48 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		}
 	}
 	for _, w := range list {
-		used[w.Service] = 0
+		var own, shared uint64
 		for _, pid := range processes[w.Service] {
-			status := procstat.StatusOf(strconv.Itoa(pid))
-			anonymous, _ := status.Number("RssAnon", 10)
-			swapped, _ := status.Number("VmSwap", 10)
-			used[w.Service] += (anonymous + swapped) << 10
+			mine, ours := proc.ParseMemory(procstat.StatusOf(strconv.Itoa(pid)))
+			own, shared = own+mine, max(shared, ours)
 		}
+		used[w.Service] = own + shared
 	}
 	text, err := json.Marshal(used)
 	if err != nil {
 		return err
 	}
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
+}
+
+// filesInMemory measures the deleted files in memory that the processes of each service in list have open, such as files of
+// memfd_create(2). A file counts for one service only. The search is bounded in time and in the number of files, and is fair: each
+// service gets its part of the time. A file that it misses belongs to no service.
+func filesInMemory(o Options, list []boot.Gateway) (found []boot.Measurement) {
+	processes, err := gatewayProcesses(o, list)
+	if err != nil {
+		return nil
+	}
+	seen, end := make(map[inode]bool), time.Now().Add(searchTime)
+	inMemory := func(file string, _ uint64) bool {
+		var st unix.Statfs_t
+		return unix.Statfs(file, &st) == nil && st.Type == unix.TMPFS_MAGIC
+	}
+	for n, i := range rand.Perm(len(list)) {
+		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, end: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
+		for _, pid := range processes[list[i].Service] {
+			dir := strconv.Itoa(pid)
+			uid, _ := procstat.StatusOf(dir).Number("Uid", 10)
+			gid, _ := procstat.StatusOf(dir).Number("Gid", 10)
+			// The kernel shows a user its own processes' files. If it refuses to switch, these files belong to no service.
+			_ = fsutil.NewActor(fsutil.Identity{UID: uint32(uid), GID: uint32(gid)}).Do(func() error {
+				s.addOpen("/proc/"+dir+"/fd/", inMemory)
+				return nil
+			})
+		}
+		found = append(found, boot.Measurement{Service: list[i].Service, Bytes: s.bytes})
+	}
+	return found
 }
 
 // readMemoryRecord returns the record in memoryFile. It returns nil if the file can't be read, or if another user could have

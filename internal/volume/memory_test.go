@@ -131,3 +131,33 @@ func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 		t.Errorf("%v", used)
 	}
 }
+
+// An agent filled files of memfd_create(2), which belonged to no service, so that hinit ended others for them. Such a file counts for
+// one service, once, and a file on a disk does not.
+func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
+	fd, err := unix.MemfdCreate("hidden", unix.MFD_CLOEXEC)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "hidden")
+	defer f.Close()
+	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(again)
+	disk, err := os.Create(filepath.Join(t.TempDir(), "gone"))
+	must(t, err)
+	defer disk.Close()
+	for _, w := range []*os.File{f, disk} {
+		_, err := w.Write(make([]byte, 3<<20))
+		must(t, err)
+	}
+	must(t, errors.Join(disk.Sync(), os.Remove(disk.Name())))
+	idle := exec.Command("/bin/sleep", "1000")
+	must(t, idle.Start())
+	defer func() { _ = idle.Process.Kill(); _ = idle.Wait() }()
+	got := make(map[string]uint64)
+	for _, m := range filesInMemory(Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}, {Service: "idle", Main: idle.Process.Pid}, {Service: "down"}}) {
+		got[m.Service] = m.Bytes
+	}
+	if len(got) != 3 || got["eater"] < 3<<20 || got["eater"] >= 6<<20 || got["idle"]+got["down"] != 0 {
+		t.Errorf("%v", got)
+	}
+}

@@ -55,6 +55,8 @@ func Main(in io.Reader, out io.Writer) int {
 		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.CompressLogs, job.Young)})
 	case job.Measure == boot.MeasureShare:
 		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
+	case job.Measure == boot.FilesInMemory:
+		p.send(boot.Message{Measured: filesInMemory(o, job.Gateways)})
 	case job.Measure == boot.RecordMemory:
 		err = recordMemory(o, job.Gateways)
 	case job.Measure == boot.AdmitMemory:

@@ -41,9 +41,11 @@ type diskUsage struct {
 	end        time.Time // when the measurement of this home must be over
 	bytes      uint64
 	files      int
-	incomplete bool            // the sum is incomplete: the time or the limit of files was reached
-	linked     map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
+	incomplete bool           // the sum is incomplete: the time or the limit of files was reached
+	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
+
+type inode struct{ device, number uint64 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
@@ -64,7 +66,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there are not counted
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
-		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), end: limit()}
+		w, s := list[i], &diskUsage{linked: make(map[inode]bool), end: limit()}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
 			continue // the profile has no home
@@ -159,10 +161,10 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 // addFile adds a file to the usage. A file with several hard links is added only once.
 func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	if st.Nlink > 1 {
-		if s.linked[st.Ino] {
+		if s.linked[inode{st.Dev, st.Ino}] {
 			return
 		}
-		s.linked[st.Ino] = true
+		s.linked[inode{st.Dev, st.Ino}] = true
 	}
 	s.bytes += max(minFile, uint64(st.Blocks)*512)
 }
@@ -180,31 +182,43 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 			return nil
 		})
 	}
-	_ = visit(func(dir string) {
-		names, _ := os.ReadDir(dir + "/fd")
-		for _, name := range names {
-			if time.Now().After(s.end) { // a profile may have very many files open
-				return
-			}
-			var st unix.Stat_t
-			if unix.Stat(dir+"/fd/"+name.Name(), &st) == nil && st.Nlink == 0 && devices[st.Dev] && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
-				s.linked[st.Ino] = true // a process may have the file open twice
-				s.bytes += uint64(st.Blocks) * 512
-			}
-		}
-	})
+	_ = visit(func(dir string) { s.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] }) })
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
-	mapped := make(map[uint64]uint64) // minimum size of the files that are only mapped, by inode
+	mapped := make(map[inode]uint64) // minimum size of the files that are only mapped
 	if blocking.Wait(ctx, "the search for mapped files", func() error {
 		return errors.Join(visit(func(dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }), ctx.Err())
 	}) != nil {
 		s.incomplete = true
 		return
 	}
-	for inode, size := range mapped {
-		if !s.linked[inode] {
+	for file, size := range mapped {
+		if !s.linked[file] {
 			s.bytes += size
+		}
+	}
+}
+
+// addOpen adds the deleted files that a process has open, according to its directory fd below /proc, if counts returns true for
+// their device. An agent may have any number of files open: addOpen ends at s.end, or after maxFiles.
+func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	for names, err := []string(nil), error(nil); err == nil; {
+		names, err = d.Readdirnames(256)
+		for _, name := range names {
+			if s.incomplete = s.incomplete || s.files >= maxFiles; s.incomplete || time.Now().After(s.end) {
+				return
+			}
+			var st unix.Stat_t
+			if unix.Stat(dir+name, &st) == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.linked[inode{st.Dev, st.Ino}] {
+				s.linked[inode{st.Dev, st.Ino}] = true // a process may have the file open twice
+				s.bytes += uint64(st.Blocks) * 512
+				s.files++
+			}
 		}
 	}
 }
@@ -212,7 +226,7 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 // addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to
 // mapped. The kernel tells only privileged processes how large such a file is. So the end of its last mapping counts as its
 // size.
-func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped map[uint64]uint64) {
+func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped map[inode]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {
 		return
@@ -222,12 +236,12 @@ func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped
 		if !strings.HasSuffix(lines.Text(), " (deleted)") {
 			continue
 		}
-		var first, end, offset, inode uint64
+		var first, end, offset, number uint64
 		var rights string
 		var major, minor uint32
-		n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %x:%x %d", &first, &end, &rights, &offset, &major, &minor, &inode)
-		if n == 7 && devices[unix.Mkdev(major, minor)] {
-			mapped[inode] = max(mapped[inode], offset+end-first)
+		n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %x:%x %d", &first, &end, &rights, &offset, &major, &minor, &number)
+		if file := (inode{unix.Mkdev(major, minor), number}); n == 7 && devices[file.device] {
+			mapped[file] = max(mapped[file], offset+end-first)
 		}
 	}
 }

@@ -219,7 +219,7 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	if w := part(3<<20, false); !strings.Contains(w.Hold, "at least 3MiB") {
 		t.Errorf("too much of a running one: %+v", w)
 	}
-	s := diskUsage{linked: map[uint64]bool{}}
+	s := diskUsage{linked: map[inode]bool{}}
 	begin := time.Now()
 	dir := t.TempDir()
 	file(t, dir+"/a", 1)
@@ -245,7 +245,7 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	var st syscall.Stat_t
 	must(t, errors.Join(err, os.Remove(dir+"/gone"), syscall.Stat(dir, &st), os.MkdirAll(proc+"/1/fd", 0o755), os.Chmod(proc, 0o755)))
 	must(t, errors.Join(os.Symlink(fmt.Sprintf("/proc/self/fd/%d", open.Fd()), proc+"/1/fd/3"), unix.Mkfifo(proc+"/1/maps", 0o644)))
-	s := &diskUsage{linked: make(map[uint64]bool), end: time.Now().Add(100 * time.Millisecond)}
+	s := &diskUsage{linked: make(map[inode]bool), end: time.Now().Add(100 * time.Millisecond)}
 	s.addUnnamed(t.Context(), proc+"/", []int{1}, &st, map[uint64]bool{st.Dev: true})
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)

@@ -24,13 +24,33 @@ import (
 	"hinit/internal/testkit"
 )
 
-// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and says so.
+// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and says so. If the profile has
+// a file FILE, they are in the file in memory that it names, or in one without a name.
 func eater() {
 	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
 		pause = 100 * time.Millisecond // as a program that grows
+	}
+	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
+		var file *os.File
+		if string(text) == "" {
+			fd, err := unix.MemfdCreate("eaten", unix.MFD_CLOEXEC)
+			if err != nil {
+				panic(err)
+			}
+			file = os.NewFile(uintptr(fd), "eaten")
+		} else if file, err = os.Create(string(text)); err != nil {
+			panic(err)
+		}
+		defer file.Close()
+		for ; n > 1; n-- {
+			if _, err := file.Write(bytes.Repeat([]byte{1}, 1<<20)); err != nil {
+				panic(err)
+			}
+			time.Sleep(pause / 20)
+		}
 	}
 	var held [][]byte
 	for range n {
@@ -155,6 +175,36 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	testkit.Until(t, "it is back", func() bool { return c.of(t, "low").State == client.StateUp })
 	if _, err := c.client.Start(ctx, "late", client.Wait{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// An agent filled shared memory, and hinit ended the idle gateways of others, one after the other. Where the memory is in a file that
+// only the agent holds, the agent's gateway ends. A file in /dev/shm belongs to none: all stay up, and the status says where the memory is.
+func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
+	shm := fmt.Sprintf("/dev/shm/hinit-starve-%d", os.Getpid())
+	t.Cleanup(func() { _ = os.Remove(shm) })
+	for file, victims := range map[string][]string{"": {"eater"}, shm: nil} {
+		t.Run("file "+file, func(t *testing.T) {
+			c := limited(t, 1000, map[string]int{"eater": 930, "one": 1, "two": 1, "three": 1}, "", func(home string) {
+				if err := os.WriteFile(filepath.Join(home, "profiles", "eater", "FILE"), []byte(file), 0o644); err != nil { //nolint:gosec // the agent reads it
+					t.Fatal(err)
+				}
+			})
+			testkit.Until(t, "hinit has booted", func() bool { return c.client.Rescan(t.Context()) == nil })
+			c.start(t, "one", "two", "three", "eater")
+			testkit.Until(t, "hinit has decided", func() bool {
+				st, err := c.client.Status(t.Context())
+				return err == nil && (victims != nil && c.of(t, "eater").LastExit != nil ||
+					victims == nil && slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "belong to no service") }))
+			})
+			time.Sleep(5 * time.Second) // hinit decides each second
+			for _, name := range []string{"one", "two", "three", "eater"} {
+				s := c.of(t, name)
+				if ended := s.LastExit != nil || s.Restarts > 0; ended != slices.Contains(victims, name) || ended && s.LastExit.Cause != "shed" {
+					t.Errorf("%s is %s, its last exit %+v", name, s.State, s.LastExit)
+				}
+			}
+		})
 	}
 }
 

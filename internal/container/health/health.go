@@ -94,7 +94,9 @@ func New(o Options) *Health {
 		Run:          h.runCheck,
 	})
 	meter := sync.OnceValue(proc.NewMeter) // the Meter is created only if a limit needs it
-	h.memory = &memoryWatch{loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
+	h.memory = &memoryWatch{
+		loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }, search: h.filesInMemory,
+	}
 	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())
 	return h
@@ -166,7 +168,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deaf.Deafness(v.Name); deaf && isDeafNow(v, d) {
 		return probe.IsDeaf + d.Why
 	}
-	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.shareNotes.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
+	return cmp.Or(h.quota.notes.of(v.Name), h.quota.shareNotes.of(v.Name), h.memory.notes.of(v.Name))
 }
 
 // NoteHeartbeat records that a profile's gateway has written its state file, which shows that the gateway is alive.

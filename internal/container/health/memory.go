@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -28,13 +29,16 @@ type memoryLoop interface {
 // starts with the first limit. Its methods may be called from any goroutine.
 type memoryWatch struct {
 	loop         memoryLoop
-	container    func() proc.ContainerMemory       // returns how much memory the container uses, and its limit
-	seen         map[string]activity               // last measurement, by service; kept only while memory is tight
-	measure      func(mains []int) []proc.Memory   // returns the memory of services, given the PIDs of their main processes
-	lastMessages map[string]string                 // last message, by service and kind of message, see firstTime
-	memoryBefore atomic.Pointer[map[string]uint64] // memory of gateways as recorded before this boot, by service; nil if unknown
+	container    func() proc.ContainerMemory     // returns how much memory the container uses, and its limit
+	seen         map[string]activity             // last measurement, by service; kept only while memory is tight
+	measure      func(mains []int) []proc.Memory // returns the memory of services, given the PIDs of their main processes
+	lastMessages map[string]string               // last message, by service and kind of message, see firstTime
+	search       func() []boot.Measurement       // measures the deleted files in memory that services have open
+	inFiles      map[string]uint64               // result of the last search, by service; kept only while memory is tight
+	searched     time.Time                       // when the last search began
+	memoryBefore table[uint64]                   // memory of gateways as recorded before this boot, by service; nil if unknown
 	limits       atomic.Pointer[config.Config]
-	notes        notes
+	notes        table[string]
 	started      atomic.Bool
 }
 
@@ -53,9 +57,6 @@ func (w *memoryWatch) configure(cfg *config.Config) {
 	}
 }
 
-// limitOf returns the memory limit of a service.
-func (w *memoryWatch) limitOf(v *supervisor.Service) config.Memory { return w.settingsOf(v).Memory }
-
 // settingsOf returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
 func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.ProcessSettings) {
 	switch cfg := w.limits.Load(); v.Kind {
@@ -68,21 +69,21 @@ func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.ProcessSet
 	return setup
 }
 
-// notes are remarks for the status, by the name of the service.
-type notes struct {
-	atomic.Pointer[map[string]string]
+// table holds values by the name of the service, such as remarks for the status.
+type table[V any] struct {
+	atomic.Pointer[map[string]V]
 }
 
-// noteOf returns the remark on a service, or "" if there is none.
-func (n *notes) noteOf(service string) string {
-	if all := n.Load(); all != nil {
-		return (*all)[service]
+// of returns the value of a service, or the zero value if there is none.
+func (t *table[V]) of(service string) (value V) {
+	if all := t.Load(); all != nil {
+		value = (*all)[service]
 	}
-	return ""
+	return value
 }
 
 func (w *memoryWatch) watch() {
-	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
+	w.seen, w.inFiles, w.lastMessages = make(map[string]activity), make(map[string]uint64), make(map[string]string)
 	timer := time.NewTimer(memoryPeriod)
 	defer timer.Stop()
 	for looked := time.Now(); ; {
@@ -108,7 +109,7 @@ func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
 	for _, v := range w.loop.Snapshot().Services {
-		if v.State == supervisor.Up && v.PID != 0 && w.limitOf(v).IsSet() {
+		if v.State == supervisor.Up && v.PID != 0 && w.settingsOf(v).Memory.IsSet() {
 			services, mains = append(services, v), append(mains, v.PID)
 		}
 	}
@@ -132,7 +133,7 @@ const (
 
 // checkLimit compares a service's memory with its memory limit, acts on the result, and returns the note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
-	limit, has := w.limitOf(v), m.Bytes
+	limit, has := w.settingsOf(v).Memory, m.Bytes
 	text := "memory: " + amount(has)
 	switch {
 	case !m.HasOwnCgroup:

@@ -63,12 +63,12 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			}
 		}
 		step(500)
-		if w.notes.noteOf("a") != "" {
-			t.Errorf("the note is %q", w.notes.noteOf("a"))
+		if w.notes.of("a") != "" {
+			t.Errorf("the note is %q", w.notes.of("a"))
 		}
 		step(600, "memory: 600 MiB is above memory.warn 512 MiB")
-		if w.notes.noteOf("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
-			t.Errorf("the note is %q", w.notes.noteOf("a"))
+		if w.notes.of("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
+			t.Errorf("the note is %q", w.notes.of("a"))
 		}
 		step(1229, "restart a: memory: 1.2 GiB of 1.0 GiB")
 		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {

@@ -32,10 +32,10 @@ const (
 // memory of gateways for the next boot. Each of them starts when it is first needed.
 type quotaWatch struct {
 	begun        atomic.Bool
-	notes        notes
+	notes        table[string]
 	free         [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
 	shareStarted atomic.Bool
-	shareNotes   notes // notes about processors and ports
+	shareNotes   table[string] // notes about processors and ports
 	recorded     atomic.Bool
 }
 
@@ -104,9 +104,9 @@ func resourcesAreScarce() bool {
 }
 
 // measure runs the boot program to measure the gateways in list. work is one of the Measure constants of package boot. It gives
-// up after quotaPeriod.
-func (h *Health) measure(list []boot.Gateway, work string) ([]boot.Measurement, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
+// up after the time limit.
+func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return h.MeasureProfiles(ctx, list, work)
 }
@@ -130,7 +130,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
 // ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
 // replaces the notes in the argument last. It reports whether there are notes, or the program failed.
-func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
+func (h *Health) checkQuotas(share bool, last *table[string]) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() })
 	if share {
@@ -140,13 +140,13 @@ func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 		})
 	}
 	if len(all) > 0 {
-		found, err := h.measure(all, work)
+		found, err := h.measure(quotaPeriod, all, work)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 			return true
 		}
 		for _, w := range found {
-			if notes[w.Service] = w.Note; w.Note != "" && last.noteOf(w.Service) == "" {
+			if notes[w.Service] = w.Note; w.Note != "" && last.of(w.Service) == "" {
 				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 			}
 			noted = noted || w.Note != ""
@@ -193,6 +193,16 @@ func (h *Health) Admit(ctx context.Context) {
 	h.RecordMemory()
 }
 
+// filesInMemory runs the boot program to measure the deleted files in memory that the processes of each service have open.
+func (h *Health) filesInMemory() []boot.Measurement {
+	var running []boot.Gateway
+	for _, v := range h.o.Loop.Snapshot().Services {
+		running = append(running, boot.Gateway{Service: v.Name, Main: v.PID})
+	}
+	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error, this memory belongs to no service
+	return found
+}
+
 // RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call does
 // nothing. While no gateway runs, nothing is recorded, because another init may be serving the volume.
 func (h *Health) RecordMemory() {
@@ -202,7 +212,7 @@ func (h *Health) RecordMemory() {
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
 		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
 		if len(running) > 0 {
-			_, _ = h.measure(running, boot.RecordMemory) // after a failure the next boot has an older record
+			_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure the next boot has an older record
 		}
 	})
 }

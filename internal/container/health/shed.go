@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"hinit/internal/blocking"
@@ -22,14 +23,21 @@ const (
 	stallPercent  = 10.0 // processes count as stalling if they wait for memory for this percentage of the time
 )
 
-// pressurePeriod is the time between two measurements of the container's memory while it is tight.
-const pressurePeriod = time.Second
+const (
+	// pressurePeriod is the time between two measurements of the container's memory while it is tight.
+	pressurePeriod = time.Second
+	// searchPeriod is the time between two searches for files in memory that services hold open.
+	searchPeriod = 10 * time.Second
+	// searchMemory is the memory that such a search may need, in bytes.
+	searchMemory = 32 << 20
+)
 
 // pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
 // wait.
 type pressure struct {
 	container     proc.ContainerMemory
-	startsRefused bool // starts are being refused
+	startsRefused bool   // starts are being refused
+	unowned       uint64 // used memory that belongs to no service
 	services      []candidate
 }
 
@@ -46,11 +54,13 @@ type candidate struct {
 // decision is the result of decide: the service to end and the service to start.
 type decision struct {
 	full        bool
+	unowned     bool   // most of the used memory belongs to no service, so the end of services would not help
 	shed, admit string // names of the service to end and of the service to start; "" for none
 }
 
 // decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
-// priority, the one that was idle longest. It starts the most important service whose memory fits.
+// priority, the one that was idle longest. It ends none if most of the used memory belongs to no service. It starts the most
+// important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -59,8 +69,9 @@ func decide(p pressure) (d decision) {
 	share := float64(c.Used) / float64(c.Limit) * 100
 	stalled := c.Stalled >= stallPercent
 	d.full = share >= refuseAt || share >= tightAt && (p.startsRefused || stalled)
+	d.unowned = d.full && p.unowned > c.Used/2
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
-	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
+	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending && !d.unowned {
 		d.shed = chooseVictim(p.services)
 	}
 	best := -1
@@ -103,6 +114,9 @@ type activity struct {
 	bytes uint64
 }
 
+// ownerless is in the reason why starts are refused if most of the used memory belongs to no service.
+const ownerless = "belong to no service, so none is ended"
+
 // shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a service
 // that waits for memory. pressed reports whether memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
@@ -110,16 +124,21 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
 	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
-	p := pressure{container: c, startsRefused: snapshot.HoldReason != "", services: w.candidates(snapshot, pressed)}
+	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
+	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
 	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
 		clear(w.seen)
+		clear(w.inFiles)
 		return false
 	}
 	d, text := decide(p), ""
 	if d.full {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, amount(c.Limit))
 	}
-	if d.full != p.startsRefused {
+	if d.unowned {
+		text += fmt.Sprintf("; %s %s; %s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), ownerless, amount(c.Shared))
+	}
+	if d.full != p.startsRefused || d.unowned != strings.Contains(snapshot.HoldReason, ownerless) {
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.shed != "" {
@@ -128,32 +147,34 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
 	}
+	if (d.unowned || len(w.inFiles) > 0) && c.Limit-min(c.Limit, c.Used) >= searchMemory && time.Since(w.searched) >= searchPeriod {
+		w.searched = time.Now()
+		for _, f := range w.search() {
+			w.inFiles[f.Service] = f.Bytes
+		}
+	}
 	return pressed
 }
 
-// candidates lists the services that may be ended or made to wait. If memory is tight, it measures the running services.
-func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (list []candidate) {
+// candidates lists the services. Those that may be ended or made to wait have a state. If memory is tight, it measures the running
+// services, and returns how many of the used bytes belong to none of them.
+func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int
-	var had map[string]uint64
-	if all := w.memoryBefore.Load(); all != nil {
-		had = *all
-	}
 	for _, v := range snapshot.Services {
-		rank, sheds := ranks[w.settingsOf(v).Priority.Class]
-		if !sheds {
-			continue
-		}
-		up := v.State == supervisor.Up && v.PID != 0
-		if up {
+		if v.PID != 0 {
 			mains, at = append(mains, v.PID), append(at, len(list))
 		}
-		list = append(list, candidate{
-			name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, had[v.Name]), up: up, held: v.Held && v.State == supervisor.Waiting,
-			ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
-		})
+		s := candidate{name: v.Name}
+		if rank, sheds := ranks[w.settingsOf(v).Priority.Class]; sheds {
+			s = candidate{
+				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.of(v.Name)), up: v.State == supervisor.Up && v.PID != 0,
+				held: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
+			}
+		}
+		list = append(list, s)
 	}
-	if !pressed || len(mains) == 0 {
-		return list
+	if !pressed {
+		return list, 0
 	}
 	var memory []proc.Memory
 	blocking.Run(blocking.Short, func() { memory = w.measure(mains) })
@@ -164,9 +185,11 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (l
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
-		seen.cpu, seen.bytes = m.CPU, m.Bytes
+		// A process may map a file in memory that it also has open.
+		seen.cpu, seen.bytes = m.CPU, m.Bytes-m.Shared+max(m.Shared, w.inFiles[s.name])
 		w.seen[s.name] = seen
-		s.idle, s.bytes = now.Sub(seen.since), m.Bytes
+		s.idle, s.bytes = now.Sub(seen.since), seen.bytes
+		used -= min(used, seen.bytes)
 	}
-	return list
+	return list, used
 }

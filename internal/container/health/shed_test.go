@@ -1,10 +1,15 @@
 package health
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"hinit/internal/boot"
+	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/supervisor"
 )
 
 // TestWhoGoesWhenMemoryIsShort is the policy, row by row. The container has 1000 bytes.
@@ -21,33 +26,83 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		used     uint64
 		stalled  float64
 		full     bool
+		unowned  uint64
 		services []candidate
 		want     decision
 	}{
-		{"there is room", 500, 50, false, []candidate{low, normal}, decision{}},
-		{"it is tight", 850, 0, false, []candidate{low}, decision{}},
-		{"it is tight and processes stall", 850, 15, false, []candidate{low}, decision{full: true}},
-		{"starts were refused", 850, 0, true, []candidate{low}, decision{full: true}},
-		{"nearly full", 920, 0, false, []candidate{low, normal}, decision{full: true}},
-		{"nearly full and processes stall", 920, 15, false, []candidate{normal, low}, decision{full: true, shed: "low"}},
-		{"the lowest goes first, however large and idle the other is", 960, 0, true, []candidate{normal, low}, decision{full: true, shed: "low"}},
-		{"then the idlest", 960, 0, true, []candidate{low, large, idler}, decision{full: true, shed: "idler"}},
-		{"then the largest", 960, 0, true, []candidate{low, large}, decision{full: true, shed: "large"}},
-		{"one with next to nothing stays, however idle", 960, 0, true, []candidate{calm, low, large}, decision{full: true, shed: "large"}},
-		{"one at a time", 990, 90, true, []candidate{low, ending(large)}, decision{full: true}},
-		{"all are critical", 990, 90, true, nil, decision{full: true}},
-		{"starts go on", 700, 0, true, []candidate{low}, decision{}},
-		{"the most important one comes back first", 200, 0, false, []candidate{held(low), held(normal)}, decision{admit: "normal"}},
-		{"one that does not fit lets another one by", 400, 0, false, []candidate{held(low), held(normal)}, decision{admit: "low"}},
-		{"none fits", 750, 0, false, []candidate{held(low)}, decision{}},
-		{"none comes back while starts are refused", 810, 0, true, []candidate{held(idler)}, decision{full: true}},
+		{"there is room", 500, 50, false, 0, []candidate{low, normal}, decision{}},
+		{"it is tight", 850, 0, false, 0, []candidate{low}, decision{}},
+		{"it is tight and processes stall", 850, 15, false, 0, []candidate{low}, decision{full: true}},
+		{"starts were refused", 850, 0, true, 0, []candidate{low}, decision{full: true}},
+		{"nearly full", 920, 0, false, 0, []candidate{low, normal}, decision{full: true}},
+		{"nearly full and processes stall", 920, 15, false, 0, []candidate{normal, low}, decision{full: true, shed: "low"}},
+		{"the lowest goes first, however large and idle the other is", 960, 0, true, 0, []candidate{normal, low}, decision{full: true, shed: "low"}},
+		{"then the idlest", 960, 0, true, 0, []candidate{low, large, idler}, decision{full: true, shed: "idler"}},
+		{"then the largest", 960, 0, true, 0, []candidate{low, large}, decision{full: true, shed: "large"}},
+		{"one with next to nothing stays, however idle", 960, 0, true, 0, []candidate{calm, low, large}, decision{full: true, shed: "large"}},
+		{"most of it belongs to no service", 960, 90, true, 500, []candidate{low, large}, decision{full: true, unowned: true}},
+		{"some of it belongs to no service", 960, 0, true, 480, []candidate{low, large}, decision{full: true, shed: "large"}},
+		{"there is room, whoever has the rest", 700, 0, true, 600, []candidate{low}, decision{}},
+		{"one at a time", 990, 90, true, 0, []candidate{low, ending(large)}, decision{full: true}},
+		{"all are critical", 990, 90, true, 0, nil, decision{full: true}},
+		{"starts go on", 700, 0, true, 0, []candidate{low}, decision{}},
+		{"the most important one comes back first", 200, 0, false, 0, []candidate{held(low), held(normal)}, decision{admit: "normal"}},
+		{"one that does not fit lets another one by", 400, 0, false, 0, []candidate{held(low), held(normal)}, decision{admit: "low"}},
+		{"none fits", 750, 0, false, 0, []candidate{held(low)}, decision{}},
+		{"none comes back while starts are refused", 810, 0, true, 0, []candidate{held(idler)}, decision{full: true}},
 	} {
-		p := pressure{container: proc.ContainerMemory{Used: tt.used, Limit: 1000, Stalled: tt.stalled}, startsRefused: tt.full, services: tt.services}
+		p := pressure{container: proc.ContainerMemory{Used: tt.used, Limit: 1000, Stalled: tt.stalled}, startsRefused: tt.full, unowned: tt.unowned, services: tt.services}
 		if got := decide(p); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.what, got, tt.want)
 		}
 	}
 	if got := decide(pressure{container: proc.ContainerMemory{Used: 5}, services: []candidate{low}}); got != (decision{}) {
 		t.Errorf("without a limit: %+v", got)
+	}
+}
+
+// An agent filled /dev/shm, and hinit ended one idle service after the other. Now it says where the memory is. What a service holds
+// in files without a name is found to be its own.
+func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
+	const mb = 1 << 20
+	services := make(map[string]config.Service)
+	snapshot := &supervisor.Snapshot{}
+	for i, name := range []string{"a", "b", "eater"} {
+		services[name] = config.Service{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Class: config.PriorityNormal}}}
+		snapshot.Services = append(snapshot.Services, &supervisor.Service{Name: name, Kind: supervisor.KindService, State: supervisor.Up, PID: 7 + i, Run: 1})
+	}
+	var refused, ended []string
+	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, post: func(e supervisor.Event) {
+		switch e := e.(type) {
+		case supervisor.HoldStarts:
+			refused, snapshot.HoldReason = append(refused, e.Reason), e.Reason
+		case supervisor.Hold:
+			ended = append(ended, e.Name)
+		}
+	}}
+	held := uint64(0)
+	w := &memoryWatch{
+		loop: loop, seen: make(map[string]activity), inFiles: make(map[string]uint64),
+		container: func() proc.ContainerMemory {
+			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb}
+		},
+		measure: func(mains []int) []proc.Memory {
+			return slices.Repeat([]proc.Memory{{Bytes: 50 * mb, Shared: 10 * mb}}, len(mains))
+		},
+		search: func() []boot.Measurement { return []boot.Measurement{{Service: "eater", Bytes: held}} },
+	}
+	w.limits.Store(&config.Config{Services: services})
+	for range 3 {
+		w.shedOrAdmit()
+	}
+	const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
+	if len(ended) > 0 || !slices.Equal(refused, []string{want}) {
+		t.Errorf("ended: %q, refused: %q", ended, refused)
+	}
+	held, w.searched = 700*mb, time.Time{}
+	w.shedOrAdmit()
+	w.shedOrAdmit()
+	if !slices.Equal(ended, []string{"eater"}) || len(refused) != 2 || strings.Contains(refused[1], "no service") {
+		t.Errorf("ended: %q, refused: %q", ended, refused)
 	}
 }
