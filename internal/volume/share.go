@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	// shareTime is how long the use of processors is measured. The time is divided into shareSteps steps.
-	shareTime  = time.Second
-	shareSteps = 4
+	// shareTime is how long the use of processors is measured.
+	shareTime = time.Second
+	// minWait is the time for which the threads of a profile together wait for a processor in a second, if the profile lacks one.
+	minWait = 0.1
 	// maxPasses limits how often setProcessors scans again for processes that were started during its last scan.
 	maxPasses = 10
 )
@@ -34,7 +35,7 @@ type tenant struct {
 	boot.Gateway
 	uid              uint32
 	used             float64 // number of processors that its processes used, on average
-	waitsForCPU      bool    // a thread of the profile was waiting for a processor
+	waited           float64 // number of its threads that were ready and had no processor, on average
 	confined         bool    // a process of the profile is already limited to a few processors
 	descriptorTables int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
 }
@@ -52,14 +53,13 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 		return nil
 	}
 	confined := max(1, every.Count()/4) // number of processors for a profile that takes too many
-	for cpu, n := len(every)*64-1, 0; n < confined && cpu >= 0; cpu-- {
+	for cpu := len(every)*64 - 1; fewer.Count() < confined; cpu-- {
 		if every.IsSet(cpu) {
 			fewer.Set(cpu)
-			n++
 		}
 	}
 	demand := procstat.ReadDemand()
-	measureProcesses(ctx, all, &fewer)
+	measureProcesses(ctx, all, &every, &fewer)
 	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
 	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
@@ -90,14 +90,14 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 // less than half of its processors.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
-	active := func(t *tenant) bool { return t.used > 0.02 || t.waitsForCPU }
+	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
 	for _, t := range tenants {
 		if active(t) {
 			total, weights = total+t.used, weights+cmp.Or(t.Weight, 100)
 		}
 	}
 	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
-	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waitsForCPU && t.used < fair(t)/2 })
+	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waited >= minWait && t.used < fair(t)/2 })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
 		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= processors/2
@@ -129,32 +129,23 @@ func portHog(tenants []*tenant, sockets, ports int) *tenant {
 }
 
 // measureProcesses measures the processes of each profile for shareTime, and records the result in the map all, which has the
-// profiles by their uid. The argument fewer is the set of processors to which a greedy profile is confined.
-func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
+// profiles by their uid. every is the set of all processors, and fewer the set to which a greedy profile is confined.
+func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
+	begin := time.Now()
 	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is measured as 0
-	now, begin := procusage.Table{}, time.Now()
-	seen := make(map[int]*tenant)
-	for range shareSteps {
-		pause.For(ctx, shareTime/shareSteps)
-		now, _ = procusage.Read("/proc", now)
-		for pid, p := range now {
-			t, known := seen[pid]
-			if !known {
-				uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
-				t = all[uint32(uid)]
-				seen[pid] = t
-			}
-			if t == nil || t.waitsForCPU {
-				continue
-			}
-			t.waitsForCPU = p.State == 'R'
-			if p.Threads > 1 {
-				_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(thread procstat.Stat) { t.waitsForCPU = t.waitsForCPU || thread.State == 'R' })
-			}
+	threads := make(map[int]threadTime)
+	for pid := range before {
+		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
+			maps.Copy(threads, threadTimes(pid, every))
 		}
 	}
+	pause.For(ctx, shareTime)
+	now, _ := procusage.Read("/proc", nil)
+	passed := time.Since(begin)
 	for pid, p := range now {
-		t := seen[pid]
+		status := procstat.StatusOf(strconv.Itoa(pid))
+		uid, _ := status.Number("Uid", 10)
+		t := all[uint32(uid)]
 		if t == nil {
 			continue
 		}
@@ -162,12 +153,46 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 		if old, is := before[pid]; is && old.Start == p.Start {
 			used -= min(used, old.CPU+old.Waited)
 		}
-		t.used += float64(used) / procstat.Hertz / time.Since(begin).Seconds()
-		files, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("FDSize", 10)
+		t.used += float64(used) / procstat.Hertz / passed.Seconds()
+		for id, thread := range threadTimes(pid, every) {
+			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
+		}
+		files, _ := status.Number("FDSize", 10)
 		t.descriptorTables += int(files)
 		var set unix.CPUSet
 		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *fewer
 	}
+}
+
+// threadTime holds how long a thread ran and how long it waited for a processor (proc_pid_schedstat(5)). Unlike the state R, the second
+// time does not grow while the thread runs. It grows when a wait ends.
+type threadTime struct {
+	ran, waited time.Duration
+	ready       bool // the thread is running or waits
+}
+
+// threadTimes returns the times of a process's threads, by thread. It leaves out a thread that may use only a part of the processors
+// every: others of its profile may make it wait, while there are idle processors.
+func threadTimes(pid int, every *unix.CPUSet) map[int]threadTime {
+	times := make(map[int]threadTime)
+	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
+		var may unix.CPUSet
+		if unix.SchedGetaffinity(p.PID, &may) == nil && may == *every {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
+			t := threadTime{ready: p.State == 'R'}
+			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel does not report them
+			times[p.PID] = t
+		}
+	})
+	return times
+}
+
+// waitedSince returns how long a thread waited in the given time, after its times were old.
+func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
+	if old.ready && t.ran == old.ran && t.ran > 0 { // its wait has not ended
+		return passed
+	}
+	return t.waited - min(old.waited, t.waited)
 }
 
 // setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit

@@ -17,7 +17,11 @@ import (
 // TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
-		return &tenant{Gateway: boot.Gateway{Service: name}, used: used, waitsForCPU: waits}
+		out := &tenant{Gateway: boot.Gateway{Service: name}, used: used}
+		if waits {
+			out.waited = 1
+		}
+		return out
 	}
 	heavy := func(t *tenant, weight int) *tenant { t.Weight = weight; return t }
 	confined := func(t *tenant) *tenant { t.confined = true; return t }
@@ -103,5 +107,53 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		t.Error("a thread of this process has another user now")
+	}
+}
+
+// A thread that ran all the time counted as one that waits, because its state is R. So an agent had another one confined to few
+// processors while others were idle. The thread has a real-time policy: whatever else runs here, it does not wait.
+func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
+	testkit.NeedRoot(t)
+	const uid = 1_000_012_322
+	spins := func(attr *unix.SchedAttr, cpus *unix.CPUSet) {
+		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		if attr != nil && unix.SchedSetAttr(cmd.Process.Pid, attr, 0) != nil {
+			testkit.SkipOrFail(t, "needs CAP_SYS_NICE")
+		}
+		if err := unix.SchedSetaffinity(cmd.Process.Pid, cpus); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var every, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &every); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := range len(every) * 64 {
+		if every.IsSet(cpu) {
+			one.Set(cpu)
+			break
+		}
+	}
+	measure := func() *tenant {
+		who := &tenant{uid: uid}
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
+		return who
+	}
+	spins(&unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, &one)
+	if who := measure(); who.used < 0.5 || who.waited >= minWait {
+		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
+	}
+	spins(nil, &one)
+	if who := measure(); who.waited < minWait {
+		t.Errorf("behind it, another one waits for %.2f processors", who.waited)
+	}
+	confined := &tenant{uid: uid}
+	if measureProcesses(t.Context(), map[uint32]*tenant{uid: confined}, &every, &unix.CPUSet{}); every != one && confined.waited >= minWait {
+		t.Errorf("a thread that may use one processor of several waits for %.2f", confined.waited)
 	}
 }
