@@ -31,8 +31,8 @@ const (
 	maxFiles = 1 << 21
 	// minFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
 	minFile = 4096
-	// maxDepth is the maximum depth of the directories that are searched. Programs that use paths can't create deeper
-	// directories.
+	// maxDepth is the maximum depth of the directories that are searched. Each level needs an open descriptor. A profile with
+	// deeper directories has exceeded its quota, because programs that mean no harm create none.
 	maxDepth = 1000
 )
 
@@ -41,7 +41,8 @@ type diskUsage struct {
 	end        time.Time // when the measurement of this home must be over
 	bytes      uint64
 	files      int
-	incomplete bool           // the sum is incomplete: the time or the limit of files was reached
+	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
+	tooDeep    bool           // there are directories deeper than maxDepth
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
 
@@ -96,12 +97,15 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	if s.incomplete {
 		has = "at least " + has
 	}
+	if s.tooDeep {
+		has += fmt.Sprintf(" and what lies below %d directories", maxDepth)
+	}
 	out := boot.Measurement{Service: w.Service}
 	switch {
-	case w.Stop > 0 && s.bytes >= w.Stop, w.Stopped && s.incomplete:
+	case w.Stop > 0 && (s.bytes >= w.Stop || s.tooDeep), w.Stopped && s.incomplete:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
 			has, config.Bytes(w.Stop).Text(), w.Profile)
-	case w.Warn > 0 && s.bytes >= w.Warn:
+	case w.Warn > 0 && (s.bytes >= w.Warn || s.tooDeep):
 		out.Note = fmt.Sprintf("disk: its files have %s, and quota.warn is %s", has, config.Bytes(w.Warn).Text())
 	}
 	return out
@@ -123,8 +127,12 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 
 // addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
+	if depth > maxDepth {
+		s.incomplete, s.tooDeep = true, true
+		return
+	}
 	d, err := in.SubOnSameMount(name)
-	if err != nil || depth > maxDepth {
+	if err != nil {
 		s.incomplete = s.incomplete || !errors.Is(err, fsutil.ErrMount) && !errors.Is(err, fs.ErrNotExist)
 		return
 	}
@@ -140,7 +148,9 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		return s.files < maxFiles
 	})
 	s.incomplete = s.incomplete || err != nil || s.files >= maxFiles
-	s.bytes += minFile
+	if info, err := d.Lstat(""); err == nil { // a directory with many names takes space, even after they are removed
+		s.bytes += spaceOf(fsutil.Stat(info))
+	}
 	for i, name := range names {
 		if i%256 == 0 && time.Now().After(s.end) {
 			s.incomplete = true
@@ -166,8 +176,11 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 		}
 		s.linked[inode{st.Dev, st.Ino}] = true
 	}
-	s.bytes += max(minFile, uint64(st.Blocks)*512)
+	s.bytes += spaceOf(st)
 }
+
+// spaceOf returns the disk usage of a file, and at least minFile.
+func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
 
 // addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take
 // space. home is the status of its home, and devices has the file systems whose files count. A process can keep its memory

@@ -107,6 +107,44 @@ func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
 	}
 }
 
+// An agent hid its files below a thousand directories, where they did not count.
+func TestFilesBelowAThousandDirectoriesDidNotCount(t *testing.T) {
+	w := weighed(t, boot.Gateway{}, func(home string) {
+		dir, err := unix.Open(home, unix.O_PATH, 0)
+		for range maxDepth + 5 {
+			must(t, errors.Join(err, unix.Mkdirat(dir, "d", 0o700)))
+			next, openErr := unix.Openat(dir, "d", unix.O_PATH|unix.O_NOFOLLOW, 0)
+			err = errors.Join(openErr, unix.Close(dir))
+			dir = next
+		}
+		must(t, errors.Join(err, unix.Mknodat(dir, "hidden", unix.S_IFREG|0o600, 0), unix.Close(dir)))
+	})
+	if !strings.HasPrefix(w.Hold, "disk: its files have at least ") || !strings.Contains(w.Hold, " and what lies below 1000 directories, and quota.stop is 2MiB; ") {
+		t.Errorf("%+v", w)
+	}
+}
+
+// An agent made directories large with millions of names. A directory counted as 4 KiB, whatever it takes on the disk.
+func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
+	w := weighed(t, boot.Gateway{}, func(home string) {
+		name := func(i int) string { return fmt.Sprintf("%s/deep/%0250d", home, i) }
+		file(t, name(0), 0)
+		for i := range 10_000 {
+			must(t, os.Link(name(0), name(i+1)))
+		}
+		for i := range 10_001 {
+			must(t, os.Remove(name(i)))
+		}
+		var st syscall.Stat_t
+		if must(t, syscall.Stat(home+"/deep", &st)); st.Blocks*512 < 2<<20 {
+			t.Skip("this file system makes directories small again")
+		}
+	})
+	if !strings.Contains(w.Hold, "MiB, and quota.stop is 2MiB; ") {
+		t.Errorf("%+v", w)
+	}
+}
+
 func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 	w := weighed(t, boot.Gateway{}, func(home string) {
 		file(t, home+"/a", 900)
