@@ -4,11 +4,19 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -16,14 +24,17 @@ import (
 	"time"
 
 	"github.com/samber/lo"
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/backoff"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/proc"
 	"hinit/internal/redact"
 	"hinit/internal/varfiles"
+	"hinit/internal/version"
 	"hinit/internal/wholefile"
 )
 
@@ -172,19 +183,21 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops the oldest job of a target that has more than maxQueuedJobs jobs. It never drops the job that is being
-// delivered. The caller holds r.mu.
+// dropOldest drops a job of a target that has more than maxQueuedJobs jobs. It drops the oldest job of the service with the most
+// jobs, because no service may push out the jobs of others. It never drops the job that is being delivered. The caller holds r.mu.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= maxQueuedJobs {
 		return
 	}
-	oldest, dropped := mine[0], 1
+	dropped := 1
 	if _, busy := r.senders[target]; busy {
-		oldest = mine[1]
+		mine = mine[1:]
 		r.senders[target]++
 		dropped = r.senders[target]
 	}
+	by := lo.GroupBy(mine, func(i int) string { return r.state.Jobs[i].Service })
+	oldest := slices.MaxFunc(slices.Collect(maps.Values(by)), func(a, b []int) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(b[0], a[0])) })[0]
 	j := r.state.Jobs[oldest]
 	r.state.Jobs = slices.Delete(r.state.Jobs, oldest, oldest+1)
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
@@ -289,4 +302,104 @@ func load(path string) (s state, err error) {
 		s.Marks = SeenConditions{}
 	}
 	return s, err
+}
+
+// SignatureHeader is the HTTP header with the signature of a request. Its value is the HMAC-SHA256 of the request's body, as
+// "sha256=" and hex digits.
+const SignatureHeader = "X-Hinit-Signature"
+
+func (r *Runner) execute(ctx context.Context, j *Job) error {
+	if j.Action.Webhook == "" {
+		return run(ctx, j)
+	}
+	for try := 1; ; try++ {
+		again, err := send(ctx, j)
+		switch {
+		case err == nil || !again:
+			return err
+		case try == maxAttempts:
+			return fmt.Errorf("given up after %d tries: %w", try, err)
+		case try == 1:
+			r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
+		}
+		if !pause.For(ctx, r.Retry.Delay(try, rand.Float64())) {
+			return ctx.Err()
+		}
+	}
+}
+
+// webhookClient is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server
+// must not go to another.
+var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// send makes one attempt to send the request for a webhook. again reports whether another attempt may succeed.
+func send(ctx context.Context, j *Job) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, j.Action.Webhook, bytes.NewReader(j.Body))
+	if err != nil {
+		return false, errors.New("its address is none")
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("User-Agent", "hinit-actions/"+version.Get().Version)
+	if file := j.Action.SecretFile; file != "" {
+		key, err := wholefile.Read(file, 64<<10)
+		if err != nil {
+			return true, fmt.Errorf("cannot read the secret: %w", err)
+		}
+		q.Header.Set(SignatureHeader, signature(bytes.TrimSpace(key), j.Body))
+	}
+	a, err := webhookClient.Do(q)
+	if err != nil {
+		if u, is := errors.AsType[*url.Error](err); is {
+			err = u.Err // leave out the address, which may be secret
+		}
+		return true, err
+	}
+	defer a.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be reused
+	switch {
+	case a.StatusCode/100 == 2:
+		return false, nil
+	case a.StatusCode/100 == 5, a.StatusCode == http.StatusTooManyRequests:
+		return true, errors.New("the answer is " + a.Status)
+	}
+	return false, errors.New("it is refused: the answer is " + a.Status)
+}
+
+func signature(key, body []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write(body)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// run runs the command of j's action in a new session, and passes j.Body to the command on standard input. When the action's time
+// limit passes, run kills the process group.
+func run(ctx context.Context, j *Job) error {
+	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	input := os.NewFile(uintptr(fd), "event")
+	defer input.Close()
+	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // WriteAt leaves the offset at the beginning
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)
+	defer cancel()
+	x, err := proc.Run(timed, proc.Spec{
+		Name: "action", Argv: j.Action.Exec, Files: []*os.File{input, os.Stdout, os.Stderr},
+		Env: proc.SetEnv(os.Environ(), map[string]string{"HINIT_EVENT": j.Event, "HINIT_SERVICE": j.Service, "HINIT_PROFILE": j.Profile}),
+	})
+	switch {
+	case timed.Err() != nil && x.Signal == int(unix.SIGKILL):
+		return fmt.Errorf("it was killed after %s", j.Action.Timeout)
+	case err != nil:
+		return err
+	case x.Signal != 0:
+		return fmt.Errorf("signal %d ended it", x.Signal)
+	case x.Code != 0:
+		return fmt.Errorf("exit code %d", x.Code)
+	}
+	return nil
 }

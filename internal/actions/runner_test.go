@@ -258,6 +258,28 @@ func TestTheQueueIsBounded(t *testing.T) {
 	b.stop()
 }
 
+// A gateway of one tenant failed again and again, and its events pushed the alert about another service out of the queue.
+func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
+	release := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer hangs.Close()
+	defer close(release)
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangs.URL))
+	b.park(1, "first")
+	b.park(1, "payments")
+	for n := range 150 {
+		b.park(n, "flood")
+	}
+	b.park(2, "payments")
+	b.waiting(100)
+	b.logged("dropped=53", 1)
+	text, _ := os.ReadFile(b.state)
+	if n := strings.Count(string(text), `"service":"payments"`); n != 2 {
+		t.Errorf("%d of 2 alerts are left", n)
+	}
+	b.stop()
+}
+
 func TestARefusedOneIsGivenUp(t *testing.T) {
 	var failed, refused atomic.Int32
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
