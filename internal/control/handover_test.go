@@ -136,3 +136,12 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 		t.Errorf("the user that PID 1 is may not end it: %v", err)
 	}
 }
+
+// An agent made hinit go on without its file for the moment in which root replaced it, so that limits and isolation ended.
+func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
+	s := &Server{policy: policy{self: 0, agent: 1000, others: true}}
+	_, err := postReload(s, &request{who: peer{uid: 1000}}, client.Reload{Force: true})
+	if err == nil || !errors.Is(err, client.ErrNotAllowed) || err.Error() != "uid 1000 may not reload without a configuration file; root may" {
+		t.Errorf("it is told %v", err)
+	}
+}

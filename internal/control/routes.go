@@ -116,6 +116,9 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
+	if how.Force && s.policy.check(r.who, mayReplace) != nil { // without the file, its limits and its isolation would end
+		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.who.uid)
+	}
 	out, err := s.core.Reload(r.Context(), how)
 	out.Changes, out.Plan, out.Settings = nonNil(out.Changes), nonNil(out.Plan), nonNil(out.Settings)
 	return answerLater(http.StatusOK, out, err)

@@ -61,6 +61,7 @@ type Registry struct {
 
 	// ChangeLock is a mutex for operations that change all services: the boot, a reload, a change of the topology.
 	ChangeLock sync.Mutex
+	reloadLock sync.Mutex // held by a reload from before it reads the configuration; taken before ChangeLock
 
 	// Timetable starts the tasks that have a schedule. The caller must hold the mutex ChangeLock.
 	Timetable *timetable.Table

@@ -1,14 +1,49 @@
 package registry
 
 import (
+	"context"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
+
+// An agent ordered one reload after the other, and root's SIGHUP was refused, because another reload was under way.
+func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
+	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
+	var lock sync.Mutex
+	if err := inTurn(agent, &lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := inTurn(agent, &lock); err == nil {
+		t.Error("the agent's second reload is not refused")
+	}
+	begun, done := make(chan struct{}), make(chan error)
+	for _, root := range []context.Context{t.Context(), supervisor.WithAuthor(t.Context(), &client.By{})} {
+		go func() {
+			begun <- struct{}{}
+			err := inTurn(root, &lock)
+			done <- err
+			if err == nil {
+				lock.Unlock()
+			}
+		}()
+		<-begun
+	}
+	runtime.Gosched()
+	lock.Unlock()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Errorf("root's is refused: %v", err)
+		}
+	}
+}
 
 // TestAPlanSaysWhatBecomesOfEachService, before and after it is carried out.
 func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
