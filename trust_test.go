@@ -40,7 +40,7 @@ var readers = map[string][]string{
 		"Dir.CheckExists", "Dir.CreatedAt", "Dir.Connect", "Dir.EachName", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
-	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount"},
+	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount", "Stat"},
 	"hinit/internal/wholefile": {"Open", "Read"},
 }
 

@@ -161,6 +161,15 @@ func Check(path string, judge Judge) (*Doubt, error) {
 	return w.doubt, err
 }
 
+// Stat resolves a path like [Open], and returns its status. The caller must check whether doubt says that a user may have chosen the
+// file with a link.
+func Stat(path string, judge Judge) (st unix.Stat_t, doubt *Doubt, err error) {
+	w := &walk{judge: judge}
+	defer w.close()
+	err = w.resolve(path)
+	return w.st, w.doubt, err
+}
+
 // walk is the state of the resolution of one path.
 type walk struct {
 	judge    Judge

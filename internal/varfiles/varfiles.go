@@ -3,6 +3,7 @@
 package varfiles
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,9 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
+	"hinit/internal/trust"
 )
 
 // Of returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
@@ -35,16 +38,25 @@ func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 	return append(config.SecretFiles(environ), cfg.Expand(cfg.ProfileOf(s.Profile).EnvFile, vars)...)
 }
 
+// maxNames is the maximum number of files in a directory that Changed looks at.
+const maxNames = 4096
+
 // Changed returns the newest modification time among files, if the service s is running and was started before that time.
-// Otherwise it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it.
+// Otherwise it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it. For
+// root, it leaves out files to which a link leads that another user may have made.
 func Changed(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {
 		return youngest
 	}
+	judge := trust.Judge(nil)
+	if os.Geteuid() == 0 {
+		judge = trust.RootOnly
+	}
 	look := func(path string) {
-		if info, err := os.Stat(path); err == nil && info.ModTime().After(youngest) {
-			youngest = info.ModTime()
+		st, doubt, err := trust.Stat(path, judge)
+		if at := time.Unix(st.Mtim.Unix()); err == nil && (doubt == nil || !doubt.Link) && at.After(youngest) {
+			youngest = at
 		}
 	}
 	for _, file := range files {
@@ -52,23 +64,22 @@ func Changed(s *client.Service, files []string) time.Time {
 			file = file[i:] // remove the prefix "NAME=" or "-"
 		}
 		look(file)
-		entries, _ := os.ReadDir(file) // fails for an ordinary file
-		for _, e := range entries {
-			look(filepath.Join(file, e.Name()))
+		fd, err := fsutil.OpenForRoot(file) // fails for an ordinary file
+		if err != nil {
+			continue
+		}
+		dir, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if unix.Close(fd); err != nil {
+			continue
+		}
+		names, _ := dir.Readdirnames(maxNames)
+		_ = dir.Close()
+		for _, name := range names {
+			look(filepath.Join(file, name))
 		}
 	}
-	if began, known := start(s.PID); !known || !youngest.After(began) {
+	if st, err := procstat.Read(s.PID); err != nil || !youngest.After(procstat.StartedAt(st.Start)) {
 		return time.Time{}
 	}
 	return youngest
-}
-
-// start returns the start time of the process pid. known is false if the time can't be determined.
-func start(pid int) (began time.Time, known bool) {
-	var now unix.Timespec
-	st, err := procstat.Read(pid)
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return began, false
-	}
-	return time.Now().Add(time.Duration(st.Start)*time.Second/procstat.Hertz - time.Duration(now.Nano())), true
 }

@@ -1,6 +1,7 @@
 package varfiles_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/testkit"
 	"hinit/internal/varfiles"
 )
 
@@ -72,5 +74,28 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	at(file, young)
 	if got := varfiles.Changed(&up, []string{"NAME=" + file}); !got.Equal(young) {
 		t.Errorf("a file of a variable: %v", got)
+	}
+}
+
+// As root, hinit-actions told with the event stale, and hinit restart --changed with a restart, when a file of root's had changed to which
+// an agent had made a link. Links of root are followed, as a Secret of Kubernetes has them.
+func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
+	testkit.NeedRoot(t)
+	dir := t.TempDir()
+	home, secret, own := filepath.Join(dir, "home"), filepath.Join(dir, "secret"), filepath.Join(dir, "own")
+	young := time.Now().Add(time.Minute).Truncate(time.Second)
+	err := errors.Join(os.Mkdir(home, 0o755), os.Mkdir(secret, 0o700), os.WriteFile(secret+"/key", nil, 0o600), os.Symlink(secret+"/key", own),
+		os.Symlink(secret+"/key", home+"/file.env"), os.Symlink(secret, home+"/dir"), os.Chown(home, 10000, 10000), os.Chmod(dir, 0o755), os.Chtimes(secret+"/key", young, young))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := client.Service{Name: "s", State: client.StateUp, PID: os.Getpid()}
+	for _, file := range []string{"file.env", "dir", "dir/key"} {
+		if got := varfiles.Changed(&up, []string{home + "/" + file}); !got.IsZero() {
+			t.Errorf("by %s it is told that the file has changed at %v", file, got)
+		}
+	}
+	if got := varfiles.Changed(&up, []string{own}); !got.Equal(young) {
+		t.Errorf("by a link of root: %v", got)
 	}
 }
