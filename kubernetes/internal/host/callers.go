@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one connection for
@@ -15,8 +17,8 @@ const (
 )
 
 // callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
-// connections. If there are too many connections, the oldest one whose request names no offer is closed. Agents don't know the
-// nonce of an offer, so their connections are closed first.
+// connections. If there are too many connections, the oldest one that has named no offer is closed. Agents don't know the nonce of
+// an offer, so their connections are closed first. A connection whose first message this host has not read yet comes last.
 type callers struct {
 	mu  sync.Mutex
 	all []*call
@@ -33,9 +35,13 @@ func (c *callers) add(one *call) bool {
 		}
 	}
 	if of >= maxConnectionsPerPod || len(c.all) >= maxConnections {
-		i := slices.IndexFunc(c.all, func(other *call) bool {
+		silent := func(other *call) bool {
 			return !other.named.Load() && (of < maxConnectionsPerPod || other.address == one.address)
-		})
+		}
+		i := slices.IndexFunc(c.all, func(other *call) bool { return silent(other) && !other.unread() })
+		if i < 0 {
+			i = slices.IndexFunc(c.all, silent)
+		}
 		if i < 0 {
 			return false
 		}
@@ -78,11 +84,21 @@ type call struct {
 	net.Conn
 	callers *callers
 	address string
-	named   atomic.Bool // the request names an offer, so the connection is not closed in favour of others
+	named   atomic.Bool // it has named an offer, so it is not closed in favour of others
 }
 
-// callKey is the key under which the context of a request holds its call.
-type callKey struct{}
+// unread reports whether a message has arrived that this host has not read yet.
+func (c *call) unread() bool {
+	n := 0
+	if tcp, is := c.Conn.(*net.TCPConn); is {
+		raw, err := tcp.SyscallConn()
+		if err != nil {
+			return false
+		}
+		_ = raw.Control(func(fd uintptr) { n, _, _ = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT) }) // n is -1 after an error
+	}
+	return n > 0
+}
 
 // Close implements net.Conn.
 func (c *call) Close() error {

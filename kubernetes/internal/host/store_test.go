@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -324,7 +325,7 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 // host's memory ended in the middle of moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
-	o, _, _ := server(t, s, &atomic.Int64{})
+	o, from, _ := server(t, s, &atomic.Int64{})
 	address := o.listener.Addr().String()
 	open := 0
 	for _, c := range idle(t, address, "127.0.0.2", 2*maxConnectionsPerPod) {
@@ -338,11 +339,63 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
 	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
+	if err == nil {
+		_ = answer.Body.Close()
+		t.Errorf("a connection that names no offer has the answer %s", answer.Status)
+	}
+	transport.TLSClientConfig.ServerName = serverName(from.Nonce)
+	answer, err = (&http.Client{Transport: transport}).Get("https://" + address + "/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _ = answer.Body.Close(); answer.StatusCode != http.StatusNotFound || !answer.Close {
 		t.Errorf("the connection of a wrong request stays open: %v", answer)
+	}
+}
+
+// TestAFloodFromTheHostThatFetchesDelaysNoMove has an agent beside the host that fetches. It opens connections all the time, and
+// sends nothing. Each one closed an older connection, also of the host, whose request came too late.
+func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	o, from, _ := server(t, s, &atomic.Int64{})
+	address := o.listener.Addr().String()
+	direct := *from
+	direct.Address = address
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var opened atomic.Int64
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := net.Dial("tcp", address); err == nil {
+					opened.Add(1)
+					all.Go(func() {
+						_, _ = c.Read(make([]byte, 1)) // until the host closes it
+						_ = c.Close()
+					})
+				}
+			}
+		})
+	}
+	defer all.Wait()
+	defer o.close()
+	defer cancel()
+	for opened.Load() < 1000 {
+		time.Sleep(time.Millisecond)
+	}
+	failed := 0
+	before, began := opened.Load(), time.Now()
+	const tries = 8
+	for range tries {
+		to, _ := volume(t, "", "")
+		if err := to.fetch(t.Context(), "coder", "u1", &direct, "token"); err != nil {
+			failed++
+			t.Log(err)
+		}
+	}
+	t.Logf("%d of %d fetches have failed, with %.0f other connections a second", failed, tries, float64(opened.Load()-before)/time.Since(began).Seconds())
+	if failed > tries/4 {
+		t.Error("a flood of connections stops a move")
 	}
 }
 

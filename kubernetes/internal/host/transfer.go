@@ -146,19 +146,39 @@ func (o *offers) listen() error {
 		return err
 	}
 	l = tls.NewListener(limitedListener{l, &o.callers}, &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13, GetConfigForClient: o.admit,
 	})
 	o.listener, o.sum = l, hex.EncodeToString(sum[:])
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, callKey{}, c.(*tls.Conn).NetConn())
-		},
 	}
 	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
 	go func() { _ = server.Serve(l) }() // Serve ends with the listener
 	return nil
+}
+
+// serverName returns the name by which the first message of a TLS connection names an offer. It doesn't show the nonce.
+func serverName(nonce string) string {
+	sum := sha256.Sum256([]byte("offer " + nonce))
+	return hex.EncodeToString(sum[:16]) + ".hinit-fleet"
+}
+
+// admit looks at the first message of a TLS connection. It refuses the connection if the message names no offer, before this host
+// signs anything.
+func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for nonce := range o.by {
+		if serverName(nonce) != hello.ServerName {
+			continue
+		}
+		if c, is := hello.Conn.(*call); is {
+			c.named.Store(true)
+		}
+		return nil, nil //nolint:nilnil // the configuration of the listener is used
+	}
+	return nil, errors.New("it names no offer")
 }
 
 // serve sends the data of an offer, but only to the host that the offer was made for.
@@ -171,9 +191,6 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || one == nil || !bearer {
 		http.Error(w, "no such offer", http.StatusNotFound)
 		return
-	}
-	if c, is := r.Context().Value(callKey{}).(*call); is {
-		c.named.Store(true)
 	}
 	pod, err := o.judge(r.Context(), token)
 	if err != nil || pod != one.to {
@@ -277,6 +294,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	}()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
+		ServerName:         serverName(from.Nonce),
 		InsecureSkipVerify: true, // VerifyPeerCertificate accepts only the certificate that the offer names
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
 			if sum := sha256.Sum256(raw[0]); hex.EncodeToString(sum[:]) != from.Certificate {
