@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -96,13 +97,13 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var err error
-		if used := peak(func() { err = s.Delete("coder", "u1") }); used > 8<<20 {
+		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1"), s.emptyTrash(t.Context())) }); used > 8<<20 {
 			t.Errorf("the deletion has taken %d MB of memory", used>>20)
 		}
 		if err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
-		if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
+		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
 			t.Errorf("%d are left: %v", len(rest), err)
 		}
 	})
@@ -142,11 +143,42 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 		if err := os.Chmod(home, 0o500); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+		if err := errors.Join(s.Delete("coder", "u1"), s.emptyTrash(t.Context())); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
-		if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
+		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
 			t.Errorf("%d are left: %v", len(rest), err)
+		}
+	})
+}
+
+// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker has a home whose files take long to delete. Four of them held all workers of a host.
+func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
+	crowded(t, func(s *Store, dir string) {
+		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))
+		began := time.Now()
+		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+			t.Fatal(err)
+		}
+		deleted := time.Since(began)
+		if kept, err := filepath.Glob(filepath.Join(dir, trashDir, "*", "cache")); err != nil || len(kept) != 1 {
+			t.Errorf("the files were deleted by a worker: %q, %v", kept, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.emptyTrash(ctx); !errors.Is(err, context.Canceled) {
+			t.Error("a host that ends deletes the files first:", err)
+		}
+		began = time.Now()
+		if err := s.emptyTrash(t.Context()); err != nil {
+			t.Error(err)
+		}
+		t.Logf("a worker took %v, and the files are deleted after %v", deleted, time.Since(began))
+		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
+			t.Errorf("%d are left: %v", len(rest), err)
+		}
+		if err := errors.Join(os.Remove(filepath.Join(dir, trashDir)), os.Mkdir(filepath.Join(dir, "x"), 0o700), s.discard("x")); err != nil || s.exists("x") {
+			t.Error("without a trash:", err)
 		}
 	})
 }

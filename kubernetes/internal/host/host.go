@@ -98,6 +98,7 @@ func Run(ctx context.Context, s Settings) error {
 		all.Go(func() { h.watch(ctx, field) })
 	}
 	all.Go(func() { h.resync(ctx) })
+	all.Go(func() { h.emptyTrash(ctx) })
 	for range workers {
 		all.Go(func() { h.work(ctx) })
 	}
@@ -214,6 +215,20 @@ func (h *host) resync(ctx context.Context) {
 		h.mu.Unlock()
 		if !pause(ctx, resync/2+rand.N(resync)) {
 			return
+		}
+	}
+}
+
+// emptyTrash deletes the data that the store has discarded, beside the workers.
+func (h *host) emptyTrash(ctx context.Context) {
+	for {
+		if err := h.store.emptyTrash(ctx); err != nil && ctx.Err() == nil {
+			h.set.Log.Warn("data can't be deleted", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.store.discarded:
 		}
 	}
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"io/fs"
@@ -19,10 +20,40 @@ const (
 	maxMoved = 1 << 10
 )
 
+// discard moves a file or a tree out of the way, and returns soon. A tree may have millions of files, so a worker must not wait until
+// they are deleted: emptyTrash does that. After a crash the file may be in its old place.
+func (s *Store) discard(name string) error {
+	to := path.Join(trashDir, rand.Text())
+	err := s.move(name, to)
+	if errors.Is(err, fs.ErrNotExist) && s.exists(name) { // an agent has removed the trash
+		err = errors.Join(s.root.MkdirAll(trashDir, 0o700), s.move(name, to))
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil: // the volume may be full
+		return s.remove(context.Background(), name)
+	}
+	select {
+	case s.discarded <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// emptyTrash deletes what was discarded. It returns soon after the end of ctx.
+func (s *Store) emptyTrash(ctx context.Context) error {
+	var failed error
+	err := s.each(trashDir, func(name string, _ bool) {
+		failed = cmp.Or(failed, s.remove(ctx, path.Join(trashDir, name)))
+	})
+	return cmp.Or(failed, err)
+}
+
 // remove removes a file or a tree. An agent may have made any number of files, and directories of any depth, so remove keeps few
 // names in memory and few directories open. If an agent has taken permissions from directories, remove gives them back
 // first.
-func (s *Store) remove(name string) error {
+func (s *Store) remove(ctx context.Context, name string) error {
 	parent, err := s.directory(path.Dir(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -31,23 +62,26 @@ func (s *Store) remove(name string) error {
 		return err
 	}
 	defer parent.Close()
-	if err := removeTree(int(parent.Fd()), path.Base(name)); err != nil {
+	if err := removeTree(ctx, int(parent.Fd()), path.Base(name)); err != nil {
 		return &fs.PathError{Op: "remove", Path: name, Err: err}
 	}
 	return nil
 }
 
-func removeTree(parent int, name string) error {
+func removeTree(ctx context.Context, parent int, name string) error {
 	for range maxRemovePasses {
 		err := removeOne(parent, name)
 		if !errors.Is(err, unix.ENOTEMPTY) {
 			return err
 		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		top, err := openForRemoval(parent, name)
 		if err != nil {
 			return err
 		}
-		r := removal{top: top}
+		r := removal{ended: ctx.Done(), top: top}
 		r.empty(top)
 		_ = unix.Close(top)
 		if r.failed != nil {
@@ -59,6 +93,7 @@ func removeTree(parent int, name string) error {
 
 // removal is one pass of remove. It opens only top and one of its subdirectories. Deeper directories are moved to top first.
 type removal struct {
+	ended  <-chan struct{}
 	top    int      // the tree, as an open directory
 	moved  []string // directories that were moved to top and not removed yet
 	failed error    // the first error
@@ -80,7 +115,12 @@ func (r *removal) empty(dir int) {
 				r.removeChild(last)
 			}
 		}
-		return true
+		select {
+		case <-r.ended:
+			return false
+		default:
+			return true
+		}
 	}))
 }
 

@@ -29,7 +29,8 @@ const (
 	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host, with its receipt in NAME.UID.NONCE.json
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that no object refers to
 	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
-	partDir     = storeDir + "/part"     // incomplete data, see partial; everything else in here is removed when the store is opened
+	partDir     = storeDir + "/part"     // incomplete data, see partial; everything else in here is discarded when the store is opened
+	trashDir    = storeDir + "/trash"    // data to delete, see discard
 	profilesDir = "profiles"
 )
 
@@ -38,6 +39,7 @@ const (
 // gateways.
 type Store struct {
 	root           *os.Root
+	discarded      chan struct{} // has an element if trashDir has new data
 	idleTimeout    time.Duration // the time for which another host may send nothing
 	longerTimeouts sync.Map      // time.Duration by UID, values that replace idleTimeout for one object, see idleTimeoutOf
 }
@@ -63,15 +65,15 @@ func OpenStore(home string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the volume: %w", err)
 	}
-	for _, dir := range []string{liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
+	for _, dir := range []string{liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir, trashDir} {
 		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root: root, idleTimeout: defaultIdleTimeout}
+	s := &Store{root: root, discarded: make(chan struct{}, 1), idleTimeout: defaultIdleTimeout}
 	err = s.each(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
-			_ = s.remove(path.Join(partDir, name)) // what is left takes space, and must not keep the host from working
+			_ = s.discard(path.Join(partDir, name)) // what is left takes space, and must not keep the host from working
 		}
 	})
 	return s, err
@@ -186,17 +188,22 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// rename renames durably: both directories are synced before it returns. A directory can move only if it can be written: its entry ".."
-// changes. If an agent has taken this permission from its home, rename gives it back.
+// rename renames durably: both directories are synced before it returns.
 func (s *Store) rename(from, to string) error {
+	if err := s.move(from, to); err != nil {
+		return err
+	}
+	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
+}
+
+// move renames. A directory can move only if it can be written: its entry ".." changes. If an agent has taken this permission from its
+// home, move gives it back.
+func (s *Store) move(from, to string) error {
 	err := s.root.Rename(from, to)
 	if errors.Is(err, fs.ErrPermission) {
 		err = errors.Join(s.root.Chmod(from, 0o700), s.root.Rename(from, to))
 	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
+	return err
 }
 
 func (s *Store) sync(dir string) error {
@@ -357,7 +364,7 @@ func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, ui
 // DropIncoming deletes the received data of an object that was not installed, whether it is complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
-	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.remove(partial(name, uid)))
+	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.discard(partial(name, uid)))
 }
 
 func (s *Store) clear(dir, name, uid, beside string) error {
@@ -365,9 +372,9 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	for _, e := range s.entries(dir, name, uid) {
 		at := path.Join(dir, name+"."+uid+"."+e)
 		if beside != "" {
-			err = errors.Join(err, s.remove(at+beside))
+			err = errors.Join(err, s.discard(at+beside))
 		}
-		err = errors.Join(err, s.remove(at))
+		err = errors.Join(err, s.discard(at))
 	}
 	return wrap("remove data of", name, err)
 }
@@ -399,12 +406,11 @@ func (s *Store) Retire(name, uid string) error {
 func (s *Store) Delete(name, uid string) error {
 	r, err := s.read(name)
 	if err == nil && r != nil && r.UID == uid {
-		part := path.Join(partDir, fmt.Sprintf("%s.%s.%d", name, uid, time.Now().UnixNano()))
-		if s.exists(s.Home(name)) {
-			err = s.rename(s.Home(name), part)
+		if s.exists(s.Home(name)) { // after a crash, hinit must not find a profile without its record
+			err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir))
 		}
 		if err == nil {
-			err = errors.Join(s.forget(name), s.remove(part))
+			err = s.forget(name)
 		}
 	}
 	return wrap("delete", name, errors.Join(err, s.Drop(name, uid), s.DropIncoming(name, uid)))

@@ -704,7 +704,12 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
 		t.Errorf("a deletion: %v", err)
 	}
-	if rest, err := os.ReadDir(filepath.Join(dir, partDir)); err != nil || len(rest) > 0 {
-		t.Errorf("%v is left: %v", rest, err)
+	if err := s.emptyTrash(t.Context()); err != nil {
+		t.Error("the deletion of its data:", err)
+	}
+	for _, left := range []string{partDir, trashDir} {
+		if rest, err := os.ReadDir(filepath.Join(dir, left)); err != nil || len(rest) > 0 {
+			t.Errorf("%v is left: %v", rest, err)
+		}
 	}
 }

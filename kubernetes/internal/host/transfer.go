@@ -352,7 +352,7 @@ var errInterrupted = errors.New("the stream has ended early; it goes on from the
 // earlier.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
-	if err := s.remove(whole); err != nil { // complete data that a crash left here
+	if err := s.discard(whole); err != nil { // complete data that a crash left here
 		return err
 	}
 	head, sum, err := im.Run(body)
