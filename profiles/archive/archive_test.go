@@ -644,6 +644,27 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 	}
 }
 
+// TestAnExportNamesTheFileThatChanges has a file that is cut when the export has read it for its checksum. The export said EOF.
+func TestAnExportNamesTheFileThatChanges(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/data", strings.Repeat("x", 1<<20))
+	out := &shortening{file: dir + "/data"}
+	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
+	if _, _, _, err := x.Run(t.Context(), out); err == nil || !strings.Contains(err.Error(), `"data" has become shorter while it was sent`) {
+		t.Error(err)
+	}
+}
+
+// shortening cuts a file when its name is written.
+type shortening struct{ file string }
+
+func (s *shortening) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("profile/data")) {
+		return len(p), os.Truncate(s.file, 0)
+	}
+	return len(p), nil
+}
+
 // TestAnArchiveIsRefusedByItsHead: an import waited for two megabytes of content before it looked at the head.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})

@@ -253,15 +253,18 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // the end of ctx ends the reads below
 	sum := sha256.New()
-	if _, err = io.Copy(sum, f); err == nil {
+	if _, err = io.CopyN(sum, f, h.Size); err == nil { // no more, because the file may grow for ever
 		_, err = f.Seek(0, io.SeekStart)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		h.PAXRecords = map[string]string{sumRecord: hex.EncodeToString(sum.Sum(nil))}
+		all.add(h)
+		err = pack(w, h, f)
 	}
-	h.PAXRecords = map[string]string{sumRecord: hex.EncodeToString(sum.Sum(nil))}
-	all.add(h)
-	return pack(w, h, f)
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%q has become shorter while it was sent", rel)
+	}
+	return err
 }
 
 func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
