@@ -77,8 +77,8 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	}
 }
 
-// As root, hinit-actions told with the event stale, and hinit restart --changed with a restart, when a file of root's had changed to which
-// an agent had made a link. Links of root are followed, as a Secret of Kubernetes has them.
+// An agent made a link to a file of root's. As root, hinit-actions and hinit restart --changed then told when that file had changed.
+// Links of root are followed, as a Secret of Kubernetes has them.
 func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

@@ -61,8 +61,8 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	}
 }
 
-// An agent filled /dev/shm, and hinit ended one idle service after the other. Now it says where the memory is. What a service holds
-// in files without a name is found to be its own.
+// An agent filled /dev/shm, and hinit ended one idle service after the other. Now hinit says where the memory is. A service that holds
+// memory in files without a name is found.
 func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 	const mb = 1 << 20
 	services := make(map[string]config.Service)
