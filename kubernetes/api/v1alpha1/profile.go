@@ -305,6 +305,9 @@ type Move struct {
 type MoveFailure struct {
 	// attempts is the number of moves that have failed, one after the other.
 	Attempts int32 `json:"attempts"`
+	// to is the host that the last one was to. The next one goes to another host where it can.
+	// +kubebuilder:validation:MaxLength=63
+	To string `json:"to"`
 	// at is when the host ended the last one.
 	At metav1.Time `json:"at"`
 	// message says for people why it failed.

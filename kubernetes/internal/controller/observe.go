@@ -286,9 +286,8 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 			q.To, q.Received = s.Move.To, s.Move.Received != nil
 		}
 		if fail := s.MoveFailure; fail != nil {
-			if q.LastMove = placement.MoveFailed; v.now.Sub(fail.At.Time).Abs() < placement.MoveDelay(fail.Attempts) { // a node's clock may be ahead
-				q.LastMove = placement.MoveWaits
-			}
+			waits := v.now.Sub(fail.At.Time).Abs() < placement.MoveDelay(fail.Attempts) // a node's clock may be ahead
+			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: waits}
 		}
 		if r := one.Spec.Recover; r != nil {
 			q.LostHost = r.LostHost

@@ -92,7 +92,7 @@ func escape(s *v1alpha1.AgentProfileStatus) {
 		texts = append(texts, &s.Move.Reason, &s.Move.To)
 	}
 	if s.MoveFailure != nil {
-		texts = append(texts, &s.MoveFailure.Message)
+		texts = append(texts, &s.MoveFailure.Message, &s.MoveFailure.To)
 	}
 	for i := range s.Conditions {
 		texts = append(texts, &s.Conditions[i].Message)

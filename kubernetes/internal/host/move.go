@@ -150,7 +150,7 @@ func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		why += "; " + err.Error()
 	}
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-		fail := v1alpha1.MoveFailure{Attempts: 1, At: metav1.Now()}
+		fail := v1alpha1.MoveFailure{Attempts: 1, To: st.Move.To, At: metav1.Now()}
 		if old := st.MoveFailure; old != nil && time.Since(old.At.Time) < forgetFailures {
 			fail.Attempts += old.Attempts
 		}

@@ -51,7 +51,7 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 		}
 		st := read(t, api, "coder").Status
 		f := st.MoveFailure
-		if st.Move != nil || f == nil || f.Attempts != attempt+1 || g.by["gateway-coder"].State != hinit.StateUp || st.Phase != v1alpha1.PhaseRunning {
+		if st.Move != nil || f == nil || f.Attempts != attempt+1 || f.To != "to" || g.by["gateway-coder"].State != hinit.StateUp || st.Phase != v1alpha1.PhaseRunning {
 			t.Fatalf("attempt %d: the gateway is %s, and the status is %+v, %+v", attempt, g.by["gateway-coder"].State, st, f)
 		}
 		if down == 0 || down > maxMoveFailures+1 {

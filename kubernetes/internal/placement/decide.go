@@ -35,14 +35,10 @@ type Profile struct {
 }
 
 // LastMove says how the last move of a profile has ended.
-type LastMove int
-
-// The values of Profile.LastMove.
-const (
-	MoveSucceeded LastMove = iota // or there was none
-	MoveFailed
-	MoveWaits // it has failed so recently that the next one must wait
-)
+type LastMove struct {
+	FailedTo string // the host to which it has failed, or "" if it has not
+	Waits    bool   // it has failed so recently that the next one must wait
+}
 
 // Host is the controller's view of a host: a pod that runs profiles.
 type Host struct {
@@ -325,7 +321,7 @@ func (r *round) place(p Profile) {
 		r.hold(p, fmt.Sprintf("waits for host %s, which it is pinned to", p.Pin))
 		return
 	}
-	best := r.best(p.Memory, "")
+	best := r.best(p.Memory)
 	if best == nil {
 		r.unplacedMemory += p.Memory
 		r.hold(p, "no host has room for its memory")
@@ -347,11 +343,11 @@ func (r *round) give(p Profile, l *hostLoad) {
 
 // best returns the best host that still has room for a profile with this memory, or nil. It prefers hosts with the new image,
 // because gateways on the other hosts will soon be stopped. Among these hosts, it prefers the zone with the fewest profiles, and
-// in this zone the fullest host. The parameter not names a host to exclude.
-func (r *round) best(memory int64, not string) *hostLoad {
+// in this zone the fullest host. The parameter not names the hosts to exclude.
+func (r *round) best(memory int64, not ...string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
-		if !l.schedulable || l.Name == not || l.used+memory > r.pool.Room {
+		if !l.schedulable || slices.Contains(not, l.Name) || l.used+memory > r.pool.Room {
 			continue
 		}
 		if best == nil || l.better(best) {
@@ -385,7 +381,7 @@ func (r *round) follow(p Profile) {
 
 // move starts a move of a profile to another host if there is a reason for a move.
 func (r *round) move(p Profile) {
-	if !p.Installed || r.moves >= maxMoves || p.LastMove == MoveFailed && r.moves >= maxFailedMoves {
+	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.Waits && r.moves >= maxFailedMoves {
 		return
 	}
 	reason, spare := "", false
@@ -413,7 +409,7 @@ func (r *round) move(p Profile) {
 	default:
 		return
 	}
-	best := r.best(p.Memory, p.Owner)
+	best := cmp.Or(r.best(p.Memory, p.Owner, p.LastMove.FailedTo), r.best(p.Memory, p.Owner)) // the other host may be the cause
 	switch {
 	case best != nil:
 		r.begin(p, best, reason)
@@ -423,7 +419,7 @@ func (r *round) move(p Profile) {
 }
 
 func (r *round) begin(p Profile, to *hostLoad, reason string) {
-	if p.LastMove == MoveWaits {
+	if p.LastMove.Waits {
 		r.waiting = cmp.Or(r.waiting, p.Name)
 		return
 	}

@@ -50,8 +50,11 @@ func TestDecide(t *testing.T) {
 		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
 		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
-		{"a profile whose move has failed waits", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: MoveWaits}}, nil, 2},
-		{"and moves later", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: MoveFailed}}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
+		{"a profile whose move has failed waits", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", true}}}, nil, 2},
+		{"and moves later", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
+		{"and to another host if there is one", func(p *Pool) { p.Drain, p.Replicas = []string{"pool-0"}, 3 }, hostsOf(3), []Profile{
+			{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}, here("b", "pool-1"), here("c", "pool-2"), here("d", "pool-2"),
+		}, []Action{StartMove{"a", "pool-2", "host pool-0 is drained"}}, 3},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
@@ -384,10 +387,10 @@ func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 		}
 		return failed, others
 	}
-	if failed, others := moved(MoveFailed); failed != maxFailedMoves || others != maxMoves-maxFailedMoves {
+	if failed, others := moved(LastMove{"pool-1", false}); failed != maxFailedMoves || others != maxMoves-maxFailedMoves {
 		t.Errorf("%d profiles move again, and %d others", failed, others)
 	}
-	if failed, others := moved(MoveWaits); failed != 0 || others != maxMoves {
+	if failed, others := moved(LastMove{"pool-1", true}); failed != 0 || others != maxMoves {
 		t.Errorf("%d profiles that wait move, and %d others", failed, others)
 	}
 	plan := Decide(pool, handled(profiles[:8]), hosts, noon)

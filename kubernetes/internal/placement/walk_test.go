@@ -336,7 +336,7 @@ func (m *model) control(c int) {
 			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
 		}
 		if o.calledOff {
-			p.LastMove = MoveFailed + LastMove(m.rnd.IntN(2))
+			p.LastMove = LastMove{m.nodes[m.rnd.IntN(maxHosts)].name, m.rnd.IntN(2) == 0}
 		}
 		if m.broken == "give up again" && p.LostHost != "" {
 			p.Handled = false
