@@ -25,7 +25,7 @@ const (
 	// shareTime is how long the use of processors is measured.
 	shareTime = time.Second
 	// minWait is the time for which the threads of a profile together wait for a processor in a second, if the profile lacks one.
-	minWait = 0.1
+	minWait = 0.05
 	// maxPasses limits how often setProcessors scans again for processes that were started during its last scan.
 	maxPasses = 10
 )

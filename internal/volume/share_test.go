@@ -145,7 +145,7 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 		return who
 	}
 	spins(&unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, &one)
-	if who := measure(); who.used < 0.5 || who.waited >= minWait {
+	if who := measure(); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
 		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
 	}
 	spins(nil, &one)
