@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/samber/lo"
-
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -95,7 +93,9 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
 		var logs []string
 		logs, err = c.Verb.Offline(t)
-		st.Services = lo.Map(logs, func(name string, _ int) client.Service { return client.Service{Name: name} })
+		for _, name := range logs {
+			st.Services = append(st.Services, client.Service{Name: name})
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +153,10 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 		return []selection{{client.Service{}, word, true}}, nil
 	}
 	st, err := t.Status(ShortWait, word)
-	return lo.Map(st.Services, func(s client.Service, _ int) selection { return selection{s, uniqueName(&s, services), true} }), err
+	for _, s := range st.Services {
+		found = append(found, selection{s, uniqueName(&s, services), true})
+	}
+	return found, err
 }
 
 // uniqueName returns a name that selects only this service. This is the name of its profile, or the service's own name
@@ -179,7 +182,11 @@ func (t *Terminal) nearestName(message string) string {
 		return ""
 	}
 	st, _ := t.Status(ShortWait) // without a status there is nothing to suggest
-	return cmdline.DidYouMean(word, lo.Map(st.Services, func(s client.Service, _ int) string { return uniqueName(&s, nil) }))
+	var names []string
+	for i := range st.Services {
+		names = append(names, uniqueName(&st.Services[i], nil))
+	}
+	return cmdline.DidYouMean(word, names)
 }
 
 // InTrouble is the value of --state that selects all services that need attention, see [InState].

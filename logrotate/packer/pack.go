@@ -21,8 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/samber/lo"
-
 	"hinit/internal/blocking"
 	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
@@ -47,7 +45,11 @@ var errAbandoned = errors.New("abandoned")
 // ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
-	return lo.Map(logs, func(l gzipped.Archives, _ int) gzipped.Result { return p.log(ctx, l) })
+	results := make([]gzipped.Result, len(logs))
+	for i, l := range logs {
+		results[i] = p.log(ctx, l)
+	}
+	return results
 }
 
 // packer is the state of one call of Pack.

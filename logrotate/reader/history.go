@@ -11,8 +11,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/samber/lo"
-
 	"hinit/logrotate/archive"
 )
 
@@ -53,8 +51,11 @@ func (r *reader) history(ctx context.Context) error {
 
 // unreadError returns one error about all archives that could not be read, or nil.
 func (r *reader) unreadError() error {
-	names := slices.Sorted(maps.Keys(r.broken))
-	return errors.Join(lo.Map(names, func(name string, _ int) error { return fmt.Errorf("%s: %w", name, r.broken[name]) })...)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
+		errs = append(errs, fmt.Errorf("%s: %w", name, r.broken[name]))
+	}
+	return errors.Join(errs...)
 }
 
 // recordUnreadable records err as the reason why the archive called name can't be read, and returns true. It returns false if err

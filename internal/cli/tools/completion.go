@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samber/lo"
-
 	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
@@ -215,10 +213,12 @@ func described() (all map[string]command) {
 }
 
 // find returns the flag with the given name, which begins with a dash. The result has no name if there is no such flag.
-func (d command) find(name string) commandFlag {
-	f, _ := lo.Find(d.Flags, func(f commandFlag) bool {
-		return strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-")
-	})
+func (d command) find(name string) (f commandFlag) {
+	for _, f := range d.Flags {
+		if strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
+			return f
+		}
+	}
 	return f
 }
 
@@ -247,7 +247,10 @@ func manVerb(table func() []cli.Verb) cli.Verb {
 				_, err = t.Raw().Write(page)
 				return t.Failed("print the manual", err)
 			}
-			names := lo.Map(table(), func(v cli.Verb, _ int) string { return v.Name })
+			var names []string
+			for _, v := range table() {
+				names = append(names, v.Name)
+			}
 			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
 		},
 	}

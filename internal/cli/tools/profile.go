@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
@@ -267,7 +266,10 @@ func (m *manager) printMissing(name string, err error) int {
 		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
 	}
 	all, _, _ := m.store.Discover()
-	names := lo.Map(all, func(p profiles.Profile, _ int) string { return p.Name })
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 

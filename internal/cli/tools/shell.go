@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
@@ -131,10 +130,14 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 
 // terminalVariables returns the variables that describe the caller's terminal.
 func terminalVariables(environ []string) map[string]string {
-	return lo.FilterSliceToMap(environ, func(kv string) (name, value string, is bool) {
-		name, value, _ = strings.Cut(kv, "=")
-		return name, value, name == "TERM" || name == "LANG" || strings.HasPrefix(name, "LC_")
-	})
+	out := make(map[string]string)
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "TERM" || name == "LANG" || strings.HasPrefix(name, "LC_") {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // adoptEnviron replaces the environment of this process by the environment of the init. If the user may not read the init's

@@ -11,8 +11,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/samber/lo"
-
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/account"
@@ -137,9 +135,10 @@ func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nest
 		}
 		return b
 	}
-	branches := lo.Map(roots, func(r treeRoot, _ int) treeBranch {
-		return grow(r.name, r.state, r.pid, func(pid int) bool { return pid == r.pid || r.pid != 0 && owner[pid] == r.pid })
-	})
+	branches := make([]treeBranch, 0, len(roots)+1)
+	for _, r := range roots {
+		branches = append(branches, grow(r.name, r.state, r.pid, func(pid int) bool { return pid == r.pid || r.pid != 0 && owner[pid] == r.pid }))
+	}
 	if !rest {
 		return branches
 	}
