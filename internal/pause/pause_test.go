@@ -22,3 +22,19 @@ func TestAPauseEndsWithItsTimeOrItsContext(t *testing.T) {
 		}
 	})
 }
+
+func TestAnEventOrAnEndedContextEndsTheWait(t *testing.T) {
+	events := make(chan int, 1)
+	if !pause.Send(t.Context(), events, 7) || !pause.Until(t.Context(), events) {
+		t.Error("an event that was sent was not received")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if pause.Until(ended, events) {
+		t.Error("an event was received from an empty channel")
+	}
+	events <- 7
+	if pause.Send(ended, events, 8) || <-events != 7 {
+		t.Error("an event was sent to a full channel")
+	}
+}

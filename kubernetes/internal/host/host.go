@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	hinit "hinit/client"
+	"hinit/internal/pause"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -109,16 +110,6 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// pause waits for the duration d. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // watchInit follows the status stream of hinit, and reconnects whenever the stream ends.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -132,7 +123,7 @@ func (h *host) watchInit(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("hinit does not answer", "error", err)
 		}
-		pause(ctx, time.Second)
+		pause.For(ctx, time.Second)
 	}
 }
 
@@ -213,7 +204,7 @@ func (h *host) resync(ctx context.Context) {
 			}
 		}
 		h.mu.Unlock()
-		if !pause(ctx, resync/2+rand.N(resync)) {
+		if !pause.For(ctx, resync/2+rand.N(resync)) {
 			return
 		}
 	}
@@ -221,14 +212,9 @@ func (h *host) resync(ctx context.Context) {
 
 // emptyTrash deletes the data that the store has discarded, beside the workers.
 func (h *host) emptyTrash(ctx context.Context) {
-	for {
+	for again := true; again; again = pause.Until(ctx, h.store.discarded) {
 		if err := h.store.emptyTrash(ctx); err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("data can't be deleted", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-h.store.discarded:
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"hinit/internal/pause"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -102,7 +103,7 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
