@@ -343,7 +343,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 		_ = answer.Body.Close()
 		t.Errorf("a connection that names no offer has the answer %s", answer.Status)
 	}
-	transport.TLSClientConfig.ServerName = serverName(from.Nonce)
+	transport.TLSClientConfig.ServerName = ServerName(from.Nonce)
 	answer, err = (&http.Client{Transport: transport}).Get("https://" + address + "/")
 	if err != nil {
 		t.Fatal(err)

@@ -158,8 +158,8 @@ func (o *offers) listen() error {
 	return nil
 }
 
-// serverName returns the name by which the first message of a TLS connection names an offer. It doesn't show the nonce.
-func serverName(nonce string) string {
+// ServerName returns the name by which the first message of a TLS connection names an offer. It doesn't show the nonce.
+func ServerName(nonce string) string {
 	sum := sha256.Sum256([]byte("offer " + nonce))
 	return hex.EncodeToString(sum[:16]) + ".hinit-fleet"
 }
@@ -170,7 +170,7 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for nonce := range o.by {
-		if serverName(nonce) != hello.ServerName {
+		if ServerName(nonce) != hello.ServerName {
 			continue
 		}
 		if c, is := hello.Conn.(*call); is {
@@ -294,7 +294,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	}()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		ServerName:         serverName(from.Nonce),
+		ServerName:         ServerName(from.Nonce),
 		InsecureSkipVerify: true, // VerifyPeerCertificate accepts only the certificate that the offer names
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
 			if sum := sha256.Sum256(raw[0]); hex.EncodeToString(sum[:]) != from.Certificate {

@@ -1,9 +1,7 @@
 package fleet
 
 import (
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/host"
 	"hinit/kubernetes/internal/pool"
 )
 
@@ -74,8 +73,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := sha256.Sum256([]byte("offer " + offer.Nonce)) // the first message of TLS names the offer
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: hex.EncodeToString(named[:16]) + ".hinit-fleet"}}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host.ServerName(offer.Nonce)}}
 	https := &http.Client{Transport: transport, Timeout: 20 * time.Second}
 	ask := func(nonce, authorization string) (int, string) {
 		t.Helper()
