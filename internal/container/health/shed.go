@@ -156,8 +156,8 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists the services. Those that may be ended or made to wait have a state. If memory is tight, it measures the running
-// services, and returns how many of the used bytes belong to none of them.
+// candidates lists all services. A service that may not be ended or made to wait has only its name there. If memory is tight,
+// candidates measures the running services, and returns how many of the used bytes belong to none of them.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int
 	for _, v := range snapshot.Services {
