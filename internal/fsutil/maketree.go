@@ -1,6 +1,7 @@
 package fsutil
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,7 +42,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = moveTree(parent, temp, base)
 		}
 		if err != nil {
-			return errors.Join(err, ignoreMissing(removeTree(parent, temp)))
+			return errors.Join(err, ignoreMissing(removeTree(context.Background(), parent, temp)))
 		}
 		return nil
 	})

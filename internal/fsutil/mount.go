@@ -17,26 +17,11 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 	if crossTop || len(names) == 0 {
 		return d.open(names, flags, 0)
 	}
-	parent := d.fd
-	for i, name := range names {
-		f := flags
-		if i < len(names)-1 {
-			f = unix.O_PATH | unix.O_DIRECTORY
-		}
-		fd, err := Mount{d.noOpenat2}.Open(parent, name, f)
-		if parent != d.fd {
-			closeFD(parent)
-		}
-		if err != nil {
-			return -1, err
-		}
-		parent = fd
-	}
-	return parent, nil
+	return walkComponents(d.fd, names, flags, Mount{d.noOpenat2}.Open)
 }
 
 // Mount opens files for a walk over a directory tree that must stay on the mount where it begins.
-type Mount struct{ walkComponents *atomic.Bool }
+type Mount struct{ noOpenat2 *atomic.Bool }
 
 // Walk opens the directory rel for a walk over its files. It calls fn with a Mount, the descriptor fd of the directory, and its
 // path for messages. fn runs with the actor's identity. Error messages use the argument what as the verb. If crossTop is set, rel
@@ -55,11 +40,11 @@ func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, pat
 // Open opens the file name in the open directory parent. For a mount point, it returns [ErrMount] without waiting for the mounted
 // file system.
 func (m Mount) Open(parent int, name string, flags int) (int, error) {
-	if !m.walkComponents.Load() {
+	if !m.noOpenat2.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			m.walkComponents.Store(true) // openat2 does not work here, so do not try it again
+			m.noOpenat2.Store(true) // openat2 does not work here, so do not try it again
 		case errors.Is(err, unix.EXDEV):
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):

@@ -1,6 +1,8 @@
 package fsutil
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,8 +30,14 @@ const (
 func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) }
 
 // RemoveAll removes rel with everything in it. If rel is missing, it returns nil. RemoveAll removes links and never follows them.
-// It can't remove d itself.
-func (d *Dir) RemoveAll(rel string) error { return ignoreMissing(d.at("remove", rel, removeTree)) }
+// It can't remove d itself. If the owner of a directory lacks permissions for it, RemoveAll gives them back first. It keeps few
+// names in memory and few files open, whatever the tree has.
+func (d *Dir) RemoveAll(rel string) error { return d.RemoveAllUntil(context.Background(), rel) }
+
+// RemoveAllUntil works like [Dir.RemoveAll], but returns the error of ctx soon after ctx ends. The rest of the tree stays.
+func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
+	return ignoreMissing(d.at("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
+}
 
 func removeName(parent int, name string) error {
 	err := callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
@@ -39,73 +47,73 @@ func removeName(parent int, name string) error {
 	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
-func removeTree(parent int, name string) error {
+func removeTree(ctx context.Context, parent int, name string) error {
 	for range maxRemovePasses {
 		err := removeName(parent, name)
-		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		if !notEmpty(err) {
 			return err
 		}
-		top, err := openComponent(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			continue // replaced by another process: try again
-		}
-		if err != nil {
-			return err
-		}
-		err = emptyDir(top, top, 1)
-		closeFD(top)
-		if err != nil {
+		if err := cmp.Or(ctx.Err(), emptyDir(ctx, -1, parent, name, 1)); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// emptyDir removes the current contents of dir. dir is depth levels below the parent of top. Directories that are too deep are
-// moved to top.
-func emptyDir(top, dir, depth int) error {
-	var subdirs []string
-	var firstErr error
-	note := func(err error) {
-		if firstErr == nil && err != nil && !errors.Is(err, unix.ENOENT) {
-			firstErr = err
-		}
-	}
-	err := Entries(dir, func(name string, _ fs.FileMode) bool {
-		if err := removeName(dir, name); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-			subdirs = append(subdirs, name)
-		} else if err != nil {
-			note(fmt.Errorf("%q: %w", name, err))
-		}
-		return len(subdirs) < maxRemoveNames
-	})
-	note(err)
-	for _, name := range subdirs {
-		if depth >= maxRemoveDepth {
-			up := ".removed." + strconv.FormatUint(rand.Uint64(), 36)
-			note(retryEINTR(func() error { return unix.Renameat(dir, name, top, up) }))
-			continue
-		}
-		note(emptySubdir(top, dir, name, depth))
-	}
-	return firstErr
-}
+func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
-func emptySubdir(top, dir int, name string, depth int) error {
-	sub, err := openComponent(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOTDIR) {
+// emptyDir removes the current contents of the directory name, which is depth levels below the parent of the open directory top.
+// If top is -1, name is the top itself. If name is too deep, emptyDir moves it to top instead.
+func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
+	dir, err := openForRemoval(parent, name)
+	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil // replaced by another process: the next pass removes it
 	}
 	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
+		return err
 	}
-	defer closeFD(sub)
-	if err := emptyDir(top, sub, depth+1); err != nil {
-		return fmt.Errorf("%q: %w", name, err)
+	defer closeFD(dir)
+	if depth > maxRemoveDepth {
+		up := ".removed." + strconv.FormatUint(rand.Uint64(), 36)
+		return retryEINTR(func() error { return unix.Renameat(parent, name, top, up) })
 	}
-	err = removeName(dir, name)
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil // another process has added a file; the next pass removes it
+	if top < 0 {
+		top = dir
 	}
-	return err
+	var subdirs []string
+	var firstErr error
+	note := func(name string, err error) {
+		if firstErr == nil && err != nil && !errors.Is(err, unix.ENOENT) && !notEmpty(err) {
+			firstErr = fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	err = Entries(dir, func(name string, _ fs.FileMode) bool {
+		err := removeName(dir, name)
+		if note(name, err); notEmpty(err) {
+			subdirs = append(subdirs, name)
+		}
+		return ctx.Err() == nil && len(subdirs) < maxRemoveNames
+	})
+	for _, name := range subdirs {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		note(name, emptyDir(ctx, top, dir, name, depth+1))
+		note(name, removeName(dir, name)) // if another process has added a file, the next pass removes it
+	}
+	return cmp.Or(firstErr, ignoreMissing(err))
+}
+
+// openForRemoval opens a directory after it has given its owner all permissions. A directory can move to another one only if it
+// can be written, because its entry ".." changes.
+func openForRemoval(parent int, name string) (int, error) {
+	at, err := openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer closeFD(at)
+	if st, err := Fstat(at); err == nil && st.Mode&0o700 != 0o700 {
+		_ = ChmodFD(at, st.Mode&0o7777|0o700) // another user's directory may be empty, or writable for the actor's group
+	}
+	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }

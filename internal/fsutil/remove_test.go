@@ -1,8 +1,12 @@
 package fsutil_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -90,5 +94,43 @@ func TestRemoveAllAgainstAWriter(t *testing.T) {
 	must(t, d.RemoveAll("t"))
 	if got := names(t, base); got != "" {
 		t.Errorf("left: %q", got)
+	}
+}
+
+// TestATreeWhosePermissionsAnAgentHasTakenIsRemoved has directories that their own user can't read, write or enter. Most are so deep
+// that they move to the top of the tree first, which changes their entry "..".
+func TestATreeWhosePermissionsAnAgentHasTakenIsRemoved(t *testing.T) {
+	for _, mode := range []fs.FileMode{0o500, 0o300, 0} {
+		t.Run(mode.String(), func(t *testing.T) {
+			actor, base := fsutil.Self(), t.TempDir()
+			if os.Geteuid() == 0 {
+				actor, base = agentActor(t), worldDir(t)
+				must(t, os.Chown(base, agentUID, agentGID))
+			}
+			d := openDir(t, base, actor)
+			const depth = 40
+			for i := range depth {
+				dir := "t" + strings.Repeat("/deep", i)
+				must(t, d.Mkdir(dir+"/empty", 0o700))
+				must(t, d.Create(dir+"/file", nil, 0o400))
+			}
+			for i := range depth {
+				dir := "t" + strings.Repeat("/deep", depth-1-i)
+				for _, name := range []string{dir + "/empty", dir} {
+					if _, err := d.Chmod(name, mode); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			ended, end := context.WithCancel(t.Context())
+			end()
+			if err := d.RemoveAllUntil(ended, "t"); !errors.Is(err, context.Canceled) || names(t, base) != "t" {
+				t.Errorf("after the end of the context: %q, %v", names(t, base), err)
+			}
+			must(t, d.RemoveAll("t"))
+			if got := names(t, base); got != "" {
+				t.Errorf("left: %q", got)
+			}
+		})
 	}
 }

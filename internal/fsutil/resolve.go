@@ -79,10 +79,21 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 // walkBeneath opens a file below dirfd. names are the components of its path, and each is opened with O_NOFOLLOW. No component
 // may be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
-	last := len(names) - 1
+	return walkComponents(dirfd, names, flags, func(parent int, name string, flags int) (int, error) {
+		return openComponent(parent, name, flags, mode)
+	})
+}
+
+// walkComponents opens a file below dirfd by the function open, one component after the other. It keeps one directory open at a time.
+// The argument flags is for the last component.
+func walkComponents(dirfd int, names []string, flags int, open func(parent int, name string, flags int) (int, error)) (int, error) {
 	cur := dirfd
-	for _, name := range names[:last] {
-		next, err := openComponent(cur, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	for i, name := range names {
+		f := flags
+		if i < len(names)-1 {
+			f = unix.O_PATH | unix.O_DIRECTORY
+		}
+		next, err := open(cur, name, f)
 		if cur != dirfd {
 			closeFD(cur)
 		}
@@ -91,10 +102,7 @@ func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error)
 		}
 		cur = next
 	}
-	if cur != dirfd {
-		defer closeFD(cur)
-	}
-	return openComponent(cur, names[last], flags, mode)
+	return cur, nil
 }
 
 // openComponent opens the file name in the directory dirfd. If it is a link, the error is ErrSymlink. With O_PATH and without
