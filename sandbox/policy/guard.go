@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
 )
@@ -145,10 +147,21 @@ func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) e
 	return do(c.ID)
 }
 
-// Create implements sandbox.Engine.
+// Create implements sandbox.Engine. The containers of one user are created one after the other, so that all of them are counted.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
-	if err := g.checkCount(ctx); err != nil {
-		return "", err
+	if g.policy.MaxContainers > 0 && !g.owner.Operator {
+		release, err := g.gate.lock(ctx, fmt.Sprint("user ", g.owner.UID))
+		if err != nil {
+			return "", fmt.Errorf("cannot create a container: another one is being created: %w", err)
+		}
+		defer release()
+		there, err := g.Engine.List(ctx, g.labels())
+		if err == nil && len(there) >= g.policy.MaxContainers {
+			err = &RefusedError{fmt.Sprintf("a container besides the %d that there are", len(there)), "remove one with: hinit sandbox rm"}
+		}
+		if err != nil {
+			return "", err
+		}
 	}
 	return g.createContainer(ctx, spec, nil)
 }
@@ -171,9 +184,7 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 	if err != nil {
 		return "", err
 	}
-	if spec.Labels = maps.Clone(spec.Labels); spec.Labels == nil {
-		spec.Labels = map[string]string{}
-	}
+	spec.Labels = lo.Assign(spec.Labels)
 	if err := g.policy.Check(&spec); err != nil {
 		return "", err
 	}
@@ -204,18 +215,6 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 		return "", err
 	}
 	return g.Engine.Create(ctx, spec)
-}
-
-// checkCount returns an error if the owner has too many containers.
-func (g *Guarded) checkCount(ctx context.Context) error {
-	if g.policy.MaxContainers == 0 || g.owner.Operator {
-		return nil
-	}
-	there, err := g.Engine.List(ctx, g.labels())
-	if err == nil && len(there) >= g.policy.MaxContainers {
-		err = &RefusedError{fmt.Sprintf("a container besides the %d that there are", len(there)), "remove one with: hinit sandbox rm"}
-	}
-	return err
 }
 
 // Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks each mount. The mount must

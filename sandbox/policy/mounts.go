@@ -131,8 +131,7 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 		cancel()
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
-	q := &gateConn{Attachment: exec, close: cancel}
-	q.lines = bufio.NewReader(q)
+	q := &gateConn{Attachment: exec, lines: bufio.NewReader(exec), close: cancel}
 	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes
 	guard.Go("watching a container at its gate", func() {
 		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine
@@ -238,20 +237,20 @@ type Gate struct {
 	root   atomic.Pointer[Root]
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // the key is the container's id
+	containers map[string]*gateRecord // by the container's id, and for [Guarded.Create] by user
 }
 
-// gateRecord is what the Gate knows about one container.
+// gateRecord is what the Gate knows about one container, or the lock of a user.
 type gateRecord struct {
 	lock        chan struct{} // a lock: holds one element while the container is locked
-	users       int           // number of callers that hold the lock or wait for it
+	users       atomic.Int32  // number of callers that hold the lock or wait for it; increased only under mu
 	passedStart time.Time     // the start time of the container when it last passed its gate
 }
 
 // record returns the record of a container, and creates it if necessary. The caller holds mu.
 func (g *Gate) record(id string) *gateRecord {
 	if len(g.containers) > 4096 { // drop unused records; then the gates of these containers are asked again
-		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users == 0 })
+		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
 	if g.containers == nil {
 		g.containers = map[string]*gateRecord{}
@@ -290,22 +289,25 @@ func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
 // lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, even if the
 // engine hangs.
 func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
-	g.mu.Lock()
-	c := g.record(id)
-	c.users++
-	g.mu.Unlock()
-	leave := func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		c.users--
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
-	if !pause.Send(ctx, c.lock, struct{}{}) {
-		leave()
-		return nil, fmt.Errorf("cannot use the container %.12s: %w", id, context.Cause(ctx))
+	if release, err = g.lock(ctx, id); err != nil {
+		err = fmt.Errorf("cannot use the container %.12s: %w", id, err)
 	}
-	return func() { <-c.lock; leave() }, nil
+	return release, err
+}
+
+// lock takes the lock of a container, or of the user whose containers are counted. It fails only if ctx ends.
+func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
+	g.mu.Lock()
+	c := g.record(key)
+	c.users.Add(1)
+	g.mu.Unlock()
+	if !pause.Send(ctx, c.lock, struct{}{}) {
+		c.users.Add(-1)
+		return nil, context.Cause(ctx)
+	}
+	return func() { <-c.lock; c.users.Add(-1) }, nil
 }
 
 // recordPassed records that a container has passed its gate. The parameter started is the start time of the container.

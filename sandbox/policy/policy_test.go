@@ -7,8 +7,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -325,6 +327,61 @@ func TestTooMany(t *testing.T) {
 	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers: each of many requests counted before the others had created theirs, so an
+// agent got as many containers as it asked for at the same time.
+func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
+	const most, requests = 3, 8
+	e := &slowEngine{engine: engine{containers: map[string]sandbox.Container{}}}
+	gate := readyGate()
+	var asking sync.WaitGroup
+	for n := range requests {
+		g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: most}, Owner{UID: 1000, Profile: fmt.Sprint("p", n%2), Volume: "here"}, PathTranslator{}, gate)
+		asking.Go(func() {
+			if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); err != nil && !errors.Is(err, sandbox.ErrRefused) {
+				t.Error(err)
+			}
+		})
+	}
+	asking.Wait()
+	if n := len(e.containers); n != most {
+		t.Errorf("%d requests at once get %d containers, of at most %d", requests, n, most)
+	}
+	waits, cancel := context.WithCancel(t.Context())
+	release, err := gate.lock(t.Context(), "user 1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	cancel()
+	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: most + 1}, Owner{UID: 1000, Volume: "here"}, PathTranslator{}, gate)
+	if _, err := g.Create(waits, sandbox.Spec{Image: "x"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone waits for its turn: %v", err)
+	}
+}
+
+// slowEngine is an engine in which others get their turn while a container is being created.
+type slowEngine struct {
+	mu sync.Mutex
+	engine
+}
+
+func (e *slowEngine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.engine.List(ctx, labels)
+}
+
+func (e *slowEngine) Create(_ context.Context, s sandbox.Spec) (string, error) {
+	for range 1000 {
+		runtime.Gosched()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := fmt.Sprint(len(e.containers))
+	e.containers[id] = sandbox.Container{ID: id, Labels: s.Labels}
+	return id, nil
 }
 
 func TestAllowsImage(t *testing.T) {
