@@ -81,7 +81,7 @@ const (
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
 	longestWait     = 10 * time.Minute // maximum pause that a receiver may ask for
-	maxStateSize    = 64 << 10         // maximum size of the positions file in bytes
+	maxStateSize    = 64 << 20         // maximum size of the positions file in bytes; the most profiles that hinit supervises (100,000) take less
 )
 
 // retries defines the delays between two attempts to send a batch.

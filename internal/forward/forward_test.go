@@ -255,6 +255,26 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	}
 }
 
+// The positions in the logs of more than 600 profiles were written and could not be read again. So the forwarder of such a container
+// ended at each start after the first one.
+func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
+	l, f := newLog(t)
+	for n := range 2000 { // as many as hinit supervises by default
+		name := fmt.Sprintf("profile-%04d", n)
+		f.others = append(f.others, client.Service{Name: "gateway-" + name, Profile: name, Log: filepath.Join(filepath.Dir(f.dir), name, "current")})
+	}
+	s := &sink{}
+	for range 2 {
+		l.write(1)
+		stop := running(t, f, s, nil)
+		testkit.Until(t, "the next line", func() bool { return len(s.texts(KindLog)) == l.n })
+		stop()
+	}
+	if got := s.texts(KindLog); !slices.Equal(got, l.all()) {
+		t.Errorf("got %q", got)
+	}
+}
+
 // The forwarder runs all the time, and the receiver was down for longer than the rotation keeps files.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
