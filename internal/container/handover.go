@@ -205,9 +205,11 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 }
 
 // Claim implements [reexec.Host].
-func (h *reexecHost) Claim() (release func(), err error) {
-	if !h.c.registry.ChangeLock.TryLock() {
-		return nil, errors.New("a reload is under way; try again")
+func (h *reexecHost) Claim(ctx context.Context) (release func(), err error) {
+	for ; !h.c.registry.ChangeLock.TryLock(); <-time.After(freezeTimeout / 100) {
+		if ctx.Err() != nil {
+			return nil, errors.New("a reload is under way; try again")
+		}
 	}
 	return h.c.registry.ChangeLock.Unlock, nil
 }
@@ -240,11 +242,10 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 // handles. Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen
 // file system can't be ended.
 func (c *container) awaitVolumeIdle() error {
-	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); {
+	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); <-time.After(freezeTimeout / 100) {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
-		<-time.After(freezeTimeout / 100)
 	}
 	return nil
 }

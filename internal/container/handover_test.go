@@ -1,6 +1,7 @@
 package container
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hinit/internal/boot"
@@ -90,6 +92,33 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 			t.Errorf("the gateway of %s runs as %q", profile, spec.Argv)
 		}
 	}
+}
+
+// TestTheReloadsOfAnAgentKeptRootFromAReexec: an agent ordered one reload after the other, and each hinit reexec of root met one.
+func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &reexecHost{c: &container{registry: registry.New(registry.Options{})}}
+		h.c.registry.ChangeLock.Lock()
+		claimed := make(chan error)
+		claim := func(ctx context.Context) {
+			release, err := h.Claim(ctx)
+			if err == nil {
+				release()
+			}
+			claimed <- err
+		}
+		go claim(t.Context())
+		ends, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		go claim(ends)
+		if err := <-claimed; err == nil || ends.Err() == nil {
+			t.Errorf("a reload that does not end: %v", err)
+		}
+		h.c.registry.ChangeLock.Unlock()
+		if err := <-claimed; err != nil {
+			t.Errorf("when the reload has ended: %v", err)
+		}
+	})
 }
 
 // names lists where objects have keys. Elements of a list have the name of the list.

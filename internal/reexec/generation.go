@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,9 +26,9 @@ const Self = "/proc/self/exe"
 
 // Host is the container whose state passes from one program to the next.
 type Host interface {
-	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution
-	// is possible now.
-	Claim() (release func(), err error)
+	// Claim locks the configuration of the container against changes until release is called. It waits for a change that is under
+	// way until ctx ends. An error says why no re-execution is possible now.
+	Claim(ctx context.Context) (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
 	// After a fault, Quiesce does as much as it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
@@ -73,13 +72,11 @@ type Generation struct {
 	signals []syscall.Signal
 	faults  []time.Time // used only by the goroutine that handles a fault
 
-	bootDone       atomic.Bool // the boot is over, so that there is a state to hand over
-	requestRunning atomic.Bool // a requested re-execution is in progress
-	handlingFault  atomic.Bool // a fault is being handled
-	shuttingDown   atomic.Bool // the container is shutting down because of a fault
-
-	mu      sync.Mutex
-	refused string
+	bootDone       atomic.Bool  // the boot is over, so that there is a state to hand over
+	requestRunning atomic.Bool  // a requested re-execution is in progress
+	handlingFault  atomic.Bool  // a fault is being handled
+	shuttingDown   atomic.Bool  // the container is shutting down because of a fault
+	refused        atomic.Value // why the last requested re-execution has failed: a string
 }
 
 // First returns the first generation of a container. signals are the signals that host handles.
@@ -125,15 +122,8 @@ func (g *Generation) Failed() bool { return g.shuttingDown.Load() }
 
 // Refusal returns the reason why the last requested re-execution failed, or "" if it has not failed.
 func (g *Generation) Refusal() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.refused
-}
-
-func (g *Generation) refuse(reason string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.refused = reason
+	reason, _ := g.refused.Load().(string)
+	return reason
 }
 
 // Request checks whether this process can execute the program file binary, and starts the re-execution in a goroutine. An empty
@@ -154,17 +144,17 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	if !g.requestRunning.CompareAndSwap(false, true) {
 		return 0, errors.New("hinit is being re-executed already")
 	}
-	release, err := g.host.Claim()
+	release, err := g.host.Claim(ctx)
 	if err != nil {
 		g.requestRunning.Store(false)
 		return 0, err
 	}
-	g.refuse("")
+	g.refused.Store("")
 	guard.Go("re-executing", func() {
 		defer g.requestRunning.Store(false)
 		defer release()
 		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
-		g.refuse(err.Error())
+		g.refused.Store(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
 	return g.Number, nil

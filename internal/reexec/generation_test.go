@@ -1,6 +1,7 @@
 package reexec_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -33,7 +34,7 @@ func (h *host) note(what string) {
 	h.asked = append(h.asked, what)
 }
 
-func (h *host) Claim() (func(), error) {
+func (h *host) Claim(context.Context) (func(), error) {
 	h.note("claim")
 	return func() { h.note("release"); h.ended <- "" }, nil
 }
