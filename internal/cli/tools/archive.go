@@ -156,7 +156,7 @@ func (a *archiver) export(name, to string) int {
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
 	}
-	return a.reportResult("exported profile "+name, toFile(to, func(out io.Writer) error { return a.writeArchive(name, out) }))
+	return a.reportResult("exported profile "+name, toFile(to, 0o600, func(out io.Writer) error { return a.writeArchive(name, out) }))
 }
 
 // writeArchive writes an archive of the profile name to out.
@@ -416,7 +416,7 @@ func (a *archiver) reportResult(done string, err error) int {
 
 // toFile creates or replaces a file with the output of fill. The replacement is atomic: it writes a temporary file in the same
 // directory and renames it. If the process is root, it follows only links that root has made.
-func toFile(path string, fill func(io.Writer) error) error {
+func toFile(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
@@ -428,7 +428,7 @@ func toFile(path string, fill func(io.Writer) error) error {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if err = cmp.Or(fill(f), f.Sync()); err == nil {
+	if err = cmp.Or(fill(f), f.Chmod(mode), f.Sync()); err == nil {
 		err = unix.Renameat(dir, temp, dir, filepath.Base(path))
 	}
 	if err != nil {

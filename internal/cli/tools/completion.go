@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -273,7 +274,10 @@ func manuals(t *cli.Terminal, dir string) int {
 			break
 		}
 		page, _ := manual(p.Name()) // never fails for a page in the list
-		err = os.WriteFile(filepath.Join(dir, p.Name()), page, 0o644)
+		err = toFile(filepath.Join(dir, p.Name()), 0o644, func(out io.Writer) error {
+			_, err := out.Write(page)
+			return err
+		})
 	}
 	if err != nil {
 		return t.Failed("write the manual", err)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
+	"hinit/internal/testkit"
 )
 
 // quiet is a terminal where no hinit answers.
@@ -141,5 +143,31 @@ func TestDidYouMean(t *testing.T) {
 		if said := term.Err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
 			t.Errorf("%q says %q, want %q in it", c.words, said, c.want)
 		}
+	}
+}
+
+// Root wrote the manual into a directory of an agent, who had put a link to a file of root's there.
+func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
+	testkit.NeedRoot(t)
+	agents, other := t.TempDir(), t.TempDir()
+	roots := filepath.Join(other, "passwd")
+	if err := errors.Join(os.WriteFile(roots, []byte("root"), 0o600), os.Symlink(roots, agents+"/hinit.1"), os.Symlink(other, agents+"/man"),
+		os.Lchown(agents+"/hinit.1", 12321, 12321), os.Lchown(agents+"/man", 12321, 12321), os.Chown(agents, 12321, 12321)); err != nil {
+		t.Fatal(err)
+	}
+	if code := manuals(quiet(t), agents); code != cmdline.Done {
+		t.Errorf("exit code %d", code)
+	}
+	if text, err := os.ReadFile(roots); string(text) != "root" {
+		t.Errorf("the file of root's has %.40q (%v)", text, err)
+	}
+	if info, err := os.Lstat(agents + "/hinit.1"); err != nil || info.Mode() != 0o644 || info.Size() == 0 {
+		t.Errorf("the page is %v (%v)", info, err)
+	}
+	if code := manuals(quiet(t), agents+"/man"); code != cmdline.Failed {
+		t.Errorf("through a directory that is a link of the agent's: exit code %d", code)
+	}
+	if pages, _ := filepath.Glob(other + "/*.1"); len(pages) > 0 {
+		t.Errorf("written through the link: %q", pages)
 	}
 }
