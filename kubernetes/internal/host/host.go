@@ -65,9 +65,11 @@ type host struct {
 	sources *sources
 	offers  *offers
 	queue   workqueue.TypedRateLimitingInterface[string]
-	fetches chan struct{} // a semaphore: it holds one element for each running fetch
+	retries workqueue.TypedRateLimiter[string] // the time until the next try of a profile that has not settled
+	fetches chan struct{}                      // a semaphore: it holds one element for each running fetch
 
 	mu           sync.Mutex
+	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see failure
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
 	reportCounts map[string]uint64                            // the number of status reports received for each gateway
@@ -84,13 +86,15 @@ func Run(ctx context.Context, s Settings) error {
 	if s.Beat == 0 {
 		s.Beat = Beat
 	}
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
-		unreported: map[string]appliedFiles{},
-		sources:    &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		fetches:    make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
-		offers:     &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
-		queue:      workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
+		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{},
+		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
+		fetches: make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
+		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
+		queue:   workqueue.NewTypedRateLimitingQueue(retries),
+		retries: retries,
 	}
 	var all sync.WaitGroup
 	all.Go(func() { h.renewLeaseLoop(ctx) })
@@ -226,16 +230,51 @@ func (h *host) work(ctx context.Context) {
 		if down {
 			return
 		}
-		err := h.reconcile(ctx, name)
-		switch {
-		case err == nil, errors.Is(err, errStopping):
-			h.queue.Forget(name)
-		case ctx.Err() == nil:
-			h.logProfileError(name, err)
-			h.queue.AddRateLimited(name)
+		if wait := h.pauseOf(name); wait > 0 {
+			h.queue.AddAfter(name, wait)
+		} else {
+			h.try(ctx, name)
 		}
 		h.queue.Done(name)
 	}
+}
+
+// try reconciles a profile once. If the profile has not settled, try queues it again, after a longer time each time.
+func (h *host) try(ctx context.Context, name string) {
+	err := h.reconcile(ctx, name)
+	if err == nil || errors.Is(err, errStopping) {
+		h.queue.Forget(name)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	h.logProfileError(name, err)
+	wait := h.retries.When(name)
+	if _, is := errors.AsType[failure](err); is {
+		h.mu.Lock()
+		h.paused[name] = time.Now().Add(wait)
+		h.mu.Unlock()
+	}
+	h.queue.AddAfter(name, wait)
+}
+
+// failure is an error that was written into the status of its profile. The write queues the profile again at once, but the next try
+// must wait.
+type failure struct{ error }
+
+// Unwrap returns the error itself.
+func (f failure) Unwrap() error { return f.error }
+
+// pauseOf returns the time until the next try of a profile after a failure.
+func (h *host) pauseOf(name string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	wait := time.Until(h.paused[name])
+	if wait <= 0 {
+		delete(h.paused, name)
+	}
+	return wait
 }
 
 // logProfileError logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or

@@ -91,6 +91,9 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 // fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many fetches for other profiles
 // are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	if err := h.store.CheckFree(p.Name, string(p.UID)); err != nil {
+		return h.reportMoveError(ctx, p, err, true)
+	}
 	select {
 	case h.fetches <- struct{}{}:
 		defer func() { <-h.fetches }()
@@ -117,15 +120,28 @@ func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, er
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-		to := h.set.Name
-		if m := st.Move; m != nil {
-			if to = m.To; count {
-				m.Failures++
-			}
+	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		if count {
+			st.Move.Failures++
 		}
-		st.Message = cut(fmt.Sprintf("moves to host %s: %s", to, err))
-	}))
+		st.Message = cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, err))
+	}))}
+}
+
+// install makes received data the live profile. This host is the owner already, so after an error it tries again until somebody
+// removes the cause, which it writes into the status. The old host has the data until then.
+func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
+	err := h.store.Install(p.Name, string(p.UID), nonce)
+	if err == nil || ctx.Err() != nil {
+		return h.rescanAfter(ctx, err)
+	}
+	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		if st.Phase != v1alpha1.PhaseFailed {
+			since := metav1.Now()
+			st.Since = &since
+		}
+		st.Phase, st.Message = v1alpha1.PhaseFailed, cut(fmt.Sprintf("has moved to host %s, and does not start there: %s", h.set.Name, err))
+	}))}
 }
 
 const (
@@ -165,11 +181,12 @@ func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return err
 }
 
-// received reports that the data of an offer is stored.
+// received reports that the data of an offer is stored. It first makes sure that the data can be installed: after the report this
+// host may become the owner, and then no host can end the move.
 func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
-	if err != nil {
-		return err
+	if err = errors.Join(err, h.store.CheckFree(p.Name, string(p.UID))); err != nil {
+		return h.reportMoveError(ctx, p, err, true)
 	}
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received, st.Move.Failures = r, 0 })
 }

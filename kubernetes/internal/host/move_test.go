@@ -10,9 +10,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	hinit "hinit/client"
 	"hinit/kubernetes/api/v1alpha1"
@@ -109,6 +112,126 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	if tries != maxMoveFailures+1 { // the first one has brought something
 		t.Errorf("it was tried %d times", tries)
 	}
+}
+
+// TestAMoveToAHostThatHasSuchAProfileEnds has a profile of the same name on the other host, which the fleet has not made. The other host
+// became the owner, and tried for ever, with the gateway down.
+func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
+	for _, appears := range []string{"before the move", "while the data comes", "at the last moment"} {
+		t.Run(appears, func(t *testing.T) {
+			s, dir := volume(t, "u1", "learnt")
+			other, at := volume(t, "", "")
+			foreign := filepath.Join(at, "profiles/coder")
+			p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
+			p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+			p.Status.Move = &v1alpha1.Move{To: "to", Reason: "it is pinned to to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
+			api := apiOf(p)
+			g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
+			g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+			from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
+			from.offers.judge = func(context.Context, string) (string, error) {
+				if appears == "while the data comes" {
+					return "to", os.MkdirAll(foreign, 0o755)
+				}
+				return "to", nil
+			}
+			round := func() {
+				for _, h := range []*host{from, to} {
+					h.seen = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
+					switch p = read(t, api, "coder"); {
+					case p.Status.Host == h.set.Name:
+						h.seen[ownField]["coder"] = p
+					case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
+						h.seen[moveField]["coder"] = p
+					}
+					_ = h.reconcile(t.Context(), "coder") // the other host fails
+				}
+			}
+			if appears == "before the move" {
+				if err := os.MkdirAll(foreign, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 4 * maxMoveFailures {
+				if p = read(t, api, "coder"); appears == "at the last moment" && p.Status.Move != nil && p.Status.Move.Received != nil {
+					if err := os.MkdirAll(foreign, 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				round()
+			}
+			const why = `cannot make profile "coder": its directory profiles/coder exists, and is not of this object; move it away`
+			st := read(t, api, "coder").Status
+			if !strings.HasSuffix(st.Message, why) {
+				t.Errorf("the status says %q", st.Message)
+			}
+			if appears == "at the last moment" {
+				if st.Host != "to" || st.Phase != v1alpha1.PhaseFailed || st.Since == nil || look(t, s, "u1").Aside != 1 || look(t, other, "u1").Incoming == "" {
+					t.Errorf("the status is %+v; the old host has %+v, and the new one %+v", st, look(t, s, "u1"), look(t, other, "u1"))
+				}
+			} else {
+				if st.Host != "from" || st.Move != nil || st.MoveFailure == nil || st.MoveFailure.To != "to" || g.by["gateway-coder"].State != hinit.StateUp {
+					t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
+				}
+				p = read(t, api, "coder")
+				p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.Now()}
+				if err := api.Status().Update(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			from.offers.judge = func(context.Context, string) (string, error) { return "to", nil }
+			if err := os.Remove(foreign); err != nil {
+				t.Fatal(err)
+			}
+			for range maxMoveFailures {
+				round()
+			}
+			st = read(t, api, "coder").Status
+			if st.Host != "to" || st.Installed != 2 || st.MoveFailure != nil || there.by["gateway-coder"].State != hinit.StateUp || !look(t, other, "u1").Live {
+				t.Errorf("without the directory: the gateway is %s, and the status is %+v", there.by["gateway-coder"].State, st)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "profiles/coder")); !os.IsNotExist(err) {
+				t.Error("the old host has the profile too:", err)
+			}
+		})
+	}
+}
+
+// TestAMoveThatFailsIsNotTriedAgainAtOnce has a host whose watch reports each of its writes. Each failure was written into the status,
+// which began the next try, as fast as the API server could answer.
+func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := volume(t, "", "")
+		if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
+		p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Move: &v1alpha1.Move{To: "to", Offer: &v1alpha1.Offer{Nonce: "n"}}}
+		var h *host
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		tries := 0
+		api := interceptor.NewClient(apiOf(p), interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+				err := c.Status().Patch(ctx, o, patch, options...)
+				if tries++; tries > 100 {
+					end()
+				}
+				h.handleEvent(moveField, o.DeepCopyObject(), true)
+				return err
+			},
+		})
+		h = hostOf(t, "to", api, &gateways{}, s)
+		h.handleEvent(moveField, read(t, api, "coder"), true)
+		done := make(chan bool)
+		go func() { h.work(ctx); close(done) }()
+		<-ctx.Done()
+		h.queue.ShutDown()
+		<-done
+		if st := read(t, api, "coder").Status; tries < 5 || tries > 20 || int(st.Move.Failures) != tries {
+			t.Errorf("it was tried %d times in a minute, and the status says %d", tries, st.Move.Failures)
+		}
+	})
 }
 
 // cutting returns an address that leads to another one, and breaks off after 20,000 bytes.

@@ -230,7 +230,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Received:
 		return h.received(ctx, p, local.Incoming)
 	case placement.Install:
-		return h.reportMoveError(ctx, p, h.rescanAfter(ctx, h.store.Install(name, uid, local.Incoming)), false)
+		return h.install(ctx, p, local.Incoming)
 	case placement.Retire:
 		if err := h.halt(ctx, name, nil); err != nil {
 			return err
@@ -375,7 +375,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		err = h.set.Create(ctx, name)
 	}
 	if err != nil {
-		return errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))
+		return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))}
 	}
 	return h.set.Init.Rescan(ctx)
 }

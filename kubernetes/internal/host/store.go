@@ -303,17 +303,23 @@ func (s *Store) eachMoving(found func(name, uid string)) error {
 	return errors.Join(errs...)
 }
 
-// Foreign reports whether hinit has a profile of this name that belongs to another object, or to none.
-func (s *Store) Foreign(name, uid string) (bool, error) {
+// CheckFree returns an error if hinit has a profile of this name that belongs to another object, or to none.
+func (s *Store) CheckFree(name, uid string) error {
 	r, err := s.read(name)
-	return s.exists(s.Home(name)) && (r == nil || r.UID != uid), err
+	if err != nil {
+		return wrap("read the record of", name, err)
+	}
+	if !s.exists(s.Home(name)) || r != nil && r.UID == uid {
+		return nil
+	}
+	return fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name))
 }
 
 // Claim records that the live profile called name belongs to the object with the UID uid. If a crash follows before the profile
 // is created, a record without a profile is left.
 func (s *Store) Claim(name, uid string) error {
-	if foreign, err := s.Foreign(name, uid); foreign || err != nil {
-		return errors.Join(err, fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name)))
+	if err := s.CheckFree(name, uid); err != nil {
+		return err
 	}
 	return s.write(name, &record{UID: uid})
 }

@@ -487,7 +487,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
 	p.Status.Move = &v1alpha1.Move{To: "to", Offer: from}
 	api := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(p).WithStatusSubresource(p).Build()
-	h := &host{store: to, fetches: make(chan struct{}, 1), set: Settings{Name: "to", API: api, Token: func() (string, error) { return "token", nil }}}
+	h := hostOf(t, "to", api, &gateways{}, to)
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 		t.Fatal(err)
 	}

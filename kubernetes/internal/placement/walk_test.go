@@ -69,6 +69,8 @@ type model struct {
 	recoveries  int
 	removed     int // hosts that the pool had too many of
 	calledOff   int // moves that have failed
+
+	notInstalled int // received data that could not be installed
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
@@ -283,8 +285,16 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			m.write(o, name, func(o *object) { o.Failed = true })
 		}
 	case Received:
+		if m.faults && m.rnd.IntN(8) == 0 { // it can't be installed here
+			m.write(o, name, func(o *object) { o.Failed = true })
+			return
+		}
 		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
+		if m.faults && m.rnd.IntN(2) == 0 { // the disk is full, or a directory is in the way
+			m.notInstalled++
+			return
+		}
 		v.live, v.incoming = v.incoming, -1
 	case Retire:
 		n.up[name] = false
@@ -516,7 +526,7 @@ func (m *model) walk(steps int) {
 // TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost walks through API conflicts, stale caches, late writes, two controllers, and crashes of hosts and
 // controllers between any two steps. After that, without faults, everything settles.
 func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
-	runs, moves, toPods, recoveries, removed, calledOff := 0, 0, 0, 0, 0, 0
+	runs, moves, toPods, recoveries, removed, calledOff, notInstalled := 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(*walks) {
 		m := newModel(t, seed, "")
 		m.walk(1500)
@@ -524,11 +534,12 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 			t.Fatalf("walk %d: %s", seed, m.wrong)
 		}
 		runs, moves, toPods, recoveries, removed = runs+m.runs, moves+m.moves, toPods+m.toPods, recoveries+m.recoveries, removed+m.removed
-		calledOff += m.calledOff
+		calledOff, notInstalled = calledOff+m.calledOff, notInstalled+m.notInstalled
 	}
-	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed, %d moves called off", *walks, runs, moves, toPods, recoveries, removed, calledOff)
-	if moves < *walks || toPods < *walks/4 || recoveries < *walks/4 || removed < *walks/4 || calledOff < *walks/4 {
-		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed, %d moves called off", moves, *walks, toPods, recoveries, removed, calledOff)
+	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed, %d moves called off, %d failed installs",
+		*walks, runs, moves, toPods, recoveries, removed, calledOff, notInstalled)
+	if moves < *walks || min(toPods, recoveries, removed, calledOff, 10*notInstalled) < *walks/4 {
+		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed, %d moves called off, %d failed installs", moves, *walks, toPods, recoveries, removed, calledOff, notInstalled)
 	}
 }
 
