@@ -181,17 +181,10 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 		return nil, err
 	}
 	for _, s := range st.Services {
-		if s.Expected {
-			continue
-		}
-		if verb != "restart" && s.Kind == client.KindService && enabled[s.Name] && !s.Task {
-			names = append(names, s.Name)
-			continue
-		}
-		if s.PID == 0 && verb == "start" && (s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected) {
-			continue
-		}
-		if s.Kind == "gateway" && verb != "restart" || s.Want == "up" {
+		wanted := s.Want == "up" || s.Kind == "gateway" && verb != "restart"
+		served := s.PID == 0 && verb == "start" && (s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected)
+		isEnabled := s.Kind == client.KindService && enabled[s.Name] && !s.Task && verb != "restart"
+		if !s.Expected && (isEnabled || wanted && !served) {
 			names = append(names, s.Name)
 		}
 	}
