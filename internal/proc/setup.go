@@ -43,6 +43,16 @@ const (
 	IOIdle
 )
 
+// NiceOf converts a CPU weight to the nice value with the same share of the processor. The value is at least 0, because negative
+// values need a privilege. Each step reduces the share by about a fifth.
+func NiceOf(weight int) (nice int) {
+	const most = 19
+	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
+		nice++
+	}
+	return nice
+}
+
 // isZero reports whether all fields are zero.
 func (s *Setup) isZero() bool { return s.equal(&Setup{}) }
 

@@ -136,9 +136,10 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
-			maps.Copy(threads, threadTimes(pid, every))
+			maps.Copy(threads, threadTimes(pid, every, maxNice))
 		}
 	}
+	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
 	pause.For(ctx, shareTime)
 	now, _ := procusage.Read("/proc", nil)
 	passed := time.Since(begin)
@@ -154,7 +155,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 			used -= min(used, old.CPU+old.Waited)
 		}
 		t.used += float64(used) / procstat.Hertz / passed.Seconds()
-		for id, thread := range threadTimes(pid, every) {
+		for id, thread := range threadTimes(pid, every, maxNice+1-fromMax+t.Nice) {
 			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
 		}
 		files, _ := status.Number("FDSize", 10)
@@ -171,13 +172,19 @@ type threadTime struct {
 	ready       bool // the thread is running or waits
 }
 
+// maxNice is the highest nice value, with which a thread waits most.
+const maxNice = 19
+
 // threadTimes returns the times of a process's threads, by thread. It leaves out a thread that may use only a part of the processors
-// every: others of its profile may make it wait, while there are idle processors.
-func threadTimes(pid int, every *unix.CPUSet) map[int]threadTime {
+// every: others of its profile may make it wait, while there are idle processors. It also leaves out a thread with a higher nice value
+// than nice, or for idle processors only: an agent can have given it this priority, so that it always waits.
+func threadTimes(pid int, every *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
 		var may unix.CPUSet
-		if unix.SchedGetaffinity(p.PID, &may) == nil && may == *every {
+		attr, err := unix.SchedGetAttr(p.PID, 0)
+		yields := err == nil && (attr.Policy == unix.SCHED_IDLE || int(attr.Nice) > nice)
+		if unix.SchedGetaffinity(p.PID, &may) == nil && may == *every && !yields {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t := threadTime{ready: p.State == 'R'}
 			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel does not report them

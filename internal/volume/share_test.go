@@ -73,16 +73,9 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 
 // TestAllProcessesOfAUserGetFewerProcessors without CAP_SYS_NICE, and get them back.
 func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
-	testkit.NeedRoot(t)
-	var every, few unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &every); err != nil || every.Count() < 2 {
+	every, few := processors(t)
+	if every.Count() < 2 {
 		testkit.SkipOrFail(t, "needs two processors")
-	}
-	for cpu := range len(every) * 64 {
-		if every.IsSet(cpu) {
-			few.Set(cpu)
-			break
-		}
 	}
 	start := func(uid uint32) *exec.Cmd {
 		cmd := exec.Command("/bin/sleep", "1000")
@@ -113,23 +106,54 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 // A thread that ran all the time counted as one that waits, because its state is R. So an agent had another one confined to few
 // processors while others were idle. The thread has a real-time policy: whatever else runs here, it does not wait.
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
-	testkit.NeedRoot(t)
+	every, one := processors(t)
 	const uid = 1_000_012_322
-	spins := func(attr *unix.SchedAttr, cpus *unix.CPUSet) {
-		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		if attr != nil && unix.SchedSetAttr(cmd.Process.Pid, attr, 0) != nil {
-			testkit.SkipOrFail(t, "needs CAP_SYS_NICE")
-		}
-		if err := unix.SchedSetaffinity(cmd.Process.Pid, cpus); err != nil {
-			t.Fatal(err)
-		}
+	measure := func(every *unix.CPUSet) *tenant {
+		who := &tenant{uid: uid}
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, every, &unix.CPUSet{})
+		return who
 	}
-	var every, one unix.CPUSet
+	spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
+	if who := measure(&one); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
+		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
+	}
+	spin(t, uid, &one, nil)
+	if who := measure(&one); who.waited < minWait {
+		t.Errorf("behind it, another one waits for %.2f processors", who.waited)
+	}
+	if who := measure(&every); every != one && who.waited >= minWait {
+		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
+	}
+}
+
+// A process that had raised its nice value waits whenever another one runs. So a polite profile, or an agent that pretended to be one,
+// had hinit confine others to a few processors.
+func TestANicerProcessHadOthersConfined(t *testing.T) {
+	_, one := processors(t)
+	const uid, nicer, idle = 1_000_012_323, 1_000_012_324, 1_000_012_325
+	spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
+	spin(t, nicer, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Nice: 19})
+	spin(t, idle, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE})
+	waits := func(uid uint32, nice int) float64 {
+		who := &tenant{uid: uid, Gateway: boot.Gateway{Nice: nice}}
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
+		return who.waited
+	}
+	if got := waits(nicer, 0); got > 0 {
+		t.Errorf("a process that has raised its nice value waits for %.2f processors", got)
+	}
+	if got := waits(idle, 19); got > 0 {
+		t.Errorf("a process that wants idle processors only waits for %.2f", got)
+	}
+	if got := waits(nicer, 19); got < minWait {
+		t.Errorf("a process with the nice value of the configuration waits for %.2f processors", got)
+	}
+}
+
+// processors returns all processors of this process, and the first of them alone.
+func processors(t *testing.T) (every, one unix.CPUSet) {
+	t.Helper()
+	testkit.NeedRoot(t)
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		t.Fatal(err)
 	}
@@ -139,21 +163,22 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 			break
 		}
 	}
-	measure := func() *tenant {
-		who := &tenant{uid: uid}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
-		return who
+	return every, one
+}
+
+// spin starts a process of the user uid that runs all the time, on the processors in cpus. The scheduler treats it by attr.
+func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
-	spins(&unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, &one)
-	if who := measure(); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
-		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if attr != nil && unix.SchedSetAttr(cmd.Process.Pid, attr, 0) != nil {
+		testkit.SkipOrFail(t, "needs CAP_SYS_NICE")
 	}
-	spins(nil, &one)
-	if who := measure(); who.waited < minWait {
-		t.Errorf("behind it, another one waits for %.2f processors", who.waited)
-	}
-	confined := &tenant{uid: uid}
-	if measureProcesses(t.Context(), map[uint32]*tenant{uid: confined}, &every, &unix.CPUSet{}); every != one && confined.waited >= minWait {
-		t.Errorf("a thread that may use one processor of several waits for %.2f", confined.waited)
+	if err := unix.SchedSetaffinity(cmd.Process.Pid, cpus); err != nil {
+		t.Fatal(err)
 	}
 }

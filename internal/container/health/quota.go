@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -120,6 +122,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
 			all = append(all, boot.Gateway{
 				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
+				Nice: max(own.Nice, proc.NiceOf(cmp.Or(own.CPUWeight, 100))),
 				Rank: ranks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 			})
 		}

@@ -59,22 +59,12 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
 	}
 	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
-		spec.Setup.Nice = max(spec.Setup.Nice, niceOf(own.Priority.CPUWeight))
+		spec.Setup.Nice = max(spec.Setup.Nice, proc.NiceOf(own.Priority.CPUWeight))
 	}
 	if _, set := own.Limits["nproc"]; own.Priority.MaxPIDs > 0 && !g.Has("pids") && ownUser && !set {
 		n := uint64(own.Priority.MaxPIDs)
 		spec.Limits = append(slices.Clone(spec.Limits), proc.Limit{Resource: unix.RLIMIT_NPROC, Soft: n, Hard: n})
 	}
-}
-
-// niceOf converts a CPU weight to the nice value with the same share of the processor. The value is at least 0, because negative
-// values need a privilege. Each step reduces the share by about a fifth.
-func niceOf(weight int) (nice int) {
-	const most = 19
-	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
-		nice++
-	}
-	return nice
 }
 
 // EnforcedBy returns the mechanism that enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of
