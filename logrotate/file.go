@@ -263,7 +263,7 @@ func (f *file) closeFile() {
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
-		f.kept = f.set.memoryBudget.grow(f.kept, len(f.kept)+len(p), keptAllowance, keepLimit)
+		f.kept = f.set.memoryBudget.grow(f.kept, len(f.kept)+len(p), keptOutsideBudget, keepLimit)
 		if room := cap(f.kept) - len(f.kept); len(p) > room {
 			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
 		}
@@ -337,7 +337,7 @@ func (f *file) retry(now time.Time) {
 
 // clearFault ends the fault and drops the kept lines.
 func (f *file) clearFault() {
-	f.set.memoryBudget.free(f.kept, keptAllowance)
+	f.set.memoryBudget.free(f.kept, keptOutsideBudget)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 

@@ -358,7 +358,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 		return nil, err
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
-	s.lines.room.charge(in.Carry, partialLineAllowance)
+	s.lines.room.charge(in.Carry, carryOutsideBudget)
 	s.resize(readSize) // undo a flood's enlargement of the pipe
 	return s, nil
 }
@@ -379,7 +379,7 @@ func (s *Set) resumeFile(in handedFile) {
 	f.losses.Store(in.Losses)
 	if in.Fault != "" {
 		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
-		s.memoryBudget.charge(in.Kept, keptAllowance)
+		s.memoryBudget.charge(in.Kept, keptOutsideBudget)
 		f.recordError(f.fault)
 		f.scheduleRetry()
 	}

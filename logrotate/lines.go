@@ -15,15 +15,15 @@ const (
 // lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in the field carry until the
 // rest of the line arrives.
 type lines struct {
-	room  *bufferBudget // shared budget for the part of carry above partialLineAllowance
+	room  *bufferBudget // shared budget for the part of carry above carryOutsideBudget
 	max   int           // longest line that is not split, without its newline
 	carry []byte        // the unfinished line; nil for none
 	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// partialLineAllowance is how many bytes of the capacity of the buffer carry don't count against the budget. A carry with a
+// carryOutsideBudget is how many bytes of the capacity of the buffer carry don't count against the budget. A carry with a
 // larger capacity is freed after use.
-const partialLineAllowance = 4 << 10
+const carryOutsideBudget = 4 << 10
 
 // feed takes n new bytes from buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first
 // l.max bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
@@ -60,14 +60,14 @@ func (l *lines) takeUnfinished() []byte {
 
 // growCarry enlarges the capacity of carry to n bytes if the budget allows it, and reports whether carry has this capacity now.
 func (l *lines) growCarry(n int) bool {
-	l.carry = l.room.grow(l.carry, n, partialLineAllowance, l.max)
+	l.carry = l.room.grow(l.carry, n, carryOutsideBudget, l.max)
 	return n <= cap(l.carry)
 }
 
 // keepCarry stores rest as the new carry. The caller has made sure that rest fits.
 func (l *lines) keepCarry(rest []byte) {
-	if len(rest) == 0 || cap(l.carry) > partialLineAllowance && len(rest) <= partialLineAllowance {
-		l.room.free(l.carry, partialLineAllowance)
+	if len(rest) == 0 || cap(l.carry) > carryOutsideBudget && len(rest) <= carryOutsideBudget {
+		l.room.free(l.carry, carryOutsideBudget)
 		l.carry = nil
 	}
 	if len(rest) > 0 {

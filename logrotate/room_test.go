@@ -62,7 +62,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 			memory += cap(st.Carry)
 		}
 	}
-	if most := maxBudget + services*(keptAllowance+2*partialLineAllowance); memory > most || memory < maxBudget/2 {
+	if most := maxBudget + services*(keptOutsideBudget+2*carryOutsideBudget); memory > most || memory < maxBudget/2 {
 		t.Errorf("%d bytes are kept, want at most %d", memory, most)
 	}
 	if lines != read || read < services*200 {

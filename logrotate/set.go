@@ -297,11 +297,11 @@ func (s *Set) flush() error {
 
 const (
 	// maxBudget is the maximum memory, in bytes, for the unfinished lines and kept lines of all services together. The first
-	// bytes of each buffer (keptAllowance or partialLineAllowance) don't count.
+	// bytes of each buffer (keptOutsideBudget or carryOutsideBudget) don't count.
 	maxBudget = 16 << 20
-	// keptAllowance is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines
-	// wait in memory while their file can't be written. For an unfinished line, partialLineAllowance has the same meaning.
-	keptAllowance = 16 << 10
+	// keptOutsideBudget is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines
+	// wait in memory while their file can't be written. For an unfinished line, carryOutsideBudget has the same meaning.
+	keptOutsideBudget = 16 << 10
 )
 
 // bufferBudget is the memory, in bytes, that the buffers of all services may still use together. A limit is needed because a

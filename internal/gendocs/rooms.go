@@ -121,9 +121,9 @@ func synopsis(dir string) (string, error) {
 }
 
 const (
-	roomWidth, roomHeight = 148, 34
-	roomsInARow           = 6
-	pictureWidth          = 20 + roomsInARow*(roomWidth+10)
+	roomBoxWidth, roomBoxHeight = 148, 34
+	roomsInARow                 = 6
+	pictureWidth                = 20 + roomsInARow*(roomBoxWidth+10)
 )
 
 // packageDiagram returns an SVG of the packages, with the highest layer on top.
@@ -138,14 +138,14 @@ func packageDiagram(all []room) string {
 			}
 		}
 		rows := (len(here) + roomsInARow - 1) / roomsInARow
-		height := 24 + rows*(roomHeight+8) + 4
+		height := 24 + rows*(roomBoxHeight+8) + 4
 		fmt.Fprintf(&body, `<rect x="10" y="%d" width="%d" height="%d" rx="6" fill="#f6f8fa" stroke="#c5d0da"/>`+"\n", y, pictureWidth-20, height)
 		fmt.Fprintf(&body, `<text x="20" y="%d" fill="#57606a">%s</text>`+"\n", y+17, html.EscapeString(s.name))
 		for i, r := range here {
-			x, top := 20+i%roomsInARow*(roomWidth+8), y+24+i/roomsInARow*(roomHeight+8)
+			x, top := 20+i%roomsInARow*(roomBoxWidth+8), y+24+i/roomsInARow*(roomBoxHeight+8)
 			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#eef3f8" stroke="#44617b"><title>%s</title></rect>`+"\n",
-				x, top, roomWidth, roomHeight, html.EscapeString(r.does))
-			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="middle" fill="#222222">%s</text>`+"\n", x+roomWidth/2, top+22, r.path)
+				x, top, roomBoxWidth, roomBoxHeight, html.EscapeString(r.does))
+			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="middle" fill="#222222">%s</text>`+"\n", x+roomBoxWidth/2, top+22, r.path)
 		}
 		y += height + 8
 	}

@@ -15,8 +15,8 @@ import (
 
 // The messages from the lease program begin with these words, see [LeasedVolume.Message].
 const (
-	heldWord  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
-	waitsWord = "waits " // followed by the name of the holder of the lease
+	heldPrefix  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
+	waitsPrefix = "waits " // followed by the name of the holder of the lease
 )
 
 // longestWait limits each sleep until the end of the lease, because Go's timers stop while the machine sleeps, and CLOCK_BOOTTIME
@@ -53,11 +53,11 @@ func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *Lease
 // doesn't block.
 func (p *LeasedVolume) Message(words string) {
 	p.messages.Lock()
-	if end, is := strings.CutPrefix(words, heldWord); is {
+	if end, is := strings.CutPrefix(words, heldPrefix); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
 			p.until, p.programWaits = time.Duration(n)*time.Microsecond, false
 		}
-	} else if who, is := strings.CutPrefix(words, waitsWord); is {
+	} else if who, is := strings.CutPrefix(words, waitsPrefix); is {
 		if host := printable(who); !p.programWaits || host != p.otherHolder.Host {
 			p.otherHolder = Holder{Host: host, Since: time.Now(), Lease: true}
 		}

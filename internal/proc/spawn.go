@@ -154,7 +154,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	argv := spec.Argv
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.descriptors(spec.Files), Sys: sysProcAttr(spec)}
 	if spec.needsSetup() {
-		argv = limitArgv(spec, path)
+		argv = argvWithLimits(spec, path)
 		path = selfExe
 		if spec.entersDirLater() {
 			attr.Dir = ""
@@ -299,7 +299,7 @@ const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
 
-func limitArgv(spec Spec, path string) []string {
+func argvWithLimits(spec Spec, path string) []string {
 	out := append([]string{LimitsName}, spec.setupWords()...)
 	for _, l := range spec.Limits {
 		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))

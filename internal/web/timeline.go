@@ -59,12 +59,12 @@ type pastView struct {
 
 // timelinePage is the content of the timeline page.
 type timelinePage struct {
-	Past    pastView
-	Bars    []bar // bars of services with an outage
-	Quiet   []bar // bars of services without an outage
-	Outages []outage
-	Events  []client.Event
-	Fault   string
+	Past          pastView
+	Bars          []bar // bars of services with an outage
+	WithoutOutage []bar // bars of services without an outage
+	Outages       []outage
+	Events        []client.Event
+	Fault         string
 }
 
 const (
@@ -119,7 +119,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	history := s.hub.history()
 	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
 	page.Outages = outages
-	page.Bars, page.Quiet = lo.FilterReject(bars, func(b bar, _ int) bool { return b.Outages > 0 })
+	page.Bars, page.WithoutOutage = lo.FilterReject(bars, func(b bar, _ int) bool { return b.Outages > 0 })
 	for _, e := range slices.Backward(history) {
 		if len(page.Events) == 200 || e.At.Before(page.Past.From) {
 			break

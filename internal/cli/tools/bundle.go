@@ -173,11 +173,11 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (T, error) {
 
 // collect fills all parts, several at the same time. A part that takes too long stays incomplete.
 func (b *bundle) collect(parts []part) []part {
-	texts := make([]*capture, len(parts))
+	texts := make([]*partText, len(parts))
 	limit := make(chan struct{}, bundleParts)
 	var all sync.WaitGroup
 	for i, p := range parts {
-		texts[i] = &capture{most: cmp.Or(p.most, bundleSize)}
+		texts[i] = &partText{most: cmp.Or(p.most, bundleSize)}
 		all.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
@@ -194,8 +194,8 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// capture is an io.Writer that stores the text of one part. It drops all further text when it is finished or full.
-type capture struct {
+// partText is an io.Writer that stores the text of one part. It drops all further text when it is finished or full.
+type partText struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	most int // maximum size of the stored text in bytes
@@ -203,7 +203,7 @@ type capture struct {
 }
 
 // Write implements io.Writer.
-func (c *capture) Write(p []byte) (int, error) {
+func (c *partText) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.done {
@@ -212,9 +212,9 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish ends the capture and returns the stored text. If the capture was not finished before, finish appends late, a note that
+// finish ends the part and returns the stored text. If the part was not finished before, finish appends late, a note that
 // the part is incomplete.
-func (c *capture) finish(late string) []byte {
+func (c *partText) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.done {

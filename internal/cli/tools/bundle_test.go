@@ -123,7 +123,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}}
 	total := 0
 	for _, p := range (&bundle{Terminal: term, end: time.Now().Add(testkit.Patience)}).logParts(1) {
-		c := &capture{most: p.most}
+		c := &partText{most: p.most}
 		for range 2 {
 			_, _ = c.Write(make([]byte, bundleSize))
 		}

@@ -78,18 +78,18 @@ type Scanner struct {
 	queue    *queue
 
 	// The fields below are used only by the scanner's goroutine.
-	ctx     context.Context   //nolint:containedctx // ends the goroutine
-	entries map[string]*entry // by name in the scan directory
-	unseen  []madeSlot        // slots that were made from the queue, but not yet published
-	again   map[string]bool   // names of queued slots that could not be made
-	idle    *time.Timer       // fires when the scanner has been idle, so that it completes slots
-	partial string            // the last message about directories that are not supervised
-	hints   watch.Set
-	due     *time.Timer
-	poll    time.Duration
-	hinted  bool      // a notification has scheduled an earlier check
-	looked  time.Time // time of the last check
-	scanned time.Time // start of the last scan
+	ctx            context.Context   //nolint:containedctx // ends the goroutine
+	entries        map[string]*entry // by name in the scan directory
+	unseen         []madeSlot        // slots that were made from the queue, but not yet published
+	again          map[string]bool   // names of queued slots that could not be made
+	idle           *time.Timer       // fires when the scanner has been idle, so that it completes slots
+	partial        string            // the last message about directories that are not supervised
+	hints          watch.Set
+	due            *time.Timer
+	poll           time.Duration
+	checkScheduled bool      // a notification has scheduled an earlier check
+	looked         time.Time // time of the last check
+	scanned        time.Time // start of the last scan
 }
 
 // Open creates the directories of s6, or empties them, and starts the scanner. The scanner ends with ctx.
@@ -228,7 +228,7 @@ func (s *Scanner) work() {
 		case <-s.idle.C:
 			s.completeNext()
 		case <-s.due.C:
-			s.hinted = false
+			s.checkScheduled = false
 			s.due.Reset(s.untilNextCheck())
 			s.checkSlots()
 		}
@@ -247,8 +247,8 @@ func (s *Scanner) untilNextCheck() time.Duration {
 
 // scheduleCheck schedules an early check, at least lookAgain after the last check.
 func (s *Scanner) scheduleCheck() {
-	if !s.hinted {
-		s.hinted = true
+	if !s.checkScheduled {
+		s.checkScheduled = true
 		s.due.Reset(max(settleTime, time.Until(s.looked.Add(lookAgain))))
 	}
 }

@@ -33,7 +33,7 @@ func (g *gateway) finish(c cause) int {
 	}
 	g.log.info("shutting down: %s", c.reason)
 	if g.Knobs.SpawnDiag && (c.sig == unix.SIGTERM || c.sig == unix.SIGINT) {
-		g.check(helper.Sleeper{For: diagLife, Setsid: true, Quiet: true}.Start())
+		g.check(helper.Sleeper{For: diagLife, Setsid: true, ClosesOutput: true}.Start())
 	}
 	if c.state != record.StartupFailed {
 		g.updateState(map[string]any{"gateway_state": record.Draining})

@@ -30,13 +30,13 @@ const orphanLife = 50 * time.Millisecond
 
 // A Sleeper is a helper that does nothing for a time.
 type Sleeper struct {
-	For        time.Duration
-	PIDFile    string // file to which the sleeper writes its pid once it runs; "": none
-	IgnoreTerm bool
-	DoubleFork bool // an intermediate process starts the sleeper and ends at once
-	Setsid     bool // the sleeper is the leader of a new session
-	CleanEnv   bool // the sleeper has an empty environment
-	Quiet      bool // the sleeper does not hold the gateway's stdout and stderr open
+	For          time.Duration
+	PIDFile      string // file to which the sleeper writes its pid once it runs; "": none
+	IgnoreTerm   bool
+	DoubleFork   bool // an intermediate process starts the sleeper and ends at once
+	Setsid       bool // the sleeper is the leader of a new session
+	CleanEnv     bool // the sleeper has an empty environment
+	ClosesOutput bool // the sleeper does not hold the gateway's stdout and stderr open
 }
 
 // Start starts the sleeper. With DoubleFork it returns when the process in between has ended.
@@ -154,7 +154,7 @@ func (s Sleeper) apply(cmd *exec.Cmd) {
 }
 
 func (s Sleeper) applyStdio(cmd *exec.Cmd) {
-	if !s.Quiet {
+	if !s.ClosesOutput {
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	}
 }
@@ -191,7 +191,7 @@ func orphans(args []string) error {
 		return err
 	}
 	for range n {
-		if err := (Sleeper{For: orphanLife, Quiet: true}).Start(); err != nil {
+		if err := (Sleeper{For: orphanLife, ClosesOutput: true}).Start(); err != nil {
 			return err
 		}
 	}
