@@ -1,6 +1,8 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -65,6 +67,61 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 	}
 	if name, _ := h.queue.Get(); name != "just started" { // and is looked at again
 		t.Errorf("%q is queued", name)
+	}
+}
+
+// failing is an hinit that can't restart a gateway until a test sets fault to nil. A gateway that was started is not ready yet.
+type failing struct {
+	gateways
+	fault    error
+	restarts int
+}
+
+func (f *failing) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+	return f.set(name, hinit.StateStarting, hinit.WantUp), nil
+}
+
+func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+	f.restarts++
+	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
+}
+
+// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain: the files of a new profile changed before its first status said with which files
+// its gateway runs. The restart failed, and the gateway went on with the old files.
+func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
+	store, _ := volume(t, "u1", "data")
+	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Generation: 1}}
+	p.Spec.Soul, p.Status.Assignment = &v1alpha1.ConfigMapKey{ConfigMap: "soul", Key: "text"}, 1
+	f := &failing{gateways: gateways{by: map[string]hinit.Service{}}, fault: errors.New("hinit is being re-executed")}
+	h := hostOf(t, "me", apiOf(p), &f.gateways, store)
+	h.set.Init = f
+	h.services["coder"] = f.set("gateway-coder", hinit.StateDown, hinit.WantDown)
+	want := func(text string) {
+		h.sources.seen["ConfigMap/soul"] = source{map[string][]byte{"text": []byte(text)}, nil, time.Now()}
+	}
+	want("old")
+	if err := h.run(t.Context(), p); !errors.Is(err, errDone) {
+		t.Fatalf("the start: %v", err)
+	}
+	want("new")
+	if err := h.run(t.Context(), p); !errors.Is(err, f.fault) {
+		t.Fatalf("the restart that fails: %v", err)
+	}
+	f.fault = nil
+	for try := range 2 { // the second time, nothing is left to do
+		settled, err := h.checkSettled(t.Context(), placement.Run, p)
+		if err != nil || settled != (try == 1) {
+			t.Fatalf("settled: %t, %v", settled, err)
+		}
+		if !settled {
+			err = h.run(t.Context(), p)
+		}
+		if err != nil && !errors.Is(err, errDone) {
+			t.Error(err)
+		}
+	}
+	if f.restarts != 2 {
+		t.Errorf("%d restarts", f.restarts)
 	}
 }
 
