@@ -36,3 +36,19 @@ func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 		}
 	}
 }
+
+// The help of start, stop and restart was one text, which said of each of them what is true of another.
+func TestTheHelpOfEachVerbIsItsOwn(t *testing.T) {
+	files, err := helpTexts.ReadDir("help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := make(map[string]string)
+	for _, f := range files {
+		text, err := helpTexts.ReadFile("help/" + f.Name())
+		if other, is := of[string(text)]; is || err != nil {
+			t.Errorf("%s has the text of %s (%v)", f.Name(), other, err)
+		}
+		of[string(text)] = f.Name()
+	}
+}
