@@ -161,17 +161,22 @@ func failed(m *v1alpha1.Move) bool {
 // callOff ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the controller
 // may begin the next move.
 func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	why := p.Status.Message
-	if err := h.offers.failure(string(p.UID)); err != nil && !strings.Contains(why, err.Error()) {
-		why += "; " + err.Error()
+	var why []string
+	if !failed(p.Status.Move) {
+		why = append(why, fmt.Sprintf("nothing was sent for %v", maxStall))
+	}
+	if said := strings.TrimPrefix(p.Status.Message, fmt.Sprintf("moves to host %s: ", p.Status.Move.To)); said != p.Status.Move.Reason {
+		why = append(why, said)
+	}
+	if err := h.offers.failure(string(p.UID)); err != nil && !strings.Contains(p.Status.Message, err.Error()) {
+		why = append(why, err.Error())
 	}
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		fail := v1alpha1.MoveFailure{Attempts: 1, To: st.Move.To, At: metav1.Now()}
 		if old := st.MoveFailure; old != nil && time.Since(old.At.Time) < forgetFailures {
 			fail.Attempts += old.Attempts
 		}
-		why = strings.TrimPrefix(why, fmt.Sprintf("moves to host %s: ", st.Move.To))
-		fail.Message = cut(fmt.Sprintf("did not move to host %s, and tries again after %v: %s", st.Move.To, placement.MoveDelay(fail.Attempts), why))
+		fail.Message = cut(fmt.Sprintf("did not move to host %s, and tries again after %v: %s", st.Move.To, placement.MoveDelay(fail.Attempts), strings.Join(why, "; ")))
 		st.Message, st.Move, st.MoveFailure = fail.Message, nil, &fail
 	})
 	if err == nil {

@@ -2,9 +2,11 @@ package host
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	hinit "hinit/client"
+	"hinit/internal/testkit"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -232,6 +235,69 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 			t.Errorf("it was tried %d times in a minute, and the status says %d", tries, st.Move.Failures)
 		}
 	})
+}
+
+// TestAMoveThatStandsStillEnds has a host that takes the data and reads none of it. The gateway was down until that host had given up five
+// times, which took hours, and with a host that never came for ever.
+func TestAMoveThatStandsStillEnds(t *testing.T) {
+	s, dir := volume(t, "u1", "learnt")
+	big := make([]byte, 16<<20) // more than the kernel holds of a connection
+	for i := range 4 {
+		if err := os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("big", i)), big, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
+	p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+	p.Status.Move = &v1alpha1.Move{To: "to", Reason: "it is pinned to to", Since: metav1.Now()}
+	api := apiOf(p)
+	g := &gateways{by: map[string]hinit.Service{}}
+	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+	from := hostOf(t, "from", api, g, s)
+	round := func() v1alpha1.AgentProfileStatus {
+		from.seen[ownField]["coder"] = read(t, api, "coder")
+		if err := from.reconcile(t.Context(), "coder"); err != nil {
+			t.Fatal(err)
+		}
+		return read(t, api, "coder").Status
+	}
+	st := round()
+	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
+		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is its own
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+st.Move.Offer.Nonce, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer token")
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if st = round(); st.Move == nil {
+		t.Fatalf("the move has ended at once: %+v", st.MoveFailure)
+	}
+	testkit.Until(t, "the move ends", func() bool {
+		from.offers.mu.Lock()
+		for _, one := range from.offers.by {
+			one.progress = time.Now().Add(-2 * maxStall)
+		}
+		from.offers.mu.Unlock()
+		return round().Move == nil
+	})
+	st = round()
+	if g.by["gateway-coder"].State != hinit.StateUp || st.MoveFailure == nil || st.MoveFailure.Attempts != 1 {
+		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
+	}
+	if want := "did not move to host to, and tries again after 5m0s: nothing was sent for 10m0s"; st.Message != want {
+		t.Errorf("the status says %q", st.Message)
+	}
+	if n, err := io.Copy(io.Discard, answer.Body); err == nil || n > 4*int64(len(big)) {
+		t.Errorf("the data was sent although the gateway runs: %d bytes, %v", n, err)
+	}
 }
 
 // cutting returns an address that leads to another one, and breaks off after 20,000 bytes.

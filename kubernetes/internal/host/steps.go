@@ -121,6 +121,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 		run = s.Run
 	}
 	local.Offered, local.Sent = h.offers.known(uid, sum, run)
+	local.Stalled = h.offers.stalled(uid)
 	local.Up = local.Live && (!known || !settled(s))
 	return local, nil
 }

@@ -44,13 +44,9 @@ type Store struct {
 	longerTimeouts sync.Map      // time.Duration by UID, values that replace idleTimeout for one object, see idleTimeoutOf
 }
 
-// defaultIdleTimeout is the default of Store.idleTimeout. A host sends nothing while it computes the checksum of a file, which
-// takes minutes for a file of many gigabytes.
-const defaultIdleTimeout = 5 * time.Minute
-
 const (
-	maxIdleTimeout = 2 * time.Hour // the maximum result of idleTimeoutOf
-	slowestRead    = 10 << 20      // bytes per second: the lowest expected speed at which a host reads its sent data again
+	defaultIdleTimeout = maxStall / 2 // the default of Store.idleTimeout
+	slowestRead        = 10 << 20     // bytes per second: the lowest expected speed at which a host reads its sent data again
 )
 
 // record is the content of the file that the store keeps for each live profile.

@@ -51,7 +51,14 @@ type offer struct {
 	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
 	sent          string // SHA-256 of the archive, or "" until it was sent in full
 	failed        error  // why the data was not sent in full, the last time
+
+	progress time.Time          // when data was sent last, or when the offer was made
+	end      context.CancelFunc // ends the request that is being answered; nil if there was none
 }
+
+// maxStall is the time without any sent data after which a host ends a move. Its gateway is down for so long. A host sends nothing
+// while it computes the checksum of a file, which takes minutes for a file of many gigabytes.
+const maxStall = 10 * time.Minute
 
 const (
 	dataPath = "/v1/data/"
@@ -68,6 +75,7 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 		}
 	}
 	nonce := rand.Text()
+	one.progress = time.Now()
 	o.by[nonce] = &one
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
@@ -102,13 +110,26 @@ func (o *offers) failure(uid string) error {
 	return nil
 }
 
-// forget withdraws the offers of an object. After the last offer the listener is closed.
+// stalled reports whether nothing of the offered data of an object was sent for maxStall.
+func (o *offers) stalled(uid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.by {
+		if one.uid == uid && time.Since(one.progress) > maxStall {
+			return true
+		}
+	}
+	return false
+}
+
+// forget withdraws the offers of an object, and ends their requests. After the last offer the listener is closed.
 func (o *offers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for nonce, one := range o.by {
 		if one.uid == uid {
 			delete(o.by, nonce)
+			one.begin(nil)
 		}
 	}
 	if len(o.by) == 0 && o.listener != nil {
@@ -197,12 +218,26 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
 	}
-	sum, begun, err := o.store.send(one.name, w, r)
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	deadline := http.NewResponseController(w)
+	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })() // ends a write to a host that does not read
+	o.mu.Lock()
+	one.begin(end)
+	if o.by[nonce] != one { // it was withdrawn meanwhile
+		end()
+	}
+	o.mu.Unlock()
+	sum, begun, err := o.store.send(one.name, progressWriter{w, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		one.progress = time.Now()
+	}}, r.WithContext(ctx))
 	o.mu.Lock()
 	if err == nil {
 		one.sent = sum
 	}
-	if r.Context().Err() == nil { // otherwise the client has gone, and knows why
+	if ctx.Err() == nil { // otherwise the client has gone, and knows why
 		one.failed = err
 	}
 	o.mu.Unlock()
@@ -215,6 +250,33 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
 	}
 }
+
+// begin replaces the request that is being answered, and ends the one before. A host sends a new request only after it has given up
+// the last one.
+func (one *offer) begin(end context.CancelFunc) {
+	if one.end != nil {
+		one.end()
+	}
+	one.end = end
+}
+
+// progressWriter calls sent after each write of some bytes.
+type progressWriter struct {
+	http.ResponseWriter
+	sent func()
+}
+
+// Write implements io.Writer.
+func (w progressWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	if n > 0 {
+		w.sent()
+	}
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
 // checksum of the whole archive. If send fails and begun is false, send has written nothing, and the caller must answer the
@@ -283,12 +345,12 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
 	timeout := s.idleTimeoutOf(uid)
-	wait := timeout + time.Duration(at/slowestRead)*time.Second
+	wait := min(timeout+time.Duration(at/slowestRead)*time.Second, max(timeout, maxStall))
 	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
 	defer idle.Stop()
 	defer func() {
 		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // the received part is kept
-			s.longerTimeouts.Store(uid, min(2*timeout, maxIdleTimeout))
+			s.longerTimeouts.Store(uid, min(2*timeout, maxStall))
 			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
 	}()
@@ -326,7 +388,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 }
 
 // idleTimeoutOf returns the time for which a fetch of the object uid waits for the next bytes. This time is s.idleTimeout at
-// first. It doubles after each fetch that fails with errIdle, up to maxIdleTimeout. A longer time helps because a host sends
+// first. It doubles after each fetch that fails with errIdle, up to maxStall. A longer time helps because a host sends
 // nothing while it reads one large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {

@@ -27,7 +27,7 @@
 //
 // The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.
 //
-// A move fails if its home can't be sent or stored, again and again. Then the owner ends it. [MoveDelay] is the time until the next
+// A move fails if its home can't be sent or stored, again and again, or if nothing is sent for a long time. Then the owner ends it. [MoveDelay] is the time until the next
 // move of this profile. Until then it doesn't count as a move of the pool. Later its moves take at most half of the pool's moves.
 //
 // The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
@@ -47,6 +47,7 @@
 //	me        begun     aside, current   -        none, other  TakeBack
 //	me        begun     nothing          -        -            Missing
 //	me        failed    live, aside      any      any          CallOff: the move ends, and the gateway runs here again
+//	me        stalled   live, aside      any      none         CallOff
 //	another   to me     any              -        -            Fetch what is offered; Received once it is stored
 //	another   any       live             any      -            Retire: another host was made the owner by force
 //	any       any       aside, old       -        -            Drop once the owner has the data, else Wait

@@ -26,6 +26,7 @@ type Local struct {
 	Up       bool     // a process of the gateway may be alive
 	Offered  []string // the nonces of the offers that this process has made since the gateway ended
 	Sent     []string // the nonces of offers that were sent in full, with the checksum that the receiver reported
+	Stalled  bool     // nothing of the offered data was sent for so long that the owner ends the move
 }
 
 // Step is the next action that a host takes for one profile.
@@ -106,7 +107,7 @@ func nextForOwned(o *Object, l Local) Step {
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && slices.Contains(l.Sent, o.Offer)
 	switch {
-	case o.Failed && (l.Live || l.Aside == o.Assignment):
+	case (o.Failed || l.Stalled && o.Received == "") && (l.Live || l.Aside == o.Assignment):
 		return CallOff
 	case l.Live && l.Up:
 		return Halt

@@ -185,7 +185,7 @@ func (m *model) fail(format string, args ...any) {
 func (m *model) host(n *node) {
 	name := names[m.rnd.IntN(len(names))]
 	v := n.of(name)
-	local := Local{Live: v.live >= 0, Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name]}
+	local := Local{Live: v.live >= 0, Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name], Stalled: m.faults && m.rnd.IntN(8) == 0}
 	if v.aside >= 0 {
 		local.Aside = v.asideOf
 	}
