@@ -14,6 +14,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"hinit/kubernetes/api/v1alpha1"
 )
 
 // peak returns the memory that the program has had in use during fn, above what it had before.
@@ -113,16 +118,71 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, incomingDir))
+		if err := os.MkdirAll(filepath.Join(dir, s.Home("coder")), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		var uids []string
-		var names map[string]bool
+		var names []string
 		var err error
 		used := peak(func() {
 			_, err = s.Look("coder", "u1")
 			uids, _ = s.UIDs("coder")
-			names, _ = s.Names()
+			names, _, _ = s.Names(func(string) bool { return false })
 		})
 		if err != nil || len(uids) != 1 || len(names) != 1 || used > 8<<20 {
 			t.Errorf("%d MB of memory, %q, %d names: %v", used>>20, uids, len(names), err)
+		}
+	})
+}
+
+// TestRecordsOfAnAgentHoldNoHost has 200,000 records that the host has not written. It queued all of their names every two minutes, and read
+// each from the API, before the profiles that are its own.
+func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
+	crowded(t, func(s *Store, dir string) {
+		live, long := filepath.Join(dir, liveDir), strings.Repeat("n", 240)
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, s.Home("coder")), 0o700), os.MkdirAll(filepath.Join(dir, s.Home("text")), 0o700))
+		err = errors.Join(err, os.WriteFile(filepath.Join(live, "text"), []byte(`{"uid":"u2"}x`), 0o600))
+		for i := range 200_000 {
+			err = errors.Join(err, os.Link(filepath.Join(live, "text"), fmt.Sprintf("%s/%s%06d", live, long, i)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
+		p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1}
+		reads := 0
+		api := interceptor.NewClient(apiOf(p), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+				reads++
+				return c.Get(ctx, key, o, options...)
+			},
+		})
+		h := hostOf(t, "me", api, &gateways{}, s)
+		h.seen[ownField]["coder"] = p
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if used := peak(func() { h.resync(ended) }); used > 8<<20 {
+			t.Errorf("the host has taken %d MB of memory", used>>20)
+		}
+		queued := map[string]bool{}
+		for h.queue.Len() > 0 {
+			name, _ := h.queue.Get()
+			if queued[name] = true; name != "coder" {
+				if err := h.reconcile(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.queue.Done(name)
+		}
+		if !queued["coder"] || len(queued) != maxStrays+1 || reads > 1 {
+			t.Errorf("%d profiles were queued, its own among them: %t; %d were read from the API", len(queued), queued["coder"], reads)
+		}
+		if err := h.reconcile(t.Context(), "text"); err != nil || s.exists(liveDir+"/text") || !s.exists(s.Home("text")) {
+			t.Errorf("the record of an agent's own profile: %v", err)
+		}
+		left := 0
+		if err := s.each(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxStrays || !s.exists(liveDir+"/coder") {
+			t.Errorf("%d records are left: %v", left, err)
 		}
 	})
 }

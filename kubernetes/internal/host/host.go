@@ -190,15 +190,18 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every profile on the volume and every watched object again, at intervals of one to three minutes. This is needed
-// because a watch may miss a change.
+// resync queues every watched object again, and profiles on the volume that are not watched, at intervals of one to three minutes.
+// This is needed because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for {
-		names, err := h.store.Names()
+		strays, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
 			h.set.Log.Warn("the store can't be read", "error", err)
 		}
-		for name := range names {
+		if all > len(strays) {
+			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(strays))
+		}
+		for _, name := range strays {
 			h.queue.Add(name)
 		}
 		h.mu.Lock()
@@ -304,8 +307,20 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if p != nil && !slices.Contains(uids, string(p.UID)) {
 		uids = append(uids, string(p.UID))
 	}
+	if p == nil && slices.Contains(uids, "") { // the record can't be read
+		if p, err = h.fresh(ctx, name); err != nil {
+			return err
+		}
+		if p == nil || p.Status.Host != h.set.Name {
+			h.set.Log.Warn("a record that can't be read is removed", "profile", name)
+			return h.store.forgetStray(name)
+		}
+	}
 	if p == nil && len(uids) == 0 {
-		return nil
+		return h.store.forgetStray(name)
+	}
+	if p != nil { // the steps of its own UID report a record that can't be read
+		uids = slices.DeleteFunc(uids, func(uid string) bool { return uid == "" })
 	}
 	slices.SortFunc(uids, func(a, b string) int { // data of a deleted object comes first
 		return boolInt(p != nil && a == string(p.UID)) - boolInt(p != nil && b == string(p.UID))

@@ -117,6 +117,56 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	}
 }
 
+// round lets each host reconcile profile coder, as after an event of its watches.
+func round(t *testing.T, api client.Client, hosts ...*host) {
+	t.Helper()
+	for _, h := range hosts {
+		h.seen = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
+		switch p := read(t, api, "coder"); {
+		case p.Status.Host == h.set.Name:
+			h.seen[ownField]["coder"] = p
+		case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
+			h.seen[moveField]["coder"] = p
+		}
+		_ = h.reconcile(t.Context(), "coder") // a move may fail
+	}
+}
+
+// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. That host could not read it, told nobody,
+// and tried again for ever, with the gateway down.
+func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
+	for _, home := range []bool{false, true} {
+		s, _ := volume(t, "u1", "learnt")
+		other, at := volume(t, "", "")
+		if err := os.WriteFile(filepath.Join(at, liveDir, "coder"), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if home {
+			if err := os.MkdirAll(filepath.Join(at, "profiles/coder"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
+		p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+		p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
+		api := apiOf(p)
+		g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
+		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
+		for range 2 * maxMoveFailures {
+			round(t, api, from, to)
+		}
+		st := read(t, api, "coder").Status
+		if up := there.by["gateway-coder"].State == hinit.StateUp; !home && (!up || st.Host != "to" || st.Installed != 2) {
+			t.Errorf("without a home: the status is %+v", st)
+		}
+		const why = `cannot read the record of profile "coder"`
+		if up := g.by["gateway-coder"].State == hinit.StateUp; home && (!up || st.MoveFailure == nil || !strings.Contains(st.Message, why)) {
+			t.Errorf("with a home: the status is %+v, %+v", st, st.MoveFailure)
+		}
+	}
+}
+
 // TestAMoveToAHostThatHasSuchAProfileEnds has a profile of the same name on the other host, which the fleet has not made. The other host
 // became the owner, and tried for ever, with the gateway down.
 func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
@@ -138,18 +188,6 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 				}
 				return "to", nil
 			}
-			round := func() {
-				for _, h := range []*host{from, to} {
-					h.seen = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
-					switch p = read(t, api, "coder"); {
-					case p.Status.Host == h.set.Name:
-						h.seen[ownField]["coder"] = p
-					case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
-						h.seen[moveField]["coder"] = p
-					}
-					_ = h.reconcile(t.Context(), "coder") // the other host fails
-				}
-			}
 			if appears == "before the move" {
 				if err := os.MkdirAll(foreign, 0o755); err != nil {
 					t.Fatal(err)
@@ -161,7 +199,7 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				round()
+				round(t, api, from, to)
 			}
 			const why = `cannot make profile "coder": its directory profiles/coder exists, and is not of this object; move it away`
 			st := read(t, api, "coder").Status
@@ -187,7 +225,7 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range maxMoveFailures {
-				round()
+				round(t, api, from, to)
 			}
 			st = read(t, api, "coder").Status
 			if st.Host != "to" || st.Installed != 2 || st.MoveFailure != nil || there.by["gateway-coder"].State != hinit.StateUp || !look(t, other, "u1").Live {

@@ -34,7 +34,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 	for range maxSteps {
 		local, err := h.localState(name, uid, p)
 		if err != nil {
-			return err
+			return h.reportUnreadable(ctx, p, err)
 		}
 		step := placement.Next(h.set.Name, object(p), local)
 		if step == placement.Wait && local.Aside != 0 {
@@ -69,6 +69,20 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		fresh = p == nil || version != p.ResourceVersion || step == placement.Create
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)
+}
+
+// reportUnreadable writes into the status that the state of a profile on this volume can't be read. A move to this host counts it as a
+// failure. It returns err.
+func (h *host) reportUnreadable(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
+	switch {
+	case p == nil:
+		return err
+	case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
+		return h.reportMoveError(ctx, p, err, true)
+	case p.Status.Host != h.set.Name:
+		return err
+	}
+	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Message = cut(err.Error()) }))}
 }
 
 func versionOf(p *v1alpha1.AgentProfile) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	mathrand "math/rand/v2"
 	"os"
 	"path"
 	"strconv"
@@ -139,8 +140,12 @@ func (s *Store) each(dir string, found func(name string, isDir bool)) error {
 	})
 }
 
-// read returns the record of a live profile, or nil if there is none.
+// read returns the record of a live profile, or nil if there is none. A record without a profile says nothing: a crash has left it, or
+// an agent has made it. So read does not open it.
 func (s *Store) read(name string) (*record, error) {
+	if !s.exists(s.Home(name)) {
+		return nil, nil
+	}
 	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -218,7 +223,7 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 	if err != nil {
 		return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
 	}
-	l.Live = r != nil && r.UID == uid && s.exists(s.Home(name))
+	l.Live = r != nil && r.UID == uid
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
 		if err == nil {
@@ -254,16 +259,31 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// Names returns the names of all profiles that have data in the store.
-func (s *Store) Names() (map[string]bool, error) {
-	out := map[string]bool{}
-	err := s.each(liveDir, func(name string, _ bool) {
-		if !strings.HasPrefix(name, ".") { // files with a dot are temporary files of replace, left by a crash
-			out[name] = true
+// maxStrays is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.
+const maxStrays = 200
+
+// Names returns the names of profiles that have a record or data in the store, except the names that the function known accepts. If
+// there are more than maxStrays, it chooses among them at random. The result all is their number.
+func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
+	add := func(name string) {
+		switch {
+		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files of replace, left by a crash
+			return
+		case len(names) < maxStrays:
+			names = append(names, name)
+		default:
+			if at := mathrand.N(all + 1); at < maxStrays {
+				names[at] = name
+			}
 		}
-	})
-	return out, errors.Join(err, s.eachMoving(func(name, _ string) { out[name] = true }))
+		all++
+	}
+	err = s.each(liveDir, func(name string, _ bool) { add(name) })
+	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
 }
+
+// forgetStray removes a record that says nothing, whatever an agent has put there.
+func (s *Store) forgetStray(name string) error { return s.discard(path.Join(liveDir, name)) }
 
 // UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, the UID is "", and Look
 // returns an error for this name.
@@ -305,7 +325,7 @@ func (s *Store) CheckFree(name, uid string) error {
 	if err != nil {
 		return wrap("read the record of", name, err)
 	}
-	if !s.exists(s.Home(name)) || r != nil && r.UID == uid {
+	if r != nil && r.UID == uid || !s.exists(s.Home(name)) {
 		return nil
 	}
 	return fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name))
