@@ -27,3 +27,13 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 		t.Errorf("it takes %q first where nothing runs", got)
 	}
 }
+
+// In a pod of the class Burstable, all services have the highest oom_score_adj. The status named a small gateway in place of the large CMD.
+func TestInABurstablePodTheKernelTakesTheLargestFirst(t *testing.T) {
+	defer func(was func() (float64, int)) { oomLimits = was }(oomLimits)
+	oomLimits = func() (float64, int) { return 1 << 30, 15 }
+	services := []*supervisor.Service{{Name: "gateway", Kind: supervisor.KindGateway, OOMAdj: 800}, {Name: "cmd", Kind: supervisor.KindCmd, OOMAdj: 700}}
+	if got := oomFirst(services, []client.Service{{Name: "gateway", MemoryBytes: 50 << 20}, {Name: "cmd", MemoryBytes: 90 << 20}}); got != "cmd" {
+		t.Errorf("it takes %q first", got)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/control/show"
 	"hinit/internal/isolation"
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -351,6 +352,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 		measured[v.Name] = v.MemoryBytes
 	}
 	name, worst := "", 0.0
+	limit, room := oomLimits()
 	for _, v := range services {
 		if v.Kind == supervisor.KindCheck {
 			continue
@@ -359,16 +361,16 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 		if !known {
 			memory = readStat(v.PID).Memory
 		}
-		if badness := float64(memory) + float64(v.OOMAdj)*memoryLimit()/1000; memory > 0 && badness > worst {
+		if badness := float64(memory) + float64(min(v.OOMAdj, room))*limit/1000; memory > 0 && badness > worst {
 			name, worst = v.Name, badness
 		}
 	}
 	return name
 }
 
-// memoryLimit returns the container's memory limit, or the machine's memory.
-var memoryLimit = sync.OnceValue(func() float64 {
-	limit := math.Inf(1)
+// oomLimits returns the container's memory limit, or the machine's memory. The result room is the highest possible OOMAdj of a service.
+var oomLimits = sync.OnceValues(func() (limit float64, room int) {
+	limit = math.Inf(1)
 	var machine unix.Sysinfo_t
 	if unix.Sysinfo(&machine) == nil {
 		limit = float64(machine.Totalram) * float64(machine.Unit)
@@ -377,8 +379,9 @@ var memoryLimit = sync.OnceValue(func() float64 {
 		if n, ok := tuning.MemoryLimit(); ok {
 			limit = min(limit, float64(n))
 		}
+		room = proc.OOMRoom()
 	})
-	return limit
+	return limit, room
 })
 
 // readStat returns the kernel's data about a process. All fields are zero if the process has ended or /proc hides it.

@@ -21,6 +21,9 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
+// OOMRoom returns by how much the oom_score_adj of a process can exceed that of this process.
+func OOMRoom() int { return maxOOMScoreAdj - int(newOOMScore()) }
+
 // raiseProcess raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
 // process's own value plus by. When memory is short, the kernel then kills those processes before this process. Call raiseProcess
 // after the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
@@ -93,9 +96,6 @@ func oomKillsIn(group string) (uint64, bool) {
 
 func oomKills(fd int) (uint64, bool) {
 	content := make([]byte, 1024) // large enough: each file has a few short lines
-	n, err := unix.Pread(fd, content, 0)
-	if err != nil {
-		return 0, false
-	}
-	return valueOf(content[:n], "oom_kill")
+	n, _ := unix.Pread(fd, content, 0)
+	return valueOf(content[:max(n, 0)], "oom_kill")
 }

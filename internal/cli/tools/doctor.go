@@ -296,18 +296,22 @@ func (x *doctorRun) volume(cl *dial.Client) {
 	}
 }
 
+// safeOOMMargin is the difference of oom_score_adj to a service with which the kernel never kills hinit first. hinit uses at most an
+// eighth of the memory (tuning.LimitMemory), and a difference of 1000 counts as much as all of the memory.
+const safeOOMMargin = 125
+
 // memory checks that the kernel kills a service, and not hinit, when memory runs out.
 func (x *doctorRun) memory(st client.Status) {
-	own := oomScoreAdj(st.Init.PID)
-	for _, s := range st.Services {
-		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
-			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; give it a lower value (docker: --oom-score-adj; a pod: the QoS class Guaranteed, with limits equal to requests)", s.Name, oomScoreAdj(s.PID), own)
-			return
-		}
-	}
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
 		x.found.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
 		return
+	}
+	own := oomScoreAdj(st.Init.PID)
+	for _, s := range st.Services {
+		if s.PID != 0 && oomScoreAdj(s.PID) < own+safeOOMMargin {
+			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: with less than %d between them, the kernel may end the container when memory runs out; lower hinit's (docker: --oom-score-adj; a pod: limits equal to requests, or a memory request of an eighth of the node's)", s.Name, oomScoreAdj(s.PID), own, safeOOMMargin)
+			return
+		}
 	}
 	if st.Init.OOMFirst != "" {
 		x.found.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)

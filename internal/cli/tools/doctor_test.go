@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -108,5 +109,31 @@ func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	}
 	if len(x.found) != 1 || x.found[0].Result != client.ResultWarning {
 		t.Errorf("it finds %+v", x.found)
+	}
+}
+
+// In a pod of the class Burstable, the gateways had 15 thousandths more than hinit. hinit doctor said that the kernel ends hinit last.
+func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
+	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
+		t.Skip("the kernel ends all of this container")
+	}
+	with := func(score string) int {
+		p, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Kill(); _, _ = p.Wait() })
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.Pid), []byte(score), 0); err != nil {
+			t.Fatal(err)
+		}
+		return p.Pid
+	}
+	gateway := client.Service{Name: "gateway-coder", PID: with("1000")}
+	for score, want := range map[string]string{"200": client.ResultOK, "875": client.ResultOK, "985": client.ResultWarning, "1000": client.ResultWarning} {
+		x := &doctorRun{}
+		x.memory(client.Status{Init: client.Init{PID: with(score), OOMFirst: gateway.Name}, Services: []client.Service{gateway}})
+		if len(x.found) != 1 || x.found[0].Result != want {
+			t.Errorf("hinit has %s: %+v", score, x.found)
+		}
 	}
 }
