@@ -237,13 +237,13 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// connectionLimit limits the number of open connections, in total and for each key. A key gets at most half of the total.
-// Connections of the owner are not counted in the total.
+// connectionLimit limits the number of open connections, or of other work for clients, in total and for each key. A key gets at most
+// half of the total. Connections of the owner do not count for this total.
 type connectionLimit struct {
 	most int
 
 	mu    sync.Mutex
-	taken int // open connections, without the connections of the owner
+	taken int // open connections
 	by    map[string]int
 }
 
@@ -256,23 +256,19 @@ func newConnectionLimit(most int) *connectionLimit {
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken >= p.most {
+	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken-p.by[owner] >= p.most {
 		return false
 	}
 	p.by[key]++
-	if key != owner {
-		p.taken++
-	}
+	p.taken++
 	return true
 }
 
 func (p *connectionLimit) release(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.taken--
 	if p.by[key]--; p.by[key] == 0 {
 		delete(p.by, key)
-	}
-	if key != owner {
-		p.taken--
 	}
 }

@@ -167,15 +167,16 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 }
 
 // searchLog calls emit for each log line that matches the search. The number of concurrent searches is limited: searchLog waits
-// for its turn for at most searchTime, and then fails. If the search takes longer than limit, the error is
+// for its turn for at most searchTime, and then fails. Clients without control take no turn of the owner's. If the search takes longer than limit, the error is
 // [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
-	select {
-	case s.searches <- struct{}{}:
-		defer func() { <-s.searches }()
-	case <-time.After(searchTime):
-		return errors.New("too many logs are read at the moment; try again")
+	key := s.limitKey(r)
+	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
+		if time.Now().After(end) || !pause.For(r.Context(), searchTime/100) {
+			return errors.New("too many logs are read at the moment; try again")
+		}
 	}
+	defer s.searches.release(key)
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	as, err := s.LogsAs(init)

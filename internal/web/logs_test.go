@@ -76,3 +76,29 @@ func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 		}
 	}
 }
+
+// An agent asked for four downloads and read none of them. No log could be searched while they lasted, not even by the operator.
+func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
+	dir := t.TempDir()
+	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
+	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 2000)+"2026-01-02 03:04:06.123456789  the last one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := coder()
+	v.Log = dir + "/current"
+	s := serve(t, Options{Hinit: newFake(v)})
+	for range 4 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/service/gateway-coder/download", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // returns when the download has begun
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+	}
+	if code, page := s.do("GET", "/service/gateway-coder/log?n=1", nil, "By-Socket", "1"); code != http.StatusOK || !strings.Contains(page, "the last one") {
+		t.Errorf("the operator's search is answered with %d, %.2000s", code, page)
+	}
+}

@@ -58,7 +58,7 @@ var (
 const (
 	maxStreams   = 2000 // maximum number of open pages that are kept up to date
 	maxFollowers = 64   // maximum number of open pages that follow a log
-	maxSearches  = 4    // maximum number of concurrent log searches
+	maxSearches  = 8    // maximum number of concurrent log searches
 	writeTime    = 10 * time.Second
 	beat         = 15 * time.Second
 	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
@@ -78,7 +78,7 @@ type Server struct {
 	guesses     *limiter
 	streams     *connectionLimit // limits streams to open pages
 	followers   *connectionLimit // limits streams of logs
-	searches    chan struct{}
+	searches    *connectionLimit // limits searches in logs
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, which ends the streams
 }
@@ -92,7 +92,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
-		searches: make(chan struct{}, maxSearches), ended: make(chan struct{}),
+		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
 	var err error
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
