@@ -199,6 +199,72 @@ func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	f.sound()
 }
 
+// TestAMoveThatFailsFiveTimesGoesElsewhere has a directory of somebody else in the profile's place on one host. The gateway runs again on its old
+// host, the status says why, and the next move is to another host.
+func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
+	f := newSim(t, "fails", 3)
+	f.controller(t, f.log)
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	from := f.profile("p00000").Status.Host
+	var others []string
+	for i := range 3 {
+		if name := fmt.Sprintf("%s-%d", f.pool, i); name != from {
+			others = append(others, name)
+		}
+	}
+	until(t, time.Minute, "the other hosts on", func() string {
+		for _, name := range others {
+			if p := f.pod(name); p.Status.Phase != corev1.PodRunning {
+				return fmt.Sprintf("%s is %q", name, p.Status.Phase)
+			}
+		}
+		return ""
+	})
+	foreign := filepath.Join(f.k.dir, others[0], "profiles", "p00000")
+	if err := os.MkdirAll(filepath.Join(foreign, "of somebody"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pin := func(host string) {
+		if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pin(others[0])
+	failures := int32(0)
+	until(t, 3*time.Minute, "the move called off", func() string {
+		p := f.profile("p00000")
+		if p.Status.Move != nil {
+			failures = max(failures, p.Status.Move.Failures)
+		}
+		if fail := p.Status.MoveFailure; fail == nil || fail.Attempts != 1 || fail.To != others[0] {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return f.missing(1)
+	})
+	p := f.profile("p00000")
+	const why = "its directory profiles/p00000 exists, and is not of this object; move it away"
+	if fail := p.Status.MoveFailure; p.Status.Host != from || failures < 5 || !strings.HasSuffix(fail.Message, why) || p.Status.Message != fail.Message {
+		t.Errorf("after %d failures the status is %+v, %+v", failures, p.Status, fail)
+	}
+	old := p.DeepCopy()
+	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // the next move need not wait
+	if err := f.api.Status().Patch(f.ctx, p, client.MergeFrom(old)); err != nil {
+		t.Fatal(err)
+	}
+	pin(others[1])
+	until(t, time.Minute, "the profile on "+others[1], func() string {
+		if p := f.profile("p00000"); p.Status.Host != others[1] || p.Status.MoveFailure != nil {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return f.missing(1)
+	})
+	if left, err := os.ReadDir(foreign); err != nil || len(left) != 1 {
+		t.Errorf("the directory of somebody else has %d files: %v", len(left), err)
+	}
+	f.sound()
+}
+
 // TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, what its role alone would allow.
 func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
