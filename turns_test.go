@@ -19,6 +19,7 @@ var outOfTurn = map[string]string{
 	"internal/tuning/limits.go":             "the boot and Init, which takes the turn, of /proc and /sys",
 	"internal/watch/detach.go":              "the goroutine that reports, once, of /proc",
 	"internal/tuning/threads.go":            "the boot, of /proc",
+	"shim/agentuser/agentuser.go":           "the boot and the re-execution, of /proc, on an old kernel only",
 	"internal/tuning/memory.go":             "the goroutine that reports, of /proc",
 	"internal/s6/personality/s6.go Open":    "the boot, of /proc",
 	"internal/account/account.go":           "boot.Agent.CredFor takes the turn; before, the boot has no goroutine",

@@ -154,7 +154,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	} else { // PID 1 has written no file (the container may be read-only), or other users than root can write it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
-	if err := identity.CloseOnExec(); err != nil {
+	if err := agentuser.CloseOnExec(); err != nil {
 		return "", err
 	}
 	if u.UID == 0 {

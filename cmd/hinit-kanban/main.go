@@ -18,6 +18,7 @@ import (
 	"hinit/internal/proc/limits"
 	"hinit/kanban"
 	"hinit/kanban/cli"
+	"hinit/shim/agentuser"
 	"hinit/shim/identity"
 )
 
@@ -60,7 +61,7 @@ func becomeAgent(home string) error {
 	groups := lo.Map(user.Groups, func(g uint32, _ int) int { return int(g) })
 	// The agent's program may follow by execve(2). It must neither type into root's shell nor get root's files. All threads change.
 	// The uid comes last, because after this change the process can't change its groups.
-	if err := errors.Join(identity.CloseOnExec(), identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)),
+	if err := errors.Join(agentuser.CloseOnExec(), identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)),
 		syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)); err != nil {
 		return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, err)
 	}

@@ -53,7 +53,6 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	// a stop.
 	sig := signals.Listen()
 	taken, none := reexec.Take()
-	tuning.CloseInheritedOnExec()
 	tuning.LimitMemory()
 	threads, err := tuning.MakeThreads(taken.Threads()) // created now, because services may use up the PID limit later
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/shim/agentuser"
 )
 
 // StateVariable is the environment variable that holds the descriptor number of the memory file.
@@ -57,11 +59,7 @@ func (p *Program) Execute() error {
 	}
 	defer memory.Close()
 	keep := append(slices.Clone(p.OpenDescriptors), int(memory.Fd()))
-	defer func() {
-		for _, fd := range keep {
-			unix.CloseOnExec(fd)
-		}
-	}()
+	defer func() { _ = agentuser.CloseOnExec() }() // fails only without /proc
 	for _, fd := range keep {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
@@ -189,8 +187,10 @@ var ErrNone = errors.New("nothing was handed over")
 
 // Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
 // still list stopped processes, which the caller must resume. Take works once: it removes StateVariable from the environment, so
-// that no child gets it.
+// that no child gets it. No child gets a file that this program has inherited either, from the previous generation or from the
+// container engine.
 func Take() (out *HandedState, err error) {
+	_ = agentuser.CloseOnExec() // fails only without /proc
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	halted := parseHalted(os.Getenv(HaltedVariable))

@@ -158,3 +158,18 @@ func TestForeignMemoryIsNotTaken(t *testing.T) {
 		t.Errorf("a pipe was taken: %v", err)
 	}
 }
+
+// A service of the first program, or of the next one, could read a file that the container engine had left open.
+func TestNoServiceGetsAFileThatHinitHasInherited(t *testing.T) {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) {
+		t.Error(err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+}

@@ -39,23 +39,6 @@ const (
 	maxScannedLimit = 8192
 )
 
-// CloseInheritedOnExec makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files
-// open that the agent must not read.
-func CloseInheritedOnExec() {
-	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
-		return
-	}
-	entries, err := os.ReadDir("/proc/self/fd") // the kernel is older than 5.11, or seccomp forbids the call
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
-		}
-	}
-}
-
 // LimitWarnings returns a warning for each limit of the container that is too low for the given number of services.
 func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsPerService + descriptorsKept
