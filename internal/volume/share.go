@@ -86,8 +86,9 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 
 // greedyTenants reports for each profile whether it must be limited to the number of processors in the parameter processors. A
 // profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No profile
-// becomes greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses
-// less than half of its processors.
+// is greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses less than
+// half of its processors, waits with less than its share, or is the only active one. The waits of a confined profile make no other
+// one greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
@@ -97,10 +98,12 @@ func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*ten
 		}
 	}
 	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
-	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waited >= minWait && t.used < fair(t)/2 })
+	waits := func(t *tenant, share float64) bool { return t.waited >= minWait && t.used < share }
+	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return !t.confined && waits(t, fair(t)/2) })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
-		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= processors/2
+		stays := t.confined && t.used >= processors/2 && t.used < total && !waits(t, fair(t))
+		out[t] = crowded && (stays || hungry && active(t) && t.used > fair(t))
 	}
 	return out
 }
@@ -136,7 +139,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
-			maps.Copy(threads, threadTimes(pid, every, maxNice))
+			maps.Copy(threads, threadTimes(pid, every, fewer, maxNice))
 		}
 	}
 	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
@@ -155,7 +158,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 			used -= min(used, old.CPU+old.Waited)
 		}
 		t.used += float64(used) / procstat.Hertz / passed.Seconds()
-		for id, thread := range threadTimes(pid, every, maxNice+1-fromMax+t.Nice) {
+		for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
 			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
 		}
 		files, _ := status.Number("FDSize", 10)
@@ -176,15 +179,16 @@ type threadTime struct {
 const maxNice = 19
 
 // threadTimes returns the times of a process's threads, by thread. It leaves out a thread that may use only a part of the processors
-// every: others of its profile may make it wait, while there are idle processors. It also leaves out a thread with a higher nice value
-// than nice, or for idle processors only: an agent can have given it this priority, so that it always waits.
-func threadTimes(pid int, every *unix.CPUSet, nice int) map[int]threadTime {
+// every, unless hinit has confined it to the part fewer: others of its profile may make it wait, while there are idle processors. It
+// also leaves out a thread with a higher nice value than nice, or for idle processors only: an agent can have given it this priority,
+// so that it always waits.
+func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
 		var may unix.CPUSet
 		attr, err := unix.SchedGetAttr(p.PID, 0)
 		yields := err == nil && (attr.Policy == unix.SCHED_IDLE || int(attr.Nice) > nice)
-		if unix.SchedGetaffinity(p.PID, &may) == nil && may == *every && !yields {
+		if unix.SchedGetaffinity(p.PID, &may) == nil && (may == *every || may == *fewer) && !yields {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t := threadTime{ready: p.State == 'R'}
 			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel does not report them
@@ -199,7 +203,7 @@ func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Durat
 	if old.ready && t.ran == old.ran && t.ran > 0 { // its wait has not ended
 		return passed
 	}
-	return t.waited - min(old.waited, t.waited)
+	return min(passed, t.waited-min(old.waited, t.waited)) // the wait may have begun long before
 }
 
 // setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,8 +40,12 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 		{"two take all from a third", false, []*tenant{of("a", 0.97, true), of("b", 0.97, true), of("c", 0.02, true)}, []string{"a", "b"}},
 		{"its weight gives it more", false, []*tenant{heavy(of("a", 1.8, true), 1000), heavy(of("b", 0.1, true), 100)}, nil},
 		{"its weight gives it less", false, []*tenant{heavy(of("a", 1, true), 10), heavy(of("b", 0.4, true), 1000)}, []string{"a"}},
-		{"a confined one goes on", true, []*tenant{confined(of("a", 0.9, true)), of("b", 0.9, true)}, []string{"a"}},
-		{"a confined one rests", true, []*tenant{confined(of("a", 0.1, true)), of("b", 0.9, true)}, nil},
+		{"a confined one goes on", false, []*tenant{confined(of("a", 0.9, true)), of("b", 0.3, true)}, []string{"a"}},
+		{"a confined one rests", false, []*tenant{confined(of("a", 0.1, true)), of("b", 0.9, true)}, nil},
+		{"the processors are free again", true, []*tenant{confined(of("a", 0.9, true)), of("b", 0.3, true)}, nil},
+		{"the other one has left", false, []*tenant{confined(of("a", 0.9, true)), of("b", 0, false)}, nil},
+		{"the other one takes more", false, []*tenant{confined(of("a", 0.8, true)), of("b", 1.2, true)}, nil},
+		{"a confined one confines none", false, []*tenant{confined(of("a", 0.1, true)), of("b", 1.9, true)}, nil},
 	} {
 		var got []string
 		for who, is := range greedyTenants(tt.tenants, !tt.calm, 1) {
@@ -108,21 +113,32 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	every, one := processors(t)
 	const uid = 1_000_012_322
-	measure := func(every *unix.CPUSet) *tenant {
+	measure := func(every, fewer *unix.CPUSet) *tenant {
 		who := &tenant{uid: uid}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, every, &unix.CPUSet{})
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, every, fewer)
 		return who
 	}
 	spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
-	if who := measure(&one); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
+	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
 		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
 	}
 	spin(t, uid, &one, nil)
-	if who := measure(&one); who.waited < minWait {
+	if who := measure(&one, &unix.CPUSet{}); who.waited < minWait {
 		t.Errorf("behind it, another one waits for %.2f processors", who.waited)
 	}
-	if who := measure(&every); every != one && who.waited >= minWait {
+	if who := measure(&every, &unix.CPUSet{}); every != one && who.waited >= minWait {
 		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
+	}
+	if who := measure(&every, &one); who.waited < minWait || !who.confined {
+		t.Errorf("a thread that hinit has confined waits for %.2f, confined: %v", who.waited, who.confined)
+	}
+}
+
+// A thread that had waited for a minute counted in the second in which its wait ended as 60 threads that wait.
+func TestALongWaitCountedAsManyThreads(t *testing.T) {
+	old, now := threadTime{ran: time.Second, ready: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
+	if got := now.waitedSince(old, time.Second); got != time.Second {
+		t.Errorf("it waited for %s of a second", got)
 	}
 }
 
