@@ -49,8 +49,7 @@ func needHermes(t *testing.T) string {
 // said runs a container to its end and returns what it wrote on each stream.
 func said(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
 	t.Helper()
-	args := append([]string{"run", "--rm", "--label", runLabel}, options...)
-	r := docker(append(append(args, image), cmd...)...)
+	r := docker(words([]string{"run", "--rm"}, options, image, cmd...)...)
 	if r.code != 0 {
 		t.Fatal(r)
 	}

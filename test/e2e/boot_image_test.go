@@ -95,8 +95,7 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parallel(t)
-			args := append([]string{"run", "--rm", "--label", runLabel}, tt.options...)
-			r := docker(append(args, tt.image, "echo", "the CMD")...)
+			r := docker(words([]string{"run", "--rm"}, tt.options, tt.image, "echo", "the CMD")...)
 			if ended := r.code != 0 && !strings.Contains(r.out, "the CMD") && strings.Contains(r.err, "fatal: stopping the container"); ended != tt.ends || !strings.Contains(r.err, tt.said) {
 				t.Errorf("ended: %v, want %v: %v", ended, tt.ends, r)
 			}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,11 +36,23 @@ type setup struct {
 	image   string            // default: the demo
 }
 
+// words are of a docker run or create. The container is in the host's network, under a name of its own, unless it shows a
+// dashboard or has network options: the engine takes twice the processor's time to make a network.
+func words(verb, options []string, image string, cmd ...string) []string {
+	args := append(verb, "--label", runLabel)
+	networked := func(w string) bool {
+		return strings.HasPrefix(w, "--network") || strings.HasPrefix(w, "--hostname") || w == "-p" || w == "--name" || strings.Contains(w, "DASHBOARD") || w == "dashboard"
+	}
+	if !slices.ContainsFunc(slices.Concat(options, cmd), networked) {
+		args = append(args, "--network", "host", "--hostname", strings.ToLower(rand.Text()[:12]))
+	}
+	return slices.Concat(args, options, []string{image}, cmd)
+}
+
 // runOnce is docker run --rm.
 func runOnce(t *testing.T, options []string, cmd ...string) result {
 	t.Helper()
-	args := append([]string{"run", "--rm", "--label", runLabel}, options...)
-	return docker(append(append(args, need(t)), cmd...)...)
+	return docker(words([]string{"run", "--rm"}, options, need(t), cmd...)...)
 }
 
 // create makes a container and does not start it.
@@ -48,8 +61,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 	if s.image == "" {
 		s.image = need(t)
 	}
-	args := append([]string{"create", "--label", runLabel}, s.options...)
-	c := &container{t: t, id: mustDocker(t, append(append(args, s.image), cmd...)...)}
+	c := &container{t: t, id: mustDocker(t, words([]string{"create"}, s.options, s.image, cmd...)...)}
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, stderr := c.logs()
@@ -176,7 +188,9 @@ func newVolume(t *testing.T, script string) string {
 	t.Helper()
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)
 	if script != "" {
-		mustDocker(t, "run", "--rm", "--label", runLabel, "-v", volume+":/volume", "--entrypoint", "/bin/sh", need(t), "-ec", script)
+		if r := runOnce(t, []string{"-v", volume + ":/volume", "--entrypoint", "/bin/sh"}, "-ec", script); r.code != 0 {
+			t.Fatal(r)
+		}
 	}
 	return volume
 }
