@@ -220,6 +220,6 @@ func (r *Registry) TakeOver(h Handover) {
 	for profile, on := range h.Beside {
 		r.o.Units.AllowOwnGateway(profile, on)
 	}
-	r.met.boot.Store(true) // re-execution is possible only after the boot
-	r.met.profiles.Store(true)
+	r.met[NeedBoot].Store(true) // re-execution is possible only after the boot
+	r.met[NeedProfiles].Store(true)
 }

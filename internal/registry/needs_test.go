@@ -29,8 +29,8 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 		{supervisor.Unit{Kind: supervisor.KindService}, true, false, "[]"},
 		{supervisor.Unit{Kind: supervisor.KindHook}, false, false, "[]"}, // else the boot would wait for itself
 	} {
-		r.met.boot.Store(tt.boot)
-		r.met.profiles.Store(tt.profiles)
+		r.met[NeedBoot].Store(tt.boot)
+		r.met[NeedProfiles].Store(tt.profiles)
 		if got := fmt.Sprint(r.unmetNeeds(tt.unit)); got != tt.want {
 			t.Errorf("a %s of %q, boot %v, profiles %v: waits for %s, not %s", tt.unit.Kind, tt.unit.Profile, tt.boot, tt.profiles, got, tt.want)
 		}

@@ -66,8 +66,9 @@ type Registry struct {
 	// Timetable starts the tasks that have a schedule. The caller must hold the mutex ChangeLock.
 	Timetable *timetable.Table
 
-	o   Options
-	met needs
+	o       Options
+	met     map[string]*atomic.Bool // the needs; one is set here before the supervisor is informed
+	inOrder atomic.Bool             // see SetOrderedStart
 
 	mu            sync.Mutex
 	follower      Follower        // maintains the slots; nil until Follow is called
@@ -82,7 +83,8 @@ func New(o Options) *Registry {
 	if o.StoresTaskStarts {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
-	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
+	met := map[string]*atomic.Bool{NeedBoot: {}, NeedProfiles: {}}
+	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, met: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
 // Register registers a service with its log and its checks. If the service is already registered, it gets the new definition and
@@ -170,36 +172,23 @@ const (
 	NeedProfiles = "profiles" // the profiles were read, and the stale files of earlier gateways removed
 )
 
-// needs records which needs are met. A need is set here before the supervisor is informed.
-type needs struct {
-	boot, profiles atomic.Bool
-	inOrder        atomic.Bool
-}
-
-func (n *needs) of(need string) *atomic.Bool {
-	if need == NeedBoot {
-		return &n.boot
-	}
-	return &n.profiles
-}
-
 // MarkMet marks a need as met, so that the services that wait for it can start. It fails if the container has ended.
 func (r *Registry) MarkMet(ctx context.Context, need string) error {
-	r.met.of(need).Store(true)
+	r.met[need].Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
 // SetOrderedStart sets whether gateways wait until all profiles are known, so that recently used profiles start first.
-func (r *Registry) SetOrderedStart(on bool) { r.met.inOrder.Store(on) }
+func (r *Registry) SetOrderedStart(on bool) { r.inOrder.Store(on) }
 
 // unmetNeeds returns the needs that a new service still has to wait for. A gateway waits until the boot has decided about its
 // profile, a service waits for the boot, and a hook waits for nothing.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
 	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs: the boot waits for it
-	case u.Kind == supervisor.KindService && !r.met.boot.Load():
+	case u.Kind == supervisor.KindService && !r.met[NeedBoot].Load():
 		return []string{NeedBoot}
-	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.ProfileExists(u.Profile) || r.met.inOrder.Load()):
+	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.inOrder.Load()):
 		return []string{NeedProfiles}
 	}
 	return nil
@@ -208,7 +197,7 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 // reportMetNeeds informs the supervisor of needs that were met while the service was being registered.
 func (r *Registry) reportMetNeeds(u supervisor.Unit) {
 	for _, need := range u.Needs {
-		if r.met.of(need).Load() {
+		if r.met[need].Load() {
 			r.Post(supervisor.NeedMet{Need: need})
 		}
 	}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"hinit/client"
@@ -51,36 +53,37 @@ func (r *Registry) ReloadAndSay() {
 
 // Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
 // next start. If the file is invalid or missing, nothing changes, unless how.Force allows a missing file. The reply also lists
-// changed settings that take effect only in a new container.
-func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
-	none := client.ReloadReply{}
+// changed settings that take effect only in a new container. An agent may not reload a file that root may still be writing, because
+// the first half of a file may be valid, and lack the limits and the isolation that follow.
+func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := inTurn(ctx, &r.reloadLock); err != nil {
-		return none, err
+		return out, err
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
 	cfg, err := r.readConfig(old.Path, how.Force) // without ChangeLock, because the disk may hang
+	if err == nil && byAgent(ctx) && rootMayWrite(cfg.Path) {
+		err = fmt.Errorf("cannot reload: root has changed %q in the last %v, so it may be incomplete; try again after that time", cfg.Path, writeTime)
+	}
 	if err != nil {
-		return none, err
+		return out, err
 	}
 	if err := inTurn(ctx, &r.ChangeLock); err != nil {
-		return none, err
+		return out, err
 	}
 	defer r.ChangeLock.Unlock()
 	changed := config.Diff(old, cfg)
-	for _, key := range changed {
-		if slices.Contains(fixedKeys, key) {
-			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", key)
-		}
+	if i := slices.IndexFunc(changed, func(key string) bool { return slices.Contains(fixedKeys, key) }); i >= 0 {
+		return out, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", changed[i])
 	}
 	if !how.DryRun {
 		r.PrepareCgroups(cfg)
 	}
 	plan, err := r.Plan(old, cfg)
 	if err != nil {
-		return none, fmt.Errorf("%w (nothing was changed)", err)
+		return out, fmt.Errorf("%w (nothing was changed)", err)
 	}
-	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
+	out = client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
 	if !r.o.Serves() { // this init does not serve the volume, so it has no services
 		if !how.DryRun {
 			r.o.SetConfig(cfg)
@@ -101,10 +104,24 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 	return out, err
 }
 
+// writeTime is how long a file of root must be unchanged until it counts as complete.
+const writeTime = 3 * time.Second
+
+func rootMayWrite(path string) bool {
+	st, err := blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
+	return err == nil && st.Sys().(*syscall.Stat_t).Uid == 0 && time.Since(st.ModTime()) < writeTime
+}
+
+// byAgent reports whether an agent has ordered a reload. If hinit is not root, everybody is equal, and it returns false.
+func byAgent(ctx context.Context) bool {
+	by := supervisor.AuthorOf(ctx)
+	return by != nil && by.UID != 0 && os.Getuid() == 0
+}
+
 // inTurn locks a mutex for a reload. An agent's reload doesn't wait for the mutex, and fails. Any other reload waits, so that an agent
 // that reloads all the time keeps root from nothing.
 func inTurn(ctx context.Context, lock *sync.Mutex) error {
-	if by := supervisor.AuthorOf(ctx); by == nil || by.UID == 0 {
+	if !byAgent(ctx) {
 		lock.Lock()
 	} else if !lock.TryLock() {
 		return errors.New("cannot reload: the boot or another reload is under way; try again")

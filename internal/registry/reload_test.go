@@ -2,8 +2,12 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,6 +46,42 @@ func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("root's is refused: %v", err)
 		}
+	}
+}
+
+// Root wrote hinit.yaml with cat. An agent's reload in between read its first half, which was valid and had no isolation.
+func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root and an agent")
+	}
+	path := filepath.Join(t.TempDir(), "hinit.yaml")
+	if err := os.WriteFile(path, []byte(`services: {one: {command: [sleep, "1"]}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	current, err := config.Load(config.Options{Path: path, Plain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(Options{Plain: true, Config: func() *config.Config { return current }})
+	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
+	if _, err := r.Reload(agent, client.Reload{}); err == nil || !strings.Contains(err.Error(), "may be incomplete; try again") {
+		t.Errorf("the reload of the agent says: %v", err)
+	}
+	if !rootMayWrite(path) || byAgent(t.Context()) {
+		t.Error("root's own reload is refused")
+	}
+	old := time.Now().Add(-writeTime)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if rootMayWrite(path) {
+		t.Error("a file that is older does not count as complete")
+	}
+	if err := errors.Join(os.Chtimes(path, time.Now(), time.Now()), os.Chown(path, 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	if rootMayWrite(path) {
+		t.Error("a file of the agent's own counts as root's")
 	}
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -56,13 +57,9 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if err != nil {
 		return client.Run{}, err
 	}
-	grace := template.Grace
-	if ask.GraceMS > 0 {
-		grace = time.Duration(ask.GraceMS) * time.Millisecond
-	}
 	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{
 		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
-		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace,
+		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: cmp.Or(max(0, time.Duration(ask.GraceMS)*time.Millisecond), template.Grace),
 	})
 }
 
