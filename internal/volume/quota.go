@@ -195,7 +195,11 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 			return nil
 		})
 	}
-	_ = visit(func(dir string) { s.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] }) })
+	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end the search for open ones
+	_ = visit(func(dir string) {
+		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
+	})
+	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
 	mapped := make(map[inode]uint64) // minimum size of the files that are only mapped
@@ -223,7 +227,7 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 	for names, err := []string(nil), error(nil); err == nil; {
 		names, err = d.Readdirnames(256)
 		for _, name := range names {
-			if s.incomplete = s.incomplete || s.files >= maxFiles; s.incomplete || time.Now().After(s.end) {
+			if s.incomplete = s.files >= maxFiles || time.Now().After(s.end); s.incomplete {
 				return
 			}
 			var st unix.Stat_t

@@ -291,3 +291,18 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0) // lets the reader go on
 	must(t, errors.Join(err, writer.Close()))
 }
+
+// An agent made so many hard links that its home was measured in part, and then none of its deleted open files counted.
+func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "gone"))
+	must(t, err)
+	defer f.Close()
+	_, err = f.Write(make([]byte, 3<<20))
+	var st syscall.Stat_t
+	must(t, errors.Join(err, f.Sync(), os.Remove(f.Name()), syscall.Fstat(int(f.Fd()), &st)))
+	s := &diskUsage{linked: make(map[inode]bool), incomplete: true, files: maxFiles, end: time.Now().Add(time.Minute)}
+	s.addUnnamed(t.Context(), "/proc/", []int{os.Getpid()}, &st, map[uint64]bool{st.Dev: true})
+	if got := s.checkQuota(boot.Gateway{Stop: 2 << 20}); !strings.Contains(got.Hold, "at least 3MiB") {
+		t.Errorf("%+v", got)
+	}
+}
