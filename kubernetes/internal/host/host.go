@@ -69,7 +69,7 @@ type host struct {
 	fetches chan struct{}                      // a semaphore: it holds one element for each running fetch
 
 	mu           sync.Mutex
-	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see failure
+	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see reportedError
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
 	reportCounts map[string]uint64                            // the number of status reports received for each gateway
@@ -254,7 +254,7 @@ func (h *host) try(ctx context.Context, name string) {
 	}
 	h.logProfileError(name, err)
 	wait := h.retries.When(name)
-	if _, is := errors.AsType[failure](err); is {
+	if _, is := errors.AsType[reportedError](err); is {
 		h.mu.Lock()
 		h.paused[name] = time.Now().Add(wait)
 		h.mu.Unlock()
@@ -262,14 +262,14 @@ func (h *host) try(ctx context.Context, name string) {
 	h.queue.AddAfter(name, wait)
 }
 
-// failure is an error that was written into the status of its profile. The write queues the profile again at once, but the next try
-// must wait.
-type failure struct{ error }
+// reportedError is an error that was written into the status of its profile. The write queues the profile again at once, but the next
+// try must wait.
+type reportedError struct{ error }
 
 // Unwrap returns the error itself.
-func (f failure) Unwrap() error { return f.error }
+func (e reportedError) Unwrap() error { return e.error }
 
-// pauseOf returns the time until the next try of a profile after a failure.
+// pauseOf returns the time until the next try of a profile after an error that was reported.
 func (h *host) pauseOf(name string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

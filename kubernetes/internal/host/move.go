@@ -120,7 +120,7 @@ func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, er
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		if count {
 			st.Move.Failures++
 		}
@@ -135,7 +135,7 @@ func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce stri
 	if err == nil || ctx.Err() != nil {
 		return h.rescanAfter(ctx, err)
 	}
-	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		if st.Phase != v1alpha1.PhaseFailed {
 			since := metav1.Now()
 			st.Since = &since

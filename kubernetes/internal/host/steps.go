@@ -82,7 +82,7 @@ func (h *host) reportUnreadable(ctx context.Context, p *v1alpha1.AgentProfile, e
 	case p.Status.Host != h.set.Name:
 		return err
 	}
-	return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Message = cut(err.Error()) }))}
+	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Message = cut(err.Error()) }))}
 }
 
 func versionOf(p *v1alpha1.AgentProfile) string {
@@ -390,7 +390,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		err = h.set.Create(ctx, name)
 	}
 	if err != nil {
-		return failure{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))}
+		return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))}
 	}
 	return h.set.Init.Rescan(ctx)
 }

@@ -1,0 +1,303 @@
+package host
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/profiles/archive"
+)
+
+// TokenReviewer returns the name of the pod that a token belongs to. The error is for logs only.
+type TokenReviewer func(ctx context.Context, token string) (pod string, err error)
+
+// offers holds the profiles that this process offers to other hosts. It listens on the network while at least one offer exists.
+type offers struct {
+	store *Store
+	judge TokenReviewer
+	log   *slog.Logger
+	host  string // the address to listen on, HOST:PORT
+
+	mu       sync.Mutex
+	by       map[string]*offer // offers by their nonce
+	listener net.Listener
+	sum      string // SHA-256 of the certificate
+
+	callers callers
+}
+
+// offer describes one profile that is offered to another host. The field to holds the name of that host.
+type offer struct {
+	name, uid, to string
+	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
+	sent          string // SHA-256 of the archive, or "" until it was sent in full
+	failed        error  // why the data was not sent in full, the last time
+
+	progress time.Time          // when data was sent last, or when the offer was made
+	end      context.CancelFunc // ends the request that is being answered; nil if there was none
+}
+
+// maxStall is the time without any sent data after which a host ends a move. Its gateway is down for so long. A host sends nothing
+// while it computes the checksum of a file, which takes minutes for a file of many gigabytes.
+const maxStall = 10 * time.Minute
+
+const (
+	dataPath = "/v1/data/"
+	anyRun   = ^uint64(0) // stands for the run of a gateway that hinit no longer knows
+)
+
+// make registers an offer and returns how the other host can fetch the data.
+func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.listener == nil {
+		if err := o.listen(); err != nil {
+			return nil, fmt.Errorf("cannot listen for host %s: %w", one.to, err)
+		}
+	}
+	nonce := rand.Text()
+	one.progress = time.Now()
+	o.by[nonce] = &one
+	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
+}
+
+// known returns the nonces of the offers for the object uid that were made after the run with the number run, the last one of the
+// object's gateway. The value anyRun selects all offers of the object. The result sent holds the nonces of offers whose data was
+// already transferred with the checksum sum.
+func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for nonce, one := range o.by {
+		if one.uid != uid || one.run != run && run != anyRun {
+			continue
+		}
+		offered = append(offered, nonce)
+		if sum != "" && one.sent == sum {
+			sent = append(sent, nonce)
+		}
+	}
+	return offered, sent
+}
+
+// failure returns why the data of an object could not be sent the last time, or nil.
+func (o *offers) failure(uid string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.by {
+		if one.uid == uid && one.failed != nil {
+			return one.failed
+		}
+	}
+	return nil
+}
+
+// stalled reports whether nothing of the offered data of an object was sent for maxStall.
+func (o *offers) stalled(uid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.by {
+		if one.uid == uid && time.Since(one.progress) > maxStall {
+			return true
+		}
+	}
+	return false
+}
+
+// forget withdraws the offers of an object, and ends their requests. After the last offer the listener is closed.
+func (o *offers) forget(uid string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for nonce, one := range o.by {
+		if one.uid == uid {
+			delete(o.by, nonce)
+			one.begin(nil)
+		}
+	}
+	if len(o.by) == 0 && o.listener != nil {
+		_ = o.listener.Close()
+		o.listener = nil
+	}
+}
+
+// close withdraws all offers and closes the listener.
+func (o *offers) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.listener != nil {
+		_ = o.listener.Close()
+		o.listener = nil
+	}
+	clear(o.by)
+}
+
+// listen opens the listener, with a new self-signed certificate that is used until the listener is closed.
+func (o *offers) listen() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0), DNSNames: []string{"hinit-fleet"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(der)
+	l, err := net.Listen("tcp", o.host)
+	if err != nil {
+		return err
+	}
+	l = tls.NewListener(limitedListener{l, &o.callers}, &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13, GetConfigForClient: o.admit,
+	})
+	o.listener, o.sum = l, hex.EncodeToString(sum[:])
+	server := &http.Server{
+		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
+	}
+	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
+	go func() { _ = server.Serve(l) }() // Serve ends with the listener
+	return nil
+}
+
+// ServerName returns the name by which the first message of a TLS connection names an offer. It doesn't show the nonce.
+func ServerName(nonce string) string {
+	sum := sha256.Sum256([]byte("offer " + nonce))
+	return hex.EncodeToString(sum[:16]) + ".hinit-fleet"
+}
+
+// admit looks at the first message of a TLS connection. It refuses the connection if the message names no offer, before this host
+// signs anything.
+func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for nonce := range o.by {
+		if ServerName(nonce) != hello.ServerName {
+			continue
+		}
+		if c, is := hello.Conn.(*call); is {
+			c.named.Store(true)
+		}
+		return nil, nil //nolint:nilnil // the configuration of the listener is used
+	}
+	return nil, errors.New("it names no offer")
+}
+
+// serve sends the data of an offer, but only to the host that the offer was made for.
+func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
+	nonce := strings.TrimPrefix(r.URL.Path, dataPath)
+	o.mu.Lock()
+	one := o.by[nonce]
+	o.mu.Unlock()
+	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if r.Method != http.MethodGet || one == nil || !bearer {
+		http.Error(w, "no such offer", http.StatusNotFound)
+		return
+	}
+	pod, err := o.judge(r.Context(), token)
+	if err != nil || pod != one.to {
+		http.Error(w, "not for you", http.StatusForbidden)
+		return
+	}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	deadline := http.NewResponseController(w)
+	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })() // ends a write to a host that does not read
+	o.mu.Lock()
+	one.begin(end)
+	if o.by[nonce] != one { // it was withdrawn meanwhile
+		end()
+	}
+	o.mu.Unlock()
+	sum, begun, err := o.store.send(one.name, progressWriter{w, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		one.progress = time.Now()
+	}}, r.WithContext(ctx))
+	o.mu.Lock()
+	if err == nil {
+		one.sent = sum
+	}
+	if ctx.Err() == nil { // otherwise the client has gone, and knows why
+		one.failed = err
+	}
+	o.mu.Unlock()
+	if err != nil {
+		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
+		if !begun { // the client writes the reason into the status
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
+	}
+}
+
+// begin replaces the request that is being answered, and ends the one before. A host sends a new request only after it has given up
+// the last one.
+func (one *offer) begin(end context.CancelFunc) {
+	if one.end != nil {
+		one.end()
+	}
+	one.end = end
+}
+
+// progressWriter calls sent after each write of some bytes.
+type progressWriter struct {
+	http.ResponseWriter
+	sent func()
+}
+
+// Write implements io.Writer.
+func (w progressWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	if n > 0 {
+		w.sent()
+	}
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
+// checksum of the whole archive. If send fails and begun is false, send has written nothing, and the caller must answer the
+// request.
+func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
+	home, err := s.directory(s.Home(name))
+	if err != nil {
+		return "", false, err
+	}
+	defer home.Close()
+	x := archive.Export{
+		Home: descriptor(home), Name: name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
+		BeforeSend: func(from int64) {
+			begun = true
+			if from > 0 {
+				w.WriteHeader(http.StatusPartialContent)
+			}
+		},
+	}
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
+	_, sum, _, err = x.Run(r.Context(), w)
+	return sum, begun, err
+}
+
+// descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where the path
+// leads.
+func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }

@@ -1,0 +1,115 @@
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"path"
+	"strings"
+)
+
+// record is the content of the file that the store keeps for each live profile.
+type record struct {
+	UID   string   `json:"uid"`   // UID of the AgentProfile object
+	Files []string `json:"files"` // the files that the fleet has written, relative to the home of the profile
+}
+
+// read returns the record of a live profile, or nil if there is none. A record without a profile says nothing: a crash has left it, or
+// an agent has made it. So read does not open it.
+func (s *Store) read(name string) (*record, error) {
+	if !s.exists(s.Home(name)) {
+		return nil, nil
+	}
+	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	r := &record{}
+	if err == nil {
+		err = json.Unmarshal(text, r)
+	}
+	return r, err
+}
+
+// write replaces the record of a profile durably: it is on the disk when write returns.
+func (s *Store) write(name string, r *record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.replace(path.Join(liveDir, name), text, 0o600)
+}
+
+// maxStrays is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.
+const maxStrays = 200
+
+// Names returns the names of profiles that have a record or data in the store, except the names that the function known accepts. If
+// there are more than maxStrays, it chooses among them at random. The result all is their number.
+func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
+	add := func(name string) {
+		switch {
+		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files of replace, left by a crash
+			return
+		case len(names) < maxStrays:
+			names = append(names, name)
+		default:
+			if at := rand.N(all + 1); at < maxStrays {
+				names[at] = name
+			}
+		}
+		all++
+	}
+	err = s.each(liveDir, func(name string, _ bool) { add(name) })
+	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
+}
+
+// forgetStray removes a record that says nothing, whatever an agent has put there.
+func (s *Store) forgetStray(name string) error { return s.discard(path.Join(liveDir, name)) }
+
+// UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, the UID is "", and Look
+// returns an error for this name.
+func (s *Store) UIDs(name string) (out []string, err error) {
+	switch r, bad := s.read(name); {
+	case bad != nil:
+		out = append(out, "")
+	case r != nil:
+		out = append(out, r.UID)
+	}
+	return out, s.eachMoving(func(of, uid string) {
+		if of == name {
+			out = append(out, uid)
+		}
+	})
+}
+
+// CheckFree returns an error if hinit has a profile of this name that belongs to another object, or to none.
+func (s *Store) CheckFree(name, uid string) error {
+	r, err := s.read(name)
+	if err != nil {
+		return wrap("read the record of", name, err)
+	}
+	if r != nil && r.UID == uid || !s.exists(s.Home(name)) {
+		return nil
+	}
+	return fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name))
+}
+
+// Claim records that the live profile called name belongs to the object with the UID uid. If a crash follows before the profile
+// is created, a record without a profile is left.
+func (s *Store) Claim(name, uid string) error {
+	if err := s.CheckFree(name, uid); err != nil {
+		return err
+	}
+	return s.write(name, &record{UID: uid})
+}
+
+// forget removes the record of a live profile.
+func (s *Store) forget(name string) error {
+	err := s.root.Remove(path.Join(liveDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
