@@ -49,11 +49,8 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 		}
 	}
 	data, err := d.ReadFile(boot.ConfigFile, maxSeedSize)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
 	if err != nil {
-		return true
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	for line := range strings.Lines(string(data)) {
 		line, _, _ = strings.Cut(line, "#")

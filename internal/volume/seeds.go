@@ -54,9 +54,7 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 		}
 		problems = append(problems, p.createFromTemplate(s, d, seed.name, filepath.Join(p.Image.Install, seed.source), seed.mode))
 	}
-	if err := p.generateKey(s, d); err != nil {
-		problems = append(problems, err)
-	}
+	problems = append(problems, p.generateKey(s, d))
 	p.restrictEnv(s, d)
 	return errors.Join(problems...)
 }

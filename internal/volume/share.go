@@ -218,20 +218,17 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 	}
 	for pass, changed := 0, true; changed && pass < maxPasses; pass++ {
 		changed = false
-		all, _ := procusage.Read("/proc", nil)
-		for pid := range all {
-			if owner, is := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); !is || uint32(owner) != uid {
-				continue
+		_ = procstat.Each("/proc", func(p procstat.Stat) {
+			if owner, is := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); !is || uint32(owner) != uid {
+				return
 			}
-			threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-			for _, thread := range threads {
-				tid, _ := strconv.Atoi(thread.Name())
+			_ = procstat.Each(fmt.Sprintf("/proc/%d/task", p.PID), func(thread procstat.Stat) {
 				var has unix.CPUSet
-				if unix.SchedGetaffinity(tid, &has) == nil && has != *set {
-					changed = unix.SchedSetaffinity(tid, set) == nil || changed
+				if unix.SchedGetaffinity(thread.PID, &has) == nil && has != *set {
+					changed = unix.SchedSetaffinity(thread.PID, set) == nil || changed
 				}
-			}
-		}
+			})
+		})
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno == 0 {
 		runtime.UnlockOSThread() // after an error the thread stays locked, and ends with its goroutine

@@ -189,10 +189,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 
 // currentHashes returns the current hashes of a step's inputs. The second result is false if they can't be determined.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
-	if !pause.Until(ctx, s.read) {
-		return kept.Step{}, false
-	}
-	if s.stepHashes.Program == "" {
+	if !pause.Until(ctx, s.read) || s.stepHashes.Program == "" {
 		return kept.Step{}, false
 	}
 	volume, exact := "", ""
