@@ -293,11 +293,8 @@ func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 // deafCheck returns the entry about a deaf gateway for the list of checks, or no entry if the service is not a deaf gateway.
 func (h *Health) deafCheck(service string) []client.Check {
 	d, deaf := h.deaf.Deafness(service)
-	if !deaf {
-		return nil
-	}
 	v := h.o.Loop.Snapshot().Find(service)
-	if v == nil || !isDeafNow(v, d) {
+	if !deaf || v == nil || !isDeafNow(v, d) {
 		return nil
 	}
 	return []client.Check{{

@@ -23,9 +23,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
-		if u.Kind == supervisor.KindService {
-			h.notify.Drop(u.Name)
-		}
+		h.notify.Drop(u.Name) // a service without a socket has none to drop
 		return
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())

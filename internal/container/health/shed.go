@@ -86,22 +86,20 @@ func decide(p pressure) (d decision) {
 // chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less
 // than a quarter of the average memory, because their end would free very little memory.
 func chooseVictim(services []candidate) string {
-	var lowest []candidate
-	total := uint64(0)
-	for _, s := range services {
-		switch {
-		case !s.up || len(lowest) > 0 && s.priority > lowest[0].priority:
-			continue
-		case len(lowest) > 0 && s.priority < lowest[0].priority:
-			lowest, total = lowest[:0], 0
+	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up }), uint64(0)
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes))
+	})
+	lowest := slices.DeleteFunc(slices.Clone(all), func(s candidate) bool { return s.priority > all[0].priority })
+	for _, s := range lowest {
+		total += s.bytes
+	}
+	for _, s := range lowest {
+		if s.bytes*4*uint64(len(lowest)) >= total {
+			return s.name
 		}
-		lowest, total = append(lowest, s), total+s.bytes
 	}
-	worth := slices.DeleteFunc(slices.Clone(lowest), func(s candidate) bool { return s.bytes*4*uint64(len(lowest)) < total })
-	if len(worth) == 0 {
-		return ""
-	}
-	return slices.MinFunc(worth, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes)) }).name
+	return ""
 }
 
 // ranks maps priorities to numbers. A service with another priority is never ended or made to wait.
