@@ -289,7 +289,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			own, _ := ParseMemory(procstat.StatusOf(strconv.Itoa(table.MainPID(2))))
+			own := ParseMemory(procstat.StatusOf(strconv.Itoa(table.MainPID(2)))).Bytes
 			if got := NewMeter().Measure([]int{table.MainPID(2)})[0].Bytes; got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}

@@ -26,7 +26,8 @@ func NewMeter() *Meter {
 // Memory holds the total usage of all processes of a run.
 type Memory struct {
 	Bytes        uint64
-	Shared       uint64 // part of Bytes that the processes share, such as mapped files in memory; 0 if Bytes is from a cgroup
+	Extra        uint64 // part of Bytes that [ContainerMemory].Used leaves out, such as swapped-out memory
+	Shared       uint64 // part of Bytes that processes can share, such as files in memory; in a cgroup, also files that none maps
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
 	OOMKills     uint64 // number of processes in this control group that the kernel has killed for lack of memory
@@ -57,51 +58,54 @@ func (m *Meter) Measure(mains []int) []Memory {
 	}
 	out := make([]Memory, len(mains))
 	for i, main := range mains {
-		pids := of[main]
-		n, inside := m.cgroup(main, pids)
-		out[i].OOMKills, out[i].HasOwnCgroup = m.cgroups.oomKillsInOwnCgroup(main)
-		for _, pid := range pids {
-			out[i].CPU += all[pid].CPU + all[pid].Waited
+		run, inside := m.cgroup(main, of[main])
+		run.OOMKills, run.HasOwnCgroup = m.cgroups.oomKillsInOwnCgroup(main)
+		for _, pid := range of[main] {
+			run.CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {
-				own, shared := ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(pid) + "/status")))
-				n, out[i].Shared = n+own, max(out[i].Shared, shared)
+				run.Add(ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(pid) + "/status"))))
 			}
 		}
-		out[i].Bytes = n + out[i].Shared
+		out[i] = run
 	}
 	return out
 }
 
 // cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. pids lists the processes of
-// main's run. cgroup returns 0 and nil if the cgroup contains a process of another run.
-func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
+// main's run. cgroup returns no memory and nil if the cgroup contains a process of another run.
+func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
-		return 0, nil
+		return Memory{}, nil
 	}
 	inside, ok := cgroupPIDs(dir)
 	for _, p := range m.proc.stats { // a process that started after the scan is assumed to belong to the run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
-	if !ok {
-		return 0, nil
+	n, shared, measured := cgroupMemory(dir, true)
+	if !ok || !measured {
+		return Memory{}, nil
 	}
-	if n, _, ok = cgroupMemory(dir, true); !ok {
-		return 0, nil
-	}
-	return n, inside
+	used, _, _ := cgroupMemory(dir, false)
+	return Memory{Bytes: n, Extra: n - min(n, used), Shared: shared}, inside
 }
 
-// ParseMemory returns the memory of one process in bytes, according to its status file (proc_pid_status(5)). own is RssAnon plus
-// VmSwap, or VmRSS if the kernel has no RssAnon. shared is RssShmem, which the kernel counts for each process that maps the memory.
-func ParseMemory(status procstat.Status) (own, shared uint64) {
+// ParseMemory returns the memory of one process, according to its status file (proc_pid_status(5)). Bytes is the sum of RssAnon, or
+// of VmRSS if the kernel has no RssAnon, of VmSwap and of RssShmem, which the kernel counts for each process that maps the memory.
+func ParseMemory(status procstat.Status) Memory {
 	anon, found := status.Number("RssAnon", 10)
 	if !found {
 		anon, _ = status.Number("VmRSS", 10)
 	}
 	swapped, _ := status.Number("VmSwap", 10)
-	shared, _ = status.Number("RssShmem", 10)
-	return (anon + swapped) << 10, shared << 10
+	shared, _ := status.Number("RssShmem", 10)
+	return Memory{Bytes: (anon + swapped + shared) << 10, Extra: swapped << 10, Shared: shared << 10}
+}
+
+// Add adds the memory of another process of the same run. Of their shared memory, only the larger part counts.
+func (m *Memory) Add(p Memory) {
+	m.Bytes += p.Bytes - min(m.Shared, p.Shared)
+	m.Extra, m.Shared = m.Extra+p.Extra, max(m.Shared, p.Shared)
 }
 
 // ContainerMemory describes the memory of this container.

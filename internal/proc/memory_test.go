@@ -1,6 +1,9 @@
 package proc
 
 import (
+	"errors"
+	"os"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -43,14 +46,40 @@ func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	exitOf(t, table, 1)
 }
 
+// A service with a control group had a large file in memory. It counted twice, in the group and as a file that the service has open, so
+// that the memory of none was not seen and idle services were ended.
+func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
+	table := newTable(t)
+	pid, out := spawn(t, table, Spec{ID: 1, Name: "web", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})
+	line(t, out)
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"cgroup.procs": strconv.Itoa(pid), "memory.current": "1000", "memory.swap.current": "20", "memory.stat": "inactive_file 300\nactive_file 100\nshmem 400\n",
+	} {
+		if err := errors.Join(os.MkdirAll(root+"/web", 0o755), os.WriteFile(root+"/web/"+name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := NewMeter()
+	m.cgroups = memoryCgroups{root, func(name string) []byte {
+		return []byte(map[string]string{"self/cgroup": "0::/\n", strconv.Itoa(pid) + "/cgroup": "0::/web\n"}[name])
+	}}
+	got := m.Measure([]int{pid})[0]
+	if got.CPU = 0; got != (Memory{Bytes: 720, Extra: 120, Shared: 400}) {
+		t.Errorf("it has %+v", got)
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+}
+
 func TestParseMemory(t *testing.T) {
-	for text, want := range map[procstat.Status][2]uint64{
-		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {42 << 10, 7 << 10},
-		"Name:\tx\nVmRSS:\t 90 kB\n": {90 << 10},
+	for text, want := range map[procstat.Status]Memory{
+		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {Bytes: 49 << 10, Extra: 2 << 10, Shared: 7 << 10},
+		"Name:\tx\nVmRSS:\t 90 kB\n": {Bytes: 90 << 10},
 		"":                           {}, "Name:\tx\nRssAnon:\n": {},
 	} {
-		if own, shared := ParseMemory(text); own != want[0] || shared != want[1] {
-			t.Errorf("%q: %d and %d, not %d", text, own, shared, want)
+		if got := ParseMemory(text); got != want {
+			t.Errorf("%q: %+v, not %+v", text, got, want)
 		}
 	}
 }

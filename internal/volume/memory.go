@@ -53,12 +53,11 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		}
 	}
 	for _, w := range list {
-		var own, shared uint64
+		var sum proc.Memory
 		for _, pid := range processes[w.Service] {
-			mine, ours := proc.ParseMemory(procstat.StatusOf(strconv.Itoa(pid)))
-			own, shared = own+mine, max(shared, ours)
+			sum.Add(proc.ParseMemory(procstat.StatusOf(strconv.Itoa(pid))))
 		}
-		used[w.Service] = own + shared
+		used[w.Service] = sum.Bytes
 	}
 	text, err := json.Marshal(used)
 	if err != nil {

@@ -183,8 +183,8 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
-		// A process may map a file in memory that it also has open.
-		seen.cpu, seen.bytes = m.CPU, m.Bytes-m.Shared+max(m.Shared, w.inFiles[s.name])
+		// A process may map a file in memory that it also has open, and a control group counts both.
+		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, w.inFiles[s.name])
 		w.seen[s.name] = seen
 		s.idle, s.bytes = now.Sub(seen.since), seen.bytes
 		used -= min(used, seen.bytes)

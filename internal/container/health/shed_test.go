@@ -80,20 +80,21 @@ func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 			ended = append(ended, e.Name)
 		}
 	}}
-	held := uint64(0)
+	held, extra := uint64(0), uint64(0)
 	w := &memoryWatch{
 		loop: loop, seen: make(map[string]activity), inFiles: make(map[string]uint64),
 		container: func() proc.ContainerMemory {
 			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb}
 		},
 		measure: func(mains []int) []proc.Memory {
-			return slices.Repeat([]proc.Memory{{Bytes: 50 * mb, Shared: 10 * mb}}, len(mains))
+			return slices.Repeat([]proc.Memory{{Bytes: 50*mb + extra, Extra: extra, Shared: 10 * mb}}, len(mains))
 		},
 		search: func() []boot.Measurement { return []boot.Measurement{{Service: "eater", Bytes: held}} },
 	}
 	w.limits.Store(&config.Config{Services: services})
 	for range 3 {
 		w.shedOrAdmit()
+		extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
 	}
 	const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
 	if len(ended) > 0 || !slices.Equal(refused, []string{want}) {
