@@ -86,15 +86,12 @@ func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 }
 
 func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string {
-	limit, ok := processLimit(cgroup)
-	if !ok {
+	free, limited := freeProcesses(cgroup)
+	if !limited || free > processMargin {
 		return ""
 	}
-	used, ok := cgroupNumber(cgroup, "pids.current", "pids/pids.current")
-	if !ok || used < limit-processMargin {
-		return ""
-	}
-	text := fmt.Sprintf("%d of the %d process numbers of the container are used, so it can start next to nothing", used, limit)
+	limit, _ := processLimit(cgroup)
+	text := fmt.Sprintf("%d of the %d process numbers of the container are used, so it can start next to nothing", limit-free, limit)
 	if limit > maxScannedLimit {
 		return text
 	}
@@ -114,9 +111,11 @@ func processLimit(cgroup string) (int, bool) {
 
 // FreeProcesses returns the number of process numbers that the container may still use. limited is false if its control group has
 // no limit, although an outer control group may still have one.
-func FreeProcesses() (free int, limited bool) {
-	limit, limited := processLimit(cgroupDir)
-	used, told := cgroupNumber(cgroupDir, "pids.current", "pids/pids.current")
+func FreeProcesses() (free int, limited bool) { return freeProcesses(cgroupDir) }
+
+func freeProcesses(cgroup string) (free int, limited bool) {
+	limit, limited := processLimit(cgroup)
+	used, told := cgroupNumber(cgroup, "pids.current", "pids/pids.current")
 	return limit - used, limited && told
 }
 

@@ -2,10 +2,10 @@ package tuning
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -102,11 +102,9 @@ func dropProgramText() {
 		if len(f) != 6 || f[5] != self || !strings.HasPrefix(f[1], "r-") {
 			continue
 		}
-		from, to, _ := strings.Cut(f[0], "-")
-		begin, badBegin := strconv.ParseUint(from, 16, 64)
-		end, badEnd := strconv.ParseUint(to, 16, 64)
-		if badBegin == nil && badEnd == nil {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(begin), uintptr(end-begin), unix.MADV_DONTNEED)
+		var begin, end uintptr
+		if n, _ := fmt.Sscanf(f[0], "%x-%x", &begin, &end); n == 2 {
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, begin, end-begin, unix.MADV_DONTNEED)
 		}
 	}
 }
