@@ -42,8 +42,7 @@ type Memory struct {
 // outside the cgroup.
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.scan()
-	self := os.Getpid()
-	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
+	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: os.Getpid(), Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
 	for _, pid := range mains {
 		roots.Mains[pid] = ""
 	}

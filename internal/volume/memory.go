@@ -91,7 +91,9 @@ func filesInMemory(o Options, list []boot.Gateway) (found []boot.Measurement) {
 				return nil
 			})
 		}
-		found = append(found, boot.Measurement{Service: list[i].Service, Bytes: s.bytes})
+		if s.bytes > 0 {
+			found = append(found, boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: s.bytes})
+		}
 	}
 	return found
 }

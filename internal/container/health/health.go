@@ -78,8 +78,7 @@ func New(o Options) *Health {
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) {
-			profile = cmp.Or(profile, profiles.Default)
-			return o.Store.Env(profile)
+			return o.Store.Env(cmp.Or(profile, profiles.Default))
 		},
 		State: func(profile string) (profiles.State, error) {
 			return stateOfRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
@@ -95,7 +94,11 @@ func New(o Options) *Health {
 	})
 	meter := sync.OnceValue(proc.NewMeter) // the Meter is created only if a limit needs it
 	h.memory = &memoryWatch{
-		loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }, search: h.filesInMemory,
+		loop: o.Loop, container: proc.ReadContainerMemory, search: h.filesInMemory,
+		measure: func(mains []int) (found []proc.Memory) {
+			blocking.Run(blocking.Short, func() { found = meter().Measure(mains) })
+			return found
+		},
 	}
 	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
@@ -26,19 +25,19 @@ type memoryLoop interface {
 // memoryWatch enforces the memory limits of services: it reports a service that exceeds its limit, or has it restarted. It also
 // ends services when the container runs out of memory, see shed.go. It measures services that have a limit and, while memory is
 // tight, all services that may be ended. It reports an exceeded limit once, and once more after a re-execution. Its goroutine
-// starts with the first limit. Its methods may be called from any goroutine.
+// starts with the first limit; a search has its own. Its methods may be called from any goroutine.
 type memoryWatch struct {
 	loop         memoryLoop
 	container    func() proc.ContainerMemory     // returns how much memory the container uses, and its limit
 	seen         map[string]activity             // last measurement, by service; kept only while memory is tight
 	measure      func(mains []int) []proc.Memory // returns the memory of services, given the PIDs of their main processes
 	lastMessages map[string]string               // last message, by service and kind of message, see firstTime
-	search       func() []boot.Measurement       // measures the deleted files in memory that services have open
-	inFiles      map[string]uint64               // result of the last search, by service; kept only while memory is tight
+	search       func() []boot.Measurement       // measures the shared memory of services; may take seconds
+	found        table[uint64, boot.Measurement] // result of the last search, by the number of the run; kept only while memory is tight
 	searched     time.Time                       // when the last search began
-	memoryBefore table[uint64]                   // memory of gateways as recorded before this boot, by service; nil if unknown
+	memoryBefore table[string, uint64]           // memory of gateways as recorded before this boot, by service; nil if unknown
 	limits       atomic.Pointer[config.Config]
-	notes        table[string]
+	notes        table[string, string]
 	started      atomic.Bool
 }
 
@@ -69,13 +68,13 @@ func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.ProcessSet
 	return setup
 }
 
-// table holds values by the name of the service, such as remarks for the status.
-type table[V any] struct {
-	atomic.Pointer[map[string]V]
+// table holds values by the name of the service or by the number of its run, such as remarks for the status.
+type table[K comparable, V any] struct {
+	atomic.Pointer[map[K]V]
 }
 
 // of returns the value of a service, or the zero value if there is none.
-func (t *table[V]) of(service string) (value V) {
+func (t *table[K, V]) of(service K) (value V) {
 	if all := t.Load(); all != nil {
 		value = (*all)[service]
 	}
@@ -83,7 +82,7 @@ func (t *table[V]) of(service string) (value V) {
 }
 
 func (w *memoryWatch) watch() {
-	w.seen, w.inFiles, w.lastMessages = make(map[string]activity), make(map[string]uint64), make(map[string]string)
+	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
 	timer := time.NewTimer(memoryPeriod)
 	defer timer.Stop()
 	for looked := time.Now(); ; {
@@ -115,11 +114,9 @@ func (w *memoryWatch) measureAll() {
 	}
 	notes := make(map[string]string)
 	if len(mains) > 0 {
-		var memory []proc.Memory
-		blocking.Run(blocking.Short, func() { memory = w.measure(mains) })
-		for i, v := range services {
-			if note := w.checkLimit(v, memory[i]); note != "" {
-				notes[v.Name] = note
+		for i, m := range w.measure(mains) {
+			if note := w.checkLimit(services[i], m); note != "" {
+				notes[services[i].Name] = note
 			}
 		}
 	}

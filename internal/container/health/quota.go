@@ -34,10 +34,10 @@ const (
 // memory of gateways for the next boot. Each of them starts when it is first needed.
 type quotaWatch struct {
 	begun        atomic.Bool
-	notes        table[string]
+	notes        table[string, string]
 	free         [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
 	shareStarted atomic.Bool
-	shareNotes   table[string] // notes about processors and ports
+	shareNotes   table[string, string] // notes about processors and ports
 	recorded     atomic.Bool
 }
 
@@ -133,7 +133,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
 // ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
 // replaces the notes in the argument last. It reports whether there are notes, or the program failed.
-func (h *Health) checkQuotas(share bool, last *table[string]) (noted bool) {
+func (h *Health) checkQuotas(share bool, last *table[string, string]) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() })
 	if share {
@@ -200,7 +200,7 @@ func (h *Health) Admit(ctx context.Context) {
 func (h *Health) filesInMemory() []boot.Measurement {
 	var running []boot.Gateway
 	for _, v := range h.o.Loop.Snapshot().Services {
-		running = append(running, boot.Gateway{Service: v.Name, Main: v.PID})
+		running = append(running, boot.Gateway{Service: v.Name, Main: v.PID, Run: v.Run})
 	}
 	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error, this memory belongs to no service
 	return found

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -26,7 +28,7 @@ const (
 const (
 	// pressurePeriod is the time between two measurements of the container's memory while it is tight.
 	pressurePeriod = time.Second
-	// searchPeriod is the time between two searches for files in memory that services hold open.
+	// searchPeriod is the time between two searches for shared memory of services.
 	searchPeriod = 10 * time.Second
 	// searchMemory is the memory that such a search may need, in bytes.
 	searchMemory = 32 << 20
@@ -126,7 +128,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
 	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
 		clear(w.seen)
-		clear(w.inFiles)
+		w.found.Store(nil)
 		return false
 	}
 	d, text := decide(p), ""
@@ -145,11 +147,15 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
 	}
-	if (d.unowned || len(w.inFiles) > 0) && c.Limit-min(c.Limit, c.Used) >= searchMemory && time.Since(w.searched) >= searchPeriod {
+	if last := w.found.Load(); (d.unowned || last != nil && len(*last) > 0) && c.Limit-min(c.Limit, c.Used) >= searchMemory && time.Since(w.searched) >= searchPeriod {
 		w.searched = time.Now()
-		for _, f := range w.search() {
-			w.inFiles[f.Service] = f.Bytes
-		}
+		guard.Go("searching for shared memory", func() {
+			found := make(map[uint64]boot.Measurement)
+			for _, f := range w.search() {
+				found[f.Run] = f
+			}
+			w.found.Store(&found)
+		})
 	}
 	return pressed
 }
@@ -174,17 +180,15 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 	if !pressed {
 		return list, 0
 	}
-	var memory []proc.Memory
-	blocking.Run(blocking.Short, func() { memory = w.measure(mains) })
 	now := time.Now()
-	for i, m := range memory {
-		s := &list[at[i]]
+	for i, m := range w.measure(mains) {
+		s, found := &list[at[i]], w.found.of(snapshot.Services[at[i]].Run)
 		seen, known := w.seen[s.name]
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
 		// A process may map a file in memory that it also has open, and a control group counts both.
-		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, w.inFiles[s.name])
+		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
 		w.seen[s.name] = seen
 		s.idle, s.bytes = now.Sub(seen.since), seen.bytes
 		used -= min(used, seen.bytes)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hinit/internal/boot"
@@ -61,49 +62,89 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	}
 }
 
-// An agent filled /dev/shm, and hinit ended one idle service after the other. Now hinit says where the memory is. A service that holds
-// memory in files without a name is found.
-func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
-	const mb = 1 << 20
+// tightWatch is a memoryWatch of three services in a container that uses 960 of 1000 MiB. Each service has 50 MiB, of which it can
+// share 10, and extra bytes that are swapped out.
+type tightWatch struct {
+	memoryWatch
+
+	own, extra     uint64
+	refused, ended []string // the reasons why starts are refused, and the names of ended services
+}
+
+const mb = 1 << 20
+
+func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	services := make(map[string]config.Service)
 	snapshot := &supervisor.Snapshot{}
 	for i, name := range []string{"a", "b", "eater"} {
 		services[name] = config.Service{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Class: config.PriorityNormal}}}
-		snapshot.Services = append(snapshot.Services, &supervisor.Service{Name: name, Kind: supervisor.KindService, State: supervisor.Up, PID: 7 + i, Run: 1})
+		snapshot.Services = append(snapshot.Services, &supervisor.Service{Name: name, Kind: supervisor.KindService, State: supervisor.Up, PID: 7 + i, Run: uint64(1 + i)})
 	}
-	var refused, ended []string
-	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, post: func(e supervisor.Event) {
-		switch e := e.(type) {
-		case supervisor.HoldStarts:
-			refused, snapshot.HoldReason = append(refused, e.Reason), e.Reason
-		case supervisor.Hold:
-			ended = append(ended, e.Name)
-		}
-	}}
-	held, extra := uint64(0), uint64(0)
-	w := &memoryWatch{
-		loop: loop, seen: make(map[string]activity), inFiles: make(map[string]uint64),
+	w := &tightWatch{own: 50 * mb}
+	w.memoryWatch = memoryWatch{
+		seen: make(map[string]activity), search: search,
 		container: func() proc.ContainerMemory {
 			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb}
 		},
 		measure: func(mains []int) []proc.Memory {
-			return slices.Repeat([]proc.Memory{{Bytes: 50*mb + extra, Extra: extra, Shared: 10 * mb}}, len(mains))
+			return slices.Repeat([]proc.Memory{{Bytes: w.own + w.extra, Extra: w.extra, Shared: 10 * mb}}, len(mains))
 		},
-		search: func() []boot.Measurement { return []boot.Measurement{{Service: "eater", Bytes: held}} },
+		loop: &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, post: func(e supervisor.Event) {
+			switch e := e.(type) {
+			case supervisor.HoldStarts:
+				w.refused, snapshot.HoldReason = append(w.refused, e.Reason), e.Reason
+			case supervisor.Hold:
+				w.ended = append(w.ended, e.Name)
+			}
+		}},
 	}
 	w.limits.Store(&config.Config{Services: services})
-	for range 3 {
+	return w
+}
+
+// An agent filled /dev/shm, and hinit ended one idle service after the other. Now hinit says where the memory is. A service that holds
+// memory in files without a name is found.
+func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		found := []boot.Measurement{{Service: "eater", Run: 99, Bytes: 700 * mb}} // of an earlier run
+		w := newTightWatch(func() []boot.Measurement { return found })
+		for range 3 {
+			w.shedOrAdmit()
+			synctest.Wait()
+			w.extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
+		}
+		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
+		if len(w.ended) > 0 || !slices.Equal(w.refused, []string{want}) {
+			t.Errorf("ended: %q, refused: %q", w.ended, w.refused)
+		}
+		found[0].Run = 3
+		time.Sleep(time.Minute)
 		w.shedOrAdmit()
-		extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
-	}
-	const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
-	if len(ended) > 0 || !slices.Equal(refused, []string{want}) {
-		t.Errorf("ended: %q, refused: %q", ended, refused)
-	}
-	held, w.searched = 700*mb, time.Time{}
-	w.shedOrAdmit()
-	w.shedOrAdmit()
-	if !slices.Equal(ended, []string{"eater"}) || len(refused) != 2 || strings.Contains(refused[1], "no service") {
-		t.Errorf("ended: %q, refused: %q", ended, refused)
-	}
+		synctest.Wait()
+		w.shedOrAdmit()
+		if !slices.Equal(w.ended, []string{"eater"}) || len(w.refused) != 2 || strings.Contains(w.refused[1], "no service") {
+			t.Errorf("ended: %q, refused: %q", w.ended, w.refused)
+		}
+	})
+}
+
+// The search for shared memory took seconds. Meanwhile no limit was enforced and no service ended. After a search without a result, there
+// was another one every 10 seconds, as long as memory was tight.
+func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		searches, answer := 0, make(chan struct{})
+		w := newTightWatch(func() []boot.Measurement { searches++; <-answer; return nil })
+		w.shedOrAdmit()
+		close(answer)
+		synctest.Wait()
+		w.own = 300 * mb // no memory is without an owner now
+		for range 3 {
+			time.Sleep(searchPeriod)
+			w.shedOrAdmit()
+		}
+		synctest.Wait()
+		if searches != 1 {
+			t.Errorf("it has searched %d times", searches)
+		}
+	})
 }
