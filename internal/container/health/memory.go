@@ -35,6 +35,7 @@ type memoryWatch struct {
 	search       func() []boot.Measurement       // measures the shared memory of services; may take seconds
 	found        table[uint64, boot.Measurement] // result of the last search, by the number of the run; kept only while memory is tight
 	searched     time.Time                       // when the last search began
+	noticed      time.Time                       // when the reason why starts are refused was last changed
 	memoryBefore table[string, uint64]           // memory of gateways as recorded before this boot, by service; nil if unknown
 	limits       atomic.Pointer[config.Config]
 	notes        table[string, string]

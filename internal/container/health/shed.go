@@ -138,7 +138,9 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.unowned {
 		text += fmt.Sprintf("; %s %s; %s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), ownerless, amount(c.Shared))
 	}
-	if d.full != p.startsRefused || d.unowned != strings.Contains(snapshot.HoldReason, ownerless) {
+	changed := d.unowned != strings.Contains(snapshot.HoldReason, ownerless) && time.Since(w.noticed) >= time.Minute
+	if changed || d.full != p.startsRefused {
+		w.noticed = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.shed != "" {

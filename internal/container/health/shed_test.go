@@ -148,3 +148,19 @@ func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 		}
 	})
 }
+
+// The memory that belongs to no service was once above and once below half of the used memory, and each change was a line in the log.
+func TestTheReasonWhyStartsAreRefusedChangedEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTightWatch(func() []boot.Measurement { return nil })
+		for i := range 30 {
+			w.own = uint64(50+250*(i%2)) * mb
+			w.shedOrAdmit()
+			time.Sleep(pressurePeriod)
+		}
+		synctest.Wait()
+		if len(w.refused) != 1 {
+			t.Errorf("refused: %q", w.refused)
+		}
+	})
+}
