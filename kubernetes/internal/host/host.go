@@ -193,12 +193,12 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 // resync queues every watched object again, and profiles on the volume that are not watched, at intervals of one to three minutes.
 // This is needed because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
-	for {
+	for begins := true; ; begins = false {
 		strays, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
 			h.set.Log.Warn("the store can't be read", "error", err)
 		}
-		if all > len(strays) {
+		if all > len(strays) && !begins { // at the begin, the watches may not have listed the profiles yet
 			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(strays))
 		}
 		for _, name := range strays {
