@@ -192,10 +192,10 @@ func (r *Runner) dropOldest(target string) {
 	}
 	dropped := 1
 	if _, busy := r.senders[target]; busy {
-		mine = mine[1:]
 		r.senders[target]++
 		dropped = r.senders[target]
 	}
+	mine = slices.DeleteFunc(mine, func(i int) bool { return r.state.Jobs[i].running })
 	by := lo.GroupBy(mine, func(i int) string { return r.state.Jobs[i].Service })
 	oldest := slices.MaxFunc(slices.Collect(maps.Values(by)), func(a, b []int) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(b[0], a[0])) })[0]
 	j := r.state.Jobs[oldest]
@@ -212,32 +212,65 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
-// deliver carries out the jobs of a target one after the other, until none is left.
+// deliver carries out the jobs of a target one after the other, until none is left. It pauses after each failure that the target may
+// recover from.
 func (r *Runner) deliver(ctx context.Context, target string) {
-	for {
+	for failures := 0; ; {
+		if failures > 0 {
+			pause.For(ctx, r.Retry.Delay(failures, rand.Float64()))
+		}
 		r.mu.Lock()
-		at := slices.IndexFunc(r.state.Jobs, func(j *Job) bool { return j.target() == target })
-		if at < 0 || ctx.Err() != nil {
+		j := r.next(target)
+		if j == nil || ctx.Err() != nil {
 			delete(r.senders, target)
 			r.mu.Unlock()
 			return
 		}
-		j := r.state.Jobs[at]
+		j.running = true
 		r.mu.Unlock()
-		err := r.execute(ctx, j)
+		again, err := execute(ctx, j)
 		if ctx.Err() != nil {
 			continue
+		}
+		r.mu.Lock()
+		j.running, j.tries, failures = false, j.tries+1, failures+1
+		switch {
+		case again && j.tries < maxAttempts:
+			if j.tries == 1 {
+				r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
+			}
+			r.mu.Unlock()
+			continue
+		case again:
+			err = fmt.Errorf("given up after %d tries: %w", j.tries, err)
+		default:
+			failures = 0
 		}
 		if err != nil {
 			r.Log.Warn("an action has failed", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
 		} else {
 			r.Log.Info("done", "event", j.Event, "service", j.Service, "target", j.shown())
 		}
-		r.mu.Lock()
 		r.state.Jobs = slices.DeleteFunc(r.state.Jobs, func(o *Job) bool { return o == j })
 		r.save()
 		r.mu.Unlock()
 	}
+}
+
+// next returns the job of a target to carry out next, or nil if there is none. The jobs of one service are carried out in order.
+// Among services, a job that has failed lets the jobs of others go first. The caller holds r.mu.
+func (r *Runner) next(target string) (next *Job) {
+	seen := make(map[string]bool)
+	for _, j := range r.state.Jobs {
+		if j.target() != target || seen[j.Service] {
+			continue
+		}
+		seen[j.Service] = true
+		if next == nil || j.tries < next.tries {
+			next = j
+		}
+	}
+	return next
 }
 
 // save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the
@@ -273,6 +306,9 @@ type Job struct {
 	Profile string        `json:"profile"`
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message] as JSON
+
+	tries   int  // number of failed attempts
+	running bool // an attempt is under way
 }
 
 // state is the content of the state file.
@@ -308,24 +344,12 @@ func load(path string) (s state, err error) {
 // "sha256=" and hex digits.
 const SignatureHeader = "X-Hinit-Signature"
 
-func (r *Runner) execute(ctx context.Context, j *Job) error {
+// execute carries out a job once. again reports whether another attempt may succeed.
+func execute(ctx context.Context, j *Job) (again bool, err error) {
 	if j.Action.Webhook == "" {
-		return run(ctx, j)
+		return false, run(ctx, j)
 	}
-	for try := 1; ; try++ {
-		again, err := send(ctx, j)
-		switch {
-		case err == nil || !again:
-			return err
-		case try == maxAttempts:
-			return fmt.Errorf("given up after %d tries: %w", try, err)
-		case try == 1:
-			r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
-		}
-		if !pause.For(ctx, r.Retry.Delay(try, rand.Float64())) {
-			return ctx.Err()
-		}
-	}
+	return send(ctx, j)
 }
 
 // webhookClient is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server

@@ -282,6 +282,35 @@ func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
 	b.stop()
 }
 
+// A receiver failed on the alert of one service. The alerts of all others waited for its ten tries, which take nine minutes if it hangs.
+func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
+	type request struct{ service, id string }
+	got := make(chan request, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var m actions.Message
+		_ = json.NewDecoder(q.Body).Decode(&m)
+		if m.Service == "bad" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		got <- request{m.Service, m.ID}
+	}))
+	defer server.Close()
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(server.URL))
+	b.park(1, "bad", "payments")
+	first := <-got
+	if second := <-got; first.service != "bad" || second.service != "payments" {
+		t.Errorf("after %v came %v", first, second)
+	}
+	b.park(2, "bad")
+	for range 9 {
+		if again := <-got; again != first { // the alerts of one service stay in order
+			t.Errorf("%v came before %v was given up", again, first)
+		}
+	}
+	b.logged("given up after 10 tries", 2)
+	b.waiting(0)
+}
+
 func TestARefusedOneIsGivenUp(t *testing.T) {
 	var failed, refused atomic.Int32
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
