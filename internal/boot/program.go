@@ -208,7 +208,7 @@ type Gateway struct {
 	Isolated, Stopped bool
 	Warn, Stop        uint64
 	Weight            int  // CPU weight of the profile (cpu.weight); 0 for the default
-	Nice              int  // nice value of the gateway by the configuration, minus that of hinit
+	Nice              int  // nice value of the gateway by the configuration, counted from hinit's own
 	Pinned            bool // the configuration says on which processors the gateway runs
 	Rank              int  // gateways with a higher rank get memory first
 }

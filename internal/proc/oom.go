@@ -21,7 +21,7 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// OOMRoom returns by how much the oom_score_adj of a process can exceed that of this process.
+// OOMRoom returns by how much the oom_score_adj of a process can exceed the value of this process.
 func OOMRoom() int { return maxOOMScoreAdj - int(newOOMScore()) }
 
 // raiseProcess raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this

@@ -179,9 +179,8 @@ type threadTime struct {
 const maxNice = 19
 
 // threadTimes returns the times of a process's threads, by thread. It leaves out a thread that may use only a part of the processors
-// every, unless hinit has confined it to the part fewer: others of its profile may make it wait, while there are idle processors. It
-// also leaves out a thread with a higher nice value than nice, or for idle processors only: an agent can have given it this priority,
-// so that it always waits.
+// every, unless this part is fewer, to which hinit confines: others of its profile may make it wait beside idle processors. It also
+// leaves out a thread with a higher nice value than nice, or for idle processors only: an agent can have made it wait always.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
