@@ -86,7 +86,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 
 // greedyTenants reports for each profile whether it must be limited to the number of processors in the parameter processors. A
 // profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No profile
-// is greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses less than
+// is greedy unless crowded says that processors are scarce. A profile that is confined stays greedy until it uses less than
 // half of its processors, waits with less than its share, or is the only active one. The waits of a confined profile make no other
 // one greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
@@ -178,9 +178,9 @@ type threadTime struct {
 // maxNice is the highest nice value, with which a thread waits most.
 const maxNice = 19
 
-// threadTimes returns the times of a process's threads, by thread. It leaves out a thread that may use only a part of the processors
-// every, unless this part is fewer, to which hinit confines: others of its profile may make it wait beside idle processors. It also
-// leaves out a thread with a higher nice value than nice, or for idle processors only: an agent can have made it wait always.
+// threadTimes returns the times of a process's threads, by thread. It counts only threads that may use every processor, or that hinit
+// has confined to fewer: others of its profile may make a thread wait beside idle processors. It also leaves out a thread with a
+// higher nice value than nice, or for idle processors only: an agent can have made it wait always.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
