@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 
@@ -13,25 +14,46 @@ import (
 )
 
 // discard moves a file or a tree out of the way, and returns soon. A tree may have millions of files, so a worker must not wait until
-// they are deleted: emptyTrash does that. After a crash the file may be in its old place.
+// they are deleted: emptyTrash does that. If it can't be moved, discard returns an error, and nothing is deleted. After a crash the file
+// may be in its old place.
 func (s *Store) discard(name string) error {
-	to := path.Join(trashDir, rand.Text())
-	err := s.move(name, to)
-	if errors.Is(err, fs.ErrNotExist) && s.exists(name) { // an agent has removed the trash
-		err = errors.Join(s.root.MkdirAll(trashDir, 0o700), s.move(name, to))
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if !s.exists(name) {
 		return nil
-	case err != nil: // the volume may be full
-		return s.remove(context.Background(), name)
+	}
+	err := s.makeTrash()
+	if err == nil {
+		err = s.move(name, path.Join(trashDir, rand.Text()))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot move %s into the trash: %w", name, err)
 	}
 	pause.Wake(s.discarded)
 	return nil
 }
 
+// makeTrash makes trashDir a directory into which the host can move files. An agent may have removed it, put something else in its
+// place, or taken its permissions.
+func (s *Store) makeTrash() error {
+	info, err := s.root.Lstat(trashDir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case !info.IsDir():
+		if err := s.root.Remove(trashDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	case info.Mode()&0o700 != 0o700:
+		return s.root.Chmod(trashDir, 0o700)
+	}
+	return s.root.MkdirAll(trashDir, 0o700)
+}
+
 // emptyTrash deletes what was discarded. It returns soon after the end of ctx.
 func (s *Store) emptyTrash(ctx context.Context) error {
+	if err := s.makeTrash(); err != nil {
+		return err
+	}
 	var failed error
 	err := s.each(trashDir, func(name string, _ bool) {
 		failed = cmp.Or(failed, s.remove(ctx, path.Join(trashDir, name)))
