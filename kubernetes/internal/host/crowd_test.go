@@ -102,7 +102,7 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var err error
-		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1"), s.emptyTrash(t.Context())) }); used > 8<<20 {
+		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1"), emptied(t.Context(), s)) }); used > 8<<20 {
 			t.Errorf("the deletion has taken %d MB of memory", used>>20)
 		}
 		if err != nil || s.exists(s.Home("coder")) {
@@ -203,7 +203,7 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 		if err := os.Chmod(home, 0o500); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(s.Delete("coder", "u1"), s.emptyTrash(t.Context())); err != nil || s.exists(s.Home("coder")) {
+		if err := errors.Join(s.Delete("coder", "u1"), emptied(t.Context(), s)); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
 		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
@@ -226,11 +226,11 @@ func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.emptyTrash(ctx); !errors.Is(err, context.Canceled) {
+		if err := emptied(ctx, s); !errors.Is(err, context.Canceled) {
 			t.Error("a host that ends deletes the files first:", err)
 		}
 		began = time.Now()
-		if err := s.emptyTrash(t.Context()); err != nil {
+		if err := emptied(t.Context(), s); err != nil {
 			t.Error(err)
 		}
 		t.Logf("a worker took %v, and the files are deleted after %v", deleted, time.Since(began))

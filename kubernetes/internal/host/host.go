@@ -53,9 +53,11 @@ type Settings struct {
 const (
 	// Beat is the default interval between two renewals of a host's Lease. With fifty hosts, this makes about five writes in nine
 	// seconds.
-	Beat    = 90 * time.Second
-	resync  = 2 * time.Minute
-	workers = 4
+	Beat   = 90 * time.Second
+	resync = 2 * time.Minute
+	// trashWait is the time until the host tries again to delete what it could not delete.
+	trashWait = time.Minute
+	workers   = 4
 )
 
 // host is the state of a running host.
@@ -217,11 +219,20 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// emptyTrash deletes the data that the store has discarded, beside the workers.
+// emptyTrash deletes the data that the store has discarded, beside the workers. It tries again after trashWait while something is left.
 func (h *host) emptyTrash(ctx context.Context) {
-	for again := true; again; again = pause.Until(ctx, h.store.discarded) {
-		if err := h.store.emptyTrash(ctx); err != nil && ctx.Err() == nil {
-			h.set.Log.Warn("data can't be deleted", "error", err)
+	for ctx.Err() == nil {
+		var again <-chan time.Time
+		if left, err := h.store.emptyTrash(ctx); err != nil {
+			again = time.After(trashWait)
+			if ctx.Err() == nil {
+				h.set.Log.Warn("deleted data is left", "directory", trashDir, "trees", left, "error", err, "next_try", trashWait)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-h.store.discarded:
+		case <-again:
 		}
 	}
 }

@@ -49,16 +49,32 @@ func (s *Store) makeTrash() error {
 	return s.root.MkdirAll(trashDir, 0o700)
 }
 
-// emptyTrash deletes what was discarded. It returns soon after the end of ctx.
-func (s *Store) emptyTrash(ctx context.Context) error {
+// emptyTrash deletes what was discarded. Each tree gets the time s.removeTime, because a process that is left over may create files in
+// its old home all the time. The result left is the number of trees that are not deleted, and err says why for one of them. emptyTrash
+// returns soon after the end of ctx.
+func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	if err := s.makeTrash(); err != nil {
-		return err
+		return 0, err
 	}
 	var failed error
-	err := s.each(trashDir, func(name string, _ bool) {
-		failed = cmp.Or(failed, s.remove(ctx, path.Join(trashDir, name)))
+	err = s.each(trashDir, func(name string, _ bool) {
+		if err := s.removeSome(ctx, path.Join(trashDir, name)); err != nil {
+			left++
+			failed = cmp.Or(failed, err)
+		}
 	})
-	return cmp.Or(failed, err)
+	return left, cmp.Or(failed, err)
+}
+
+// removeSome removes a file or a tree like remove, but returns an error after s.removeTime. The rest of the tree stays.
+func (s *Store) removeSome(ctx context.Context, name string) error {
+	limited, cancel := context.WithTimeout(ctx, s.removeTime)
+	defer cancel()
+	err := s.remove(limited, name)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return fmt.Errorf("cannot remove %s: %v were not enough; it is very large, or a process creates files in it", name, s.removeTime)
+	}
+	return err
 }
 
 // remove removes a file or a tree, in which an agent may have put anything. It returns soon after the end of ctx.

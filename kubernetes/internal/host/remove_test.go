@@ -1,11 +1,25 @@
 package host
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
+
+// emptied empties the trash of a store.
+func emptied(ctx context.Context, s *Store) error {
+	_, err := s.emptyTrash(ctx)
+	return err
+}
 
 // TestATrashThatAnAgentHasSpoiltHoldsNoWorker has a home with many files, and a trash that an agent has removed, replaced, or closed.
 // A worker deleted all files itself, and the next start of the host failed.
@@ -27,7 +41,7 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 			if kept, err := filepath.Glob(filepath.Join(trash, "*", "cache")); err != nil || len(kept) != 1 {
 				t.Errorf("%s: a worker has deleted the files: %q, %v", how, kept, err)
 			}
-			if err := s.emptyTrash(t.Context()); err != nil {
+			if err := emptied(t.Context(), s); err != nil {
 				t.Errorf("%s: %v", how, err)
 			}
 			if rest, err := os.ReadDir(trash); err != nil || len(rest) > 0 {
@@ -66,6 +80,87 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 		give(10000)
 		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash has a process that creates files in its deleted home all the time. The homes of
+// the other profiles, with their secrets, stayed.
+func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
+	s, dir := volume(t, "", "")
+	s.removeTime = 50 * time.Millisecond
+	trash := filepath.Join(dir, trashDir)
+	for _, name := range []string{"a", "b", "busy", "y", "z"} {
+		if err := os.MkdirAll(filepath.Join(trash, name, "cache"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for n := range 4 {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // the host deletes the directories above it meanwhile
+			}
+		})
+	}
+	done := make(chan error, 1)
+	go func() { done <- emptied(t.Context(), s) }()
+	select {
+	case <-done: // with an error or without: the process may have been between two files
+	case <-time.After(20 * time.Second):
+		t.Error("the host is still in the home of the process")
+	}
+	for _, name := range []string{"a", "b", "y", "z"} {
+		if s.exists(trashDir + "/" + name) {
+			t.Errorf("%s is left", name)
+		}
+	}
+	cancel()
+	all.Wait()
+	s.removeTime = defaultRemoveTime
+	if err := emptied(t.Context(), s); err != nil || s.exists(trashDir+"/busy") {
+		t.Errorf("after the end of the process: %v", err)
+	}
+}
+
+// TestDataThatCouldNotBeDeletedIsDeletedLater has a store that can't be opened for a while. Its trash stayed until the next deletion of
+// a profile.
+func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
+	dir := t.TempDir()
+	at, away := filepath.Join(dir, storeDir), filepath.Join(dir, "away")
+	synctest.Test(t, func(t *testing.T) {
+		s, err := OpenStore(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(os.MkdirAll(filepath.Join(dir, trashDir, "old/cache"), 0o700), os.Rename(at, away), os.WriteFile(at, nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		h := &host{store: s, set: Settings{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan bool)
+		go func() {
+			h.emptyTrash(ctx)
+			close(ended)
+		}()
+		synctest.Wait()
+		if err := errors.Join(os.Remove(at), os.Rename(away, at)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(trashWait + time.Second)
+		synctest.Wait()
+		if s.exists(trashDir + "/old") {
+			t.Error("the data is left")
+		}
+		cancel()
+		<-ended
+		if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "deleted data is left") {
+			t.Errorf("the host says %q", said)
 		}
 	})
 }

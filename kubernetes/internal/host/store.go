@@ -39,11 +39,13 @@ const (
 type Store struct {
 	root           *os.Root
 	discarded      chan struct{} // has an element if trashDir has new data
+	removeTime     time.Duration // the time after which emptyTrash turns from one tree to the next
 	idleTimeout    time.Duration // the time for which another host may send nothing
 	longerTimeouts sync.Map      // time.Duration by UID, values that replace idleTimeout for one object, see idleTimeoutOf
 }
 
 const (
+	defaultRemoveTime  = time.Minute  // the default of Store.removeTime
 	defaultIdleTimeout = maxStall / 2 // the default of Store.idleTimeout
 	slowestRead        = 10 << 20     // bytes per second: the lowest expected speed at which a host reads its sent data again
 )
@@ -59,7 +61,7 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root: root, discarded: make(chan struct{}, 1), idleTimeout: defaultIdleTimeout}
+	s := &Store{root: root, discarded: make(chan struct{}, 1), removeTime: defaultRemoveTime, idleTimeout: defaultIdleTimeout}
 	_ = s.makeTrash() // discard makes it too, and reports the error
 	err = s.each(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {

@@ -704,7 +704,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
 		t.Errorf("a deletion: %v", err)
 	}
-	if err := s.emptyTrash(t.Context()); err != nil {
+	if err := emptied(t.Context(), s); err != nil {
 		t.Error("the deletion of its data:", err)
 	}
 	for _, left := range []string{partDir, trashDir} {
