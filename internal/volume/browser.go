@@ -2,7 +2,6 @@ package volume
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,9 +34,9 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() (err error) { // act as the browser's user, so that no link leads to another user's file
-			path, err = findBrowser(ctx, dir)
-			return err
+		if err := p.Agent.Do(func() error { // act as the browser's user, so that no link leads to another user's file
+			path = findBrowser(ctx, dir)
+			return nil
 		}); err != nil {
 			return err
 		}
@@ -56,18 +55,16 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 func (p *bootSteps) bakedBrowser() string {
 	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
-	if err != nil || !filepath.IsAbs(path) {
-		return ""
-	}
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+	info, failure := os.Stat(path)
+	if err != nil || failure != nil || !filepath.IsAbs(path) || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 		return ""
 	}
 	return path
 }
 
-func findBrowser(ctx context.Context, dir string) (found string, err error) {
+func findBrowser(ctx context.Context, dir string) (found string) {
 	seen := 0
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if seen++; seen > maxBrowserFiles || ctx.Err() != nil {
 			return fs.SkipAll
 		}
@@ -80,10 +77,7 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 		}
 		return nil
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return found, err
+	return found
 }
 
 // Publish writes the environment variables vars of a [Report] to a directory, one file for each variable. The tools of s6

@@ -166,13 +166,10 @@ func (p *bootSteps) giveRootFile(s *boot.Step, in *fsutil.Dir, rel string) {
 // (contract, section 2.1, step 16). The hook runs after the configured hooks. The second result is false if there is nothing to
 // renew.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
-	if boot.EnvOf(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
-		return boot.Hook{}, false
-	}
 	o = o.withDefaults()
 	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")
 	base, rel, err := o.credentialsDir()
-	if err != nil {
+	if err != nil || boot.EnvOf(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return boot.Hook{}, false
 	}
 	d, err := fsutil.OpenNoLink(base, o.Agent)

@@ -66,7 +66,7 @@ func TestDeadMountsBelow(t *testing.T) {
 		}
 	}
 	o.Full = true
-	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Failed != 0 || res.Mounts != 4 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 || res.Mounts != 4 {
 		t.Errorf("repair: %+v", res)
 	}
 	if uidOf(t, home+"/cron/f") != agentUID {
@@ -95,7 +95,7 @@ func TestDeadVolume(t *testing.T) {
 		t.Errorf("report %+v, said %q", r, said.text())
 	}
 	o.MaxTime = 100 * time.Millisecond
-	if res := Repair(context.Background(), o, nil); res.Stopped != errTime.Error() || res.Changed != 0 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTime.Error() || res.Changed != 0 {
 		t.Errorf("repair: %+v", res)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hinit/client"
 	"hinit/internal/boot"
 
 	"go.uber.org/goleak"
@@ -200,3 +201,5 @@ func prepare(ctx context.Context, o Options) boot.Report {
 	Complete(ctx, o, r)
 	return *r
 }
+
+func noProgress(client.Repair) {}

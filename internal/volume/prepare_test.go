@@ -69,7 +69,7 @@ func TestFreshVolume(t *testing.T) {
 		t.Error("the repair that never happened is forgotten")
 	}
 	o.Full = true
-	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Failed != 0 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 {
 		t.Errorf("repair: %s", res)
 	}
 	before := testkit.Snapshot(t, home)
@@ -77,7 +77,7 @@ func TestFreshVolume(t *testing.T) {
 	if r := prepareOK(t, o); r.Full || said.text() != "" {
 		t.Errorf("the second boot says %q (full %v)", said.text(), r.Full)
 	}
-	if res := Repair(context.Background(), o, nil); res.Changed != 0 || said.text() != "" {
+	if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || said.text() != "" {
 		t.Errorf("the second repair: %s, %q", res, said.text())
 	}
 	if after := testkit.Snapshot(t, home); after != before {
@@ -125,7 +125,7 @@ func TestAllowList(t *testing.T) {
 			t.Errorf("%s was repaired on the boot path", name)
 		}
 	}
-	if res := Repair(context.Background(), o, nil); res.Changed != 3 {
+	if res := Repair(context.Background(), o, noProgress); res.Changed != 3 {
 		t.Errorf("repair: %s", res)
 	}
 	for _, name := range []string{"profiles/coder/deep", "profiles/coder/deep/file", "cron/jobs.json"} {
@@ -218,7 +218,7 @@ func TestMountsBelow(t *testing.T) {
 		}
 	}
 	o.Full = true
-	res := Repair(context.Background(), o, nil)
+	res := Repair(context.Background(), o, noProgress)
 	for rel, uid := range map[string]int{"workspace/f": 0, "skills/f": 0, "cron/elsewhere": 0, "cron/elsewhere/f": 0, "profiles/writer/deep/f": agentUID} {
 		if got := uidOf(t, home+"/"+rel); got != uid {
 			t.Errorf("after the repair %s belongs to %d, want %d", rel, got, uid)
@@ -245,7 +245,7 @@ var childChecks = map[string]func(home string) error{
 		if _, err := os.Stat(home + "/gateway_state.json"); err != nil {
 			return err
 		}
-		if res := Repair(context.Background(), o, nil); res.Seen != 0 {
+		if res := Repair(context.Background(), o, noProgress); res.Seen != 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
 		return nil
@@ -266,7 +266,7 @@ var childChecks = map[string]func(home string) error{
 		if r.Full {
 			return errors.New("a repair is wanted that can't do anything")
 		}
-		if res := Repair(context.Background(), o, nil); res.Changed != 0 || res.Failed == 0 {
+		if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || res.Failed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
 		return nil
@@ -282,7 +282,7 @@ var childChecks = map[string]func(home string) error{
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
 		o.Full = true
-		if res := Repair(context.Background(), o, nil); res.Failed != 0 || res.Changed == 0 {
+		if res := Repair(context.Background(), o, noProgress); res.Failed != 0 || res.Changed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
 		if lines := boot.Modes(boot.ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {

@@ -111,7 +111,7 @@ func TestSwapper(t *testing.T) {
 		}
 		prepare(context.Background(), o)
 		o.Full = true
-		Repair(context.Background(), o, nil)
+		Repair(context.Background(), o, noProgress)
 	}
 	stop.Store(true)
 	swapper.Wait()

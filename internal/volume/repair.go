@@ -92,7 +92,7 @@ var (
 // Only if the kernel keeps users from creating such links does it give these files away (see [fsutil.HardLinksProtected]). A
 // change of owner removes set-user-ID bits.
 //
-// progress, which may be nil, is called from time to time, by one goroutine. Repair returns when it is done, when a limit of o is
+// progress is called from time to time, by one goroutine. Repair returns when it is done, when a limit of o is
 // reached, or when ctx ends. It calls o.Say with one line if there is anything to report. If the process is not root, or can't
 // become the agent's user, Repair does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
@@ -102,26 +102,16 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTime)
 	defer cancel()
-	if progress == nil {
-		progress = func(client.Repair) {}
-	}
 	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner(), HomeMark: NameFile}, start: time.Now()}
 	r.lastResult.Store(&Result{})
 	done := make(chan struct{})
-	go func() {
+	guard.Go("repairing owners", func() {
 		defer close(done)
-		defer guard.Catch("repairing owners")
-		_ = blocking.Do(blocking.Volume, func() error {
-			withIdlePriority(func() {
-				err := r.run(ctx)
-				r.publish(err, true)
-			})
-			return nil
+		blocking.Run(blocking.Volume, func() {
+			withIdlePriority(func() { r.publish(r.run(ctx), true) })
 		})
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	})
+	if !pause.Until(ctx, done) {
 		select {
 		case <-done:
 		case <-time.After(hangPatience): // the walk checks ctx often, unless the disk hangs

@@ -72,7 +72,7 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 	must(t, os.Symlink(home+"/profiles/other", home+"/profiles/link"))
 	o, _ := options(t, home, nil)
 	o.OnlyProfiles = []string{"coder", "gone", "link", "writer"}
-	res := Repair(context.Background(), o, nil)
+	res := Repair(context.Background(), o, noProgress)
 	if res.Seen != 2*5 || res.Changed != 2*6 || res.Failed != 0 || res.Stopped != "" {
 		t.Errorf("result is %s", res)
 	}
@@ -89,13 +89,13 @@ func TestRepairBudgets(t *testing.T) {
 	fill(t, home+"/profiles", 2000)
 	o, _ := options(t, home, nil)
 	o.MaxInodes = 300
-	res := Repair(context.Background(), o, nil)
+	res := Repair(context.Background(), o, noProgress)
 	if res.Stopped != errInodes.Error() || res.Seen < 300 || res.Seen > 1000 {
 		t.Errorf("result is %s", res)
 	}
 	o, _ = options(t, home, nil)
 	o.MaxTime = time.Nanosecond
-	if res := Repair(context.Background(), o, nil); res.Stopped != errTime.Error() {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTime.Error() {
 		t.Errorf("result is %s", res)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func TestRepairBudgets(t *testing.T) {
 	cancel()
 	// An interrupted repair is resumed.
 	o, _ = options(t, home, nil)
-	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Changed == 0 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
 	if got := uidOf(t, home+"/profiles/19/1999"); got != agentUID {
@@ -121,7 +121,7 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	o, _ := options(t, home, nil)
 	r := prepareOK(t, o)
 	o.Full, o.MaxInodes = r.Full, 300
-	if res := Repair(context.Background(), o, nil); res.Stopped == "" {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped == "" {
 		t.Fatalf("result is %s", res)
 	}
 	o, said := options(t, home, nil)
@@ -130,7 +130,7 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 		t.Errorf("full is %v, said %q", r.Full, said.text())
 	}
 	o.Full = r.Full
-	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Changed == 0 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
 	if r := prepareOK(t, o); r.Full {
@@ -215,7 +215,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 		d.Close()
 	})
 	o, _ := options(t, home, nil)
-	if res := Repair(context.Background(), o, nil); res.Changed < 900 || res.Failed != 1 || res.Stopped != "" {
+	if res := Repair(context.Background(), o, noProgress); res.Changed < 900 || res.Failed != 1 || res.Stopped != "" {
 		t.Errorf("result is %s", res)
 	}
 }
@@ -270,7 +270,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	o, _ := options(t, home, nil)
 	report := prepareOK(t, o)
 	o.Full = report.Full
-	Repair(t.Context(), o, nil)
+	Repair(t.Context(), o, noProgress)
 	for name, want := range map[string]int{
 		"SOUL.md": agentUID, "audio_cache": agentUID, "audio_cache/a.ogg": agentUID, "config.yaml.bak-1": agentUID, "mixed": 0, "mixed/mine": agentUID,
 		"mixed/host": 0, "host_secret.json": 0, "other": 4321,

@@ -62,7 +62,7 @@ func TestLinksAreRefused(t *testing.T) {
 			install(t, o)
 			r := prepare(context.Background(), o)
 			o.Full = true
-			Repair(context.Background(), o, nil)
+			Repair(context.Background(), o, noProgress)
 			refused := path
 			if tt.name == "parent" {
 				refused = home + "/platforms/pairing"

@@ -152,11 +152,8 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 		return
 	}
 	if filledFromImage {
-		var k kept.Home
-		if blocking.Do(blocking.Foreign, func() (err error) {
-			k, err = kept.Read(m.o.Image.Seed)
-			return err
-		}) == nil {
+		k, err := blocking.Get(blocking.Foreign, func() (kept.Home, error) { return kept.Read(m.o.Image.Seed) })
+		if err == nil {
 			maps.Copy(m.steps, k.Steps)
 			m.filledFromImage = true
 		}
@@ -261,10 +258,8 @@ func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool)
 func (m *StepRecord) setHashes(key string, s kept.Step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.steps[key] == s {
-		return
-	}
-	m.steps[key], m.changed = s, true
+	m.changed = m.changed || m.steps[key] != s
+	m.steps[key] = s
 }
 
 func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {

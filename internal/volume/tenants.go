@@ -84,7 +84,6 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 // that is renamed during the call is also an error: it could seem to be two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
-	type inode struct{ dev, ino uint64 }
 	seen, inodes, hidden := 0, make(map[inode]bool), make(map[uint32]bool)
 	var wrong error
 	err = d.WithIdentity(func(d *fsutil.Dir) error {

@@ -110,7 +110,7 @@ func bootTenants(t *testing.T, o Options) {
 	t.Helper()
 	boot.Prepare(t.Context(), o.Options)
 	moveHomes(t.Context(), o.Options, "")
-	Repair(t.Context(), o, nil)
+	Repair(t.Context(), o, noProgress)
 	homes, _ := os.ReadDir(o.Home + "/profiles")
 	for _, home := range homes {
 		if !home.IsDir() {
@@ -121,7 +121,7 @@ func bootTenants(t *testing.T, o Options) {
 		}
 		must(t, boot.Adopt(t.Context(), o.Options, home.Name()))
 		o.OnlyProfiles = []string{home.Name()}
-		Repair(t.Context(), o, nil)
+		Repair(t.Context(), o, noProgress)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 		must(t, os.WriteFile(fmt.Sprintf("%s/profiles/x%d", o.Home, i), nil, 0o600))
 	}
 	moveHomes(t.Context(), o.Options, "")
-	if r := Repair(t.Context(), o, nil); r.Failed != 1 {
+	if r := Repair(t.Context(), o, noProgress); r.Failed != 1 {
 		t.Errorf("the repair: %s", r)
 	}
 	if !strings.Contains(said.text(), "too many names") {
