@@ -228,5 +228,5 @@ const (
 	RecordMemory = "record" // record how much memory the gateways use, for the next boot
 	AdmitMemory  = "admit"  // find the gateways for which there is not enough memory, before they start
 
-	FilesInMemory = "files" // measure the deleted files in memory that processes hold open
+	FilesInMemory = "files" // measure the shared memory of services, such as deleted files that they hold open
 )

@@ -121,7 +121,7 @@ func run(role string, params []string) int {
 		ready()
 		forever()
 		runtime.KeepAlive(food)
-	case "share": // share BYTES open|mapped|parent: holds a file in memory without a name, open, or mapped by two processes
+	case "share": // share BYTES open|hidden|mapped|parent: holds a file in memory without a name, open, open unseen, or mapped by two processes
 		return share(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
@@ -197,7 +197,9 @@ func share(bytes int, how string) int {
 			return 1
 		}
 	}
-	if how != "open" {
+	if how == "hidden" {
+		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	} else if how != "open" {
 		memory, err := unix.Mmap(fd, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 		if err == nil && how == "parent" {
 			_, err = syscall.ForkExec("/proc/self/exe", Argv("share", strconv.Itoa(bytes), "mapped"), &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{uintptr(fd), 1, 2}})

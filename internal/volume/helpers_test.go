@@ -22,6 +22,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/internal/testproc"
 )
 
 // agentUID and agentGID are no user's.
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testproc.Main()
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }

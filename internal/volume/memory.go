@@ -2,11 +2,13 @@ package volume
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"time"
@@ -29,9 +31,9 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// searchTime limits the search for files in memory, and maxFilesInMemory the files that are counted for a service.
+	// searchTime limits the search for shared memory, and maxFilesInMemory the files that are counted for a service.
 	searchTime       = 3 * time.Second
-	maxFilesInMemory = 1024
+	maxFilesInMemory = 1 << 16
 )
 
 // recordMemory records how much memory each running gateway in list uses. It keeps the records of gateways that are not in list,
@@ -66,36 +68,61 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// filesInMemory measures the deleted files in memory that the processes of each service in list have open, such as files of
-// memfd_create(2). A file counts for one service only. The search is bounded in time and in the number of files, and is fair: each
-// service gets its part of the time. A file that it misses belongs to no service.
-func filesInMemory(o Options, list []boot.Gateway) (found []boot.Measurement) {
+// sharedMemory measures the shared memory of each service in list: the deleted files in memory that its processes have open, such as
+// files of memfd_create(2), or its part of the memory that they map, whichever is more. A file counts for one service only. The search
+// is bounded in time and in the number of files, and is fair: each service gets its part of the time. What it misses belongs to no
+// service. If that is more than a quarter of the memory that the container c uses, and no files with names, the result has a Note for
+// each service that may hide it. Services without a result are left out.
+func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	processes, err := gatewayProcesses(o, list)
 	if err != nil {
 		return nil
 	}
-	seen, end := make(map[inode]bool), time.Now().Add(searchTime)
+	seen, end, hidden := make(map[inode]bool), time.Now().Add(searchTime), c.Shared
 	inMemory := func(file string, _ uint64) bool {
 		var st unix.Statfs_t
 		return unix.Statfs(file, &st) == nil && st.Type == unix.TMPFS_MAGIC
 	}
 	for n, i := range rand.Perm(len(list)) {
 		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, end: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
-		for _, pid := range processes[list[i].Service] {
-			dir := strconv.Itoa(pid)
-			uid, _ := procstat.StatusOf(dir).Number("Uid", 10)
-			gid, _ := procstat.StatusOf(dir).Number("Gid", 10)
-			// The kernel shows a user its own processes' files. If it refuses to switch, these files belong to no service.
-			_ = fsutil.NewActor(fsutil.Identity{UID: uint32(uid), GID: uint32(gid)}).Do(func() error {
-				s.addOpen("/proc/"+dir+"/fd/", inMemory)
-				return nil
-			})
+		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
+		_ = s.visit("/proc/", all, func(dir string) { // if it can't act as a user, the memory belongs to no service
+			s.addOpen(dir+"/fd/", inMemory)
+			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
+		})
+		if s.wait(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += partOfShared(dir) }) == nil {
+			mapped = parts
 		}
-		if s.bytes > 0 {
-			found = append(found, boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: s.bytes})
+		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
+		if s.incomplete || s.hides {
+			out.Note = "it may hide memory, because hinit cannot examine all that it has open; "
+		}
+		hidden -= min(hidden, out.Bytes)
+		found = append(found, out)
+	}
+	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // a file with a name is not hidden
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
+			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))
 		}
 	}
-	return found
+	for i := range found {
+		if hidden <= c.Used/4 {
+			found[i].Note = ""
+		}
+	}
+	return slices.DeleteFunc(found, func(m boot.Measurement) bool { return m.Bytes == 0 && m.Note == "" })
+}
+
+// partOfShared returns the part of a process in the shared memory that it maps, in bytes (Pss_Shmem, proc_pid_smaps(5)). Processes that
+// map the same memory have it in equal parts. If the kernel does not tell that, partOfShared returns all that the process maps. dir is
+// the directory of the process below /proc.
+func partOfShared(dir string) uint64 {
+	text, _ := os.ReadFile(dir + "/smaps_rollup")
+	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {
+		return part << 10
+	}
+	return proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 }
 
 // readMemoryRecord returns the record in memoryFile. It returns nil if the file can't be read, or if another user could have

@@ -2,12 +2,15 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +19,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/testkit"
+	"hinit/internal/testproc"
 )
 
 // TestWhoWaitsForMemoryAtTheBoot is the policy, row by row. The container has 1000 MiB, of which 800 are for starts.
@@ -154,10 +158,72 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	must(t, idle.Start())
 	defer func() { _ = idle.Process.Kill(); _ = idle.Wait() }()
 	got := make(map[string]uint64)
-	for _, m := range filesInMemory(Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}, {Service: "idle", Main: idle.Process.Pid}, {Service: "down"}}) {
+	for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}, {Service: "idle", Main: idle.Process.Pid}, {Service: "down"}}, proc.ContainerMemory{}) {
 		got[m.Service] = m.Bytes
 	}
 	if len(got) != 1 || got["eater"] < 3<<20 || got["eater"] >= 6<<20 {
 		t.Errorf("%v", got)
+	}
+}
+
+// An agent held memory in 1,100 files, of which 1,024 counted.
+func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
+	const files = 1100
+	for range files {
+		fd, err := unix.MemfdCreate("hidden", unix.MFD_CLOEXEC)
+		must(t, err)
+		f := os.NewFile(uintptr(fd), "hidden")
+		defer f.Close()
+		_, err = f.Write([]byte{1})
+		must(t, err)
+	}
+	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, proc.ContainerMemory{})
+	if len(found) != 1 || found[0].Bytes < files*4096 {
+		t.Errorf("%+v", found)
+	}
+}
+
+// Of an agent with many processes, of which each had shared memory of its own, only the memory of the largest counted. An agent whose
+// process forbids examination has a note, if there is hidden memory. The memory that honest processes share counts once.
+func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
+	testkit.NeedRoot(t)
+	const size = 8 << 20
+	start := func(service string, uid uint32, argv ...string) boot.Gateway {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Args[0] = argv[0]
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.StdoutPipe()
+		must(t, errors.Join(err, cmd.Start()))
+		t.Cleanup(func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL); _ = cmd.Wait() })
+		for range strings.Count(strings.Join(argv, " "), "&") + 1 {
+			var word string
+			_, err := fmt.Fscan(out, &word)
+			must(t, err)
+		}
+		return boot.Gateway{Service: service, Main: cmd.Process.Pid, Run: uint64(cmd.Process.Pid)}
+	}
+	share := func(how string) []string { return testproc.Argv("share", strconv.Itoa(size), how) }
+	self, err := os.Executable()
+	must(t, err)
+	parent := share("parent")
+	list := []boot.Gateway{
+		start("pair", 0, parent...),
+		start("many", 0, "/bin/sh", "-c", `"$0" "$@" & "$0" "$@" & exec "$0" "$@"`, self, parent[1], parent[2], parent[3]),
+		start("hider", tenantID, share("hidden")...),
+	}
+	for _, shared := range []uint64{1 << 20, 1 << 40} {
+		got := make(map[string]boot.Measurement)
+		for _, m := range sharedMemory(t.Context(), Options{}, list, proc.ContainerMemory{Used: 1 << 40, Shared: shared}) {
+			got[m.Service] = m
+		}
+		if n := got["pair"].Bytes; n < size || n > size+size/2 {
+			t.Errorf("two processes with %d bytes have %d", size, n)
+		}
+		if n := got["many"].Bytes; n < 3*size || n > 4*size {
+			t.Errorf("three pairs of processes with %d bytes have %d", size, n)
+		}
+		if note := got["hider"].Note; (note != "") != (shared > 1<<20) || got["pair"].Note+got["many"].Note != "" || got["many"].Run != list[1].Run {
+			t.Errorf("with %d bytes of shared memory: %+v", shared, got)
+		}
 	}
 }

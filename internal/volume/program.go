@@ -56,7 +56,7 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Measure == boot.MeasureShare:
 		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
 	case job.Measure == boot.FilesInMemory:
-		p.send(boot.Message{Measured: filesInMemory(o, job.Gateways)})
+		p.send(boot.Message{Measured: sharedMemory(ctx, o, job.Gateways, proc.ReadContainerMemory())})
 	case job.Measure == boot.RecordMemory:
 		err = recordMemory(o, job.Gateways)
 	case job.Measure == boot.AdmitMemory:

@@ -19,6 +19,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 )
 
 const (
@@ -42,6 +43,7 @@ type diskUsage struct {
 	bytes      uint64
 	files      int
 	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
+	hides      bool           // a process does not let its open files be examined
 	tooDeep    bool           // there are directories deeper than maxDepth
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
@@ -84,7 +86,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 			s.addDir(temporary, name, 0)
 		}
 		s.end = limit() // the search for open files gets its own time, even after a home with many files
-		s.addUnnamed(ctx, "/proc/", processes[w.Service], home, devices)
+		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)
 		found = append(found, s.checkQuota(w))
 	}
 	return found
@@ -183,29 +185,15 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
 
 // addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take
-// space. home is the status of its home, and devices has the file systems whose files count. A process can keep its memory
-// locked, and the kernel then waits with the list of what it maps. So addUnnamed waits until s.end at most.
-func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, home *syscall.Stat_t, devices map[uint64]bool) {
-	// Act as the profile's user: the kernel shows a user its own processes' files.
-	visit := func(each func(dir string)) error {
-		return fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
-			for i := 0; i < len(processes) && time.Now().Before(s.end); i++ {
-				each(proc + strconv.Itoa(processes[i]))
-			}
-			return nil
-		})
-	}
+// space. devices has the file systems whose files count.
+func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
 	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end the search for open ones
-	_ = visit(func(dir string) {
+	_ = open.visit(proc, processes, func(dir string) {
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
-	ctx, cancel := context.WithDeadline(ctx, s.end)
-	defer cancel()
 	mapped := make(map[inode]uint64) // minimum size of the files that are only mapped
-	if blocking.Wait(ctx, "the search for mapped files", func() error {
-		return errors.Join(visit(func(dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }), ctx.Err())
-	}) != nil {
+	if s.wait(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
 	}
@@ -216,11 +204,37 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
+// visit calls each with the directory below proc of each process, until s.end. It acts as the user of the process meanwhile, because
+// the kernel shows a user the files and the memory of its own processes. It returns an error if it can't act as a user.
+func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (err error) {
+	for _, pid := range processes {
+		status := procstat.StatusOf(strconv.Itoa(pid))
+		uid, alive := status.Number("Uid", 10)
+		gid, _ := status.Number("Gid", 10)
+		if alive && time.Now().Before(s.end) {
+			user := fsutil.NewActor(fsutil.Identity{UID: uint32(uid), GID: uint32(gid)})
+			err = errors.Join(err, user.Do(func() error { each(proc + strconv.Itoa(pid)); return nil }))
+		}
+	}
+	return err
+}
+
+// wait works like visit, but waits until s.end at most. A process can keep its memory locked, and the kernel then waits with the list
+// of what it maps. After an error, each may still be called.
+func (s *diskUsage) wait(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
+	ctx, cancel := context.WithDeadline(ctx, s.end)
+	defer cancel()
+	return blocking.Wait(ctx, "the search for mapped files", func() error {
+		return errors.Join(s.visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
+	})
+}
+
 // addOpen adds the deleted files that a process has open, according to its directory fd below /proc, if counts returns true for
 // their device. An agent may have any number of files open: addOpen ends at s.end, or after maxFiles.
 func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
 	d, err := os.Open(dir)
 	if err != nil {
+		s.hides = s.hides || errors.Is(err, fs.ErrPermission)
 		return
 	}
 	defer d.Close()

@@ -94,7 +94,7 @@ func New(o Options) *Health {
 	})
 	meter := sync.OnceValue(proc.NewMeter) // the Meter is created only if a limit needs it
 	h.memory = &memoryWatch{
-		loop: o.Loop, container: proc.ReadContainerMemory, search: h.filesInMemory,
+		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
 		measure: func(mains []int) (found []proc.Memory) {
 			blocking.Run(blocking.Short, func() { found = meter().Measure(mains) })
 			return found

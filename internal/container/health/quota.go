@@ -196,8 +196,8 @@ func (h *Health) Admit(ctx context.Context) {
 	h.RecordMemory()
 }
 
-// filesInMemory runs the boot program to measure the deleted files in memory that the processes of each service have open.
-func (h *Health) filesInMemory() []boot.Measurement {
+// sharedMemory runs the boot program to measure the shared memory of each service.
+func (h *Health) sharedMemory() []boot.Measurement {
 	var running []boot.Gateway
 	for _, v := range h.o.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Main: v.PID, Run: v.Run})

@@ -49,6 +49,7 @@ type candidate struct {
 	priority int           // services with a higher priority are ended later
 	idle     time.Duration // time since the service last used the processor
 	bytes    uint64        // memory of the service; if it is not running, its memory at the last measurement
+	hides    string        // why the service may have memory that hinit can't see; "" if it has none
 	up, held bool
 	ending   bool
 }
@@ -56,13 +57,14 @@ type candidate struct {
 // decision is the result of decide: the service to end and the service to start.
 type decision struct {
 	full        bool
-	unowned     bool   // most of the used memory belongs to no service, so the end of services would not help
+	unowned     bool   // most of the used memory belongs to no service, so the end of services that hide none would not help
 	shed, admit string // names of the service to end and of the service to start; "" for none
+	hides       string // field of the service to end
 }
 
 // decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
-// priority, the one that was idle longest. It ends none if most of the used memory belongs to no service. It starts the most
-// important service whose memory fits.
+// priority, the one that was idle longest. If most of the used memory belongs to no service, it ends only a service that may hide
+// memory. It starts the most important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -73,8 +75,8 @@ func decide(p pressure) (d decision) {
 	d.full = share >= refuseAt || share >= tightAt && (p.startsRefused || stalled)
 	d.unowned = d.full && p.unowned > c.Used/2
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
-	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending && !d.unowned {
-		d.shed = chooseVictim(p.services)
+	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
+		d.shed, d.hides = chooseVictim(p.services, d.unowned)
 	}
 	best := -1
 	for _, s := range p.services {
@@ -85,10 +87,11 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less
-// than a quarter of the average memory, because their end would free very little memory.
-func chooseVictim(services []candidate) string {
-	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up }), uint64(0)
+// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none, and its field hides. It skips
+// services with less than a quarter of the average memory, because their end would free very little memory. If hiding is true, it
+// chooses only among services that may hide memory, and skips none of these.
+func chooseVictim(services []candidate, hiding bool) (name, hides string) {
+	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes))
 	})
@@ -97,11 +100,11 @@ func chooseVictim(services []candidate) string {
 		total += s.bytes
 	}
 	for _, s := range lowest {
-		if s.bytes*4*uint64(len(lowest)) >= total {
-			return s.name
+		if hiding || s.bytes*4*uint64(len(lowest)) >= total {
+			return s.name, s.hides
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // ranks maps priorities to numbers. A service with another priority is never ended or made to wait.
@@ -115,7 +118,7 @@ type activity struct {
 }
 
 // ownerless is in the reason why starts are refused if most of the used memory belongs to no service.
-const ownerless = "belong to no service, so none is ended"
+const ownerless = "belong to no service, so none is ended that hinit can examine"
 
 // shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a service
 // that waits for memory. pressed reports whether memory is tight, so that the caller measures more often.
@@ -135,6 +138,9 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.full {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, amount(c.Limit))
 	}
+	if d.shed != "" {
+		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + d.hides + text + "; starts when there is room, or by: hinit start " + d.shed})
+	}
 	if d.unowned {
 		text += fmt.Sprintf("; %s %s; %s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), ownerless, amount(c.Shared))
 	}
@@ -142,9 +148,6 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if changed || d.full != p.startsRefused {
 		w.noticed = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
-	}
-	if d.shed != "" {
-		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + text + "; starts when there is room, or by: hinit start " + d.shed})
 	}
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
@@ -192,7 +195,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		// A process may map a file in memory that it also has open, and a control group counts both.
 		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
 		w.seen[s.name] = seen
-		s.idle, s.bytes = now.Sub(seen.since), seen.bytes
+		s.idle, s.bytes, s.hides = now.Sub(seen.since), seen.bytes, found.Note
 		used -= min(used, seen.bytes)
 	}
 	return list, used

@@ -20,6 +20,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	calm := candidate{name: "calm", priority: 0, idle: time.Hour, bytes: 2, up: true}
 	large := candidate{name: "large", priority: 0, idle: time.Minute, bytes: 300, up: true}
 	normal := candidate{name: "normal", priority: 1, idle: 5 * time.Hour, bytes: 500, up: true}
+	hider := candidate{name: "hider", priority: 1, bytes: 1, up: true, hides: "x"}
 	held := func(c candidate) candidate { c.up, c.held = false, true; return c }
 	ending := func(c candidate) candidate { c.up, c.ending = false, true; return c }
 	for _, tt := range []struct {
@@ -42,6 +43,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"then the largest", 960, 0, true, 0, []candidate{low, large}, decision{full: true, shed: "large"}},
 		{"one with next to nothing stays, however idle", 960, 0, true, 0, []candidate{calm, low, large}, decision{full: true, shed: "large"}},
 		{"most of it belongs to no service", 960, 90, true, 500, []candidate{low, large}, decision{full: true, unowned: true}},
+		{"one of them may hide it", 960, 0, true, 500, []candidate{low, hider, large}, decision{full: true, unowned: true, shed: "hider", hides: "x"}},
 		{"some of it belongs to no service", 960, 0, true, 480, []candidate{low, large}, decision{full: true, shed: "large"}},
 		{"there is room, whoever has the rest", 700, 0, true, 600, []candidate{low}, decision{}},
 		{"one at a time", 990, 90, true, 0, []candidate{low, ending(large)}, decision{full: true}},
@@ -113,7 +115,7 @@ func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 			synctest.Wait()
 			w.extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
 		}
-		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
+		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended that hinit can examine; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
 		if len(w.ended) > 0 || !slices.Equal(w.refused, []string{want}) {
 			t.Errorf("ended: %q, refused: %q", w.ended, w.refused)
 		}
