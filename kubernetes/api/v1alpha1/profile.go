@@ -301,7 +301,7 @@ type Move struct {
 	Failures int32 `json:"failures,omitempty"`
 }
 
-// MoveFailure is about moves that have failed. It is removed after a move that succeeds.
+// MoveFailure is about moves that have failed. It is removed after a move that succeeds, and a day after the last failure.
 type MoveFailure struct {
 	// attempts is the number of moves that have failed, one after the other.
 	Attempts int32 `json:"attempts"`

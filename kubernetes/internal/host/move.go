@@ -149,7 +149,7 @@ const (
 	maxMoveFailures = 5
 	// minMoveTime is the time after its begin for which a move is not ended, because a host that restarts causes several failures.
 	minMoveTime = time.Minute
-	// forgetFailures is the time after which a failed move no longer delays the next one.
+	// forgetFailures is the time after which a failed move no longer delays the next one, and leaves the status.
 	forgetFailures = 24 * time.Hour
 )
 

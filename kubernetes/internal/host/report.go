@@ -55,9 +55,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 		if s != nil {
 			message = s.Problem
 		}
-		if f := st.MoveFailure; f != nil {
-			message = cmp.Or(message, f.Message)
-		}
+		message = cmp.Or(message, moveFailed(st))
 	}
 	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run does not change Since
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
@@ -65,6 +63,21 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	}
 	st.Phase, st.Message = phase, cut(message)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
+}
+
+// moveFailed returns why the last move has failed, while the next one waits. After that it returns "", because no next one may be
+// wanted. After forgetFailures it removes the failure from the status.
+func moveFailed(st *v1alpha1.AgentProfileStatus) string {
+	if st.MoveFailure == nil {
+		return ""
+	}
+	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // another node's clock may be ahead
+	case age < placement.MoveDelay(st.MoveFailure.Attempts):
+		return st.MoveFailure.Message
+	case age > forgetFailures:
+		st.MoveFailure = nil
+	}
+	return ""
 }
 
 // back removes the condition that reports this host as restarting. If the condition reports the host as lost, back keeps the

@@ -69,6 +69,29 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 	}
 }
 
+// TestAFailedMoveIsToldWhileTheNextOneWaits has a move that is no longer wanted, as after drain --undo. The status said for ever that it
+// would be tried again.
+func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
+	for _, c := range []struct {
+		attempts    int32
+		age         time.Duration
+		told, known bool
+	}{
+		{1, time.Minute, true, true},
+		{1, -time.Minute, true, true},
+		{1, 6 * time.Minute, false, true},
+		{2, 6 * time.Minute, true, true},
+		{9, 5 * time.Hour, false, true},
+		{9, 25 * time.Hour, false, false},
+	} {
+		st := v1alpha1.AgentProfileStatus{MoveFailure: &v1alpha1.MoveFailure{Attempts: c.attempts, At: metav1.NewTime(time.Now().Add(-c.age)), Message: "did not move"}}
+		describe(&st, &hinit.Service{State: hinit.StateUp, Ready: true}, true)
+		if (st.Message == "did not move") != c.told || (st.MoveFailure != nil) != c.known {
+			t.Errorf("%d failures, the last %v ago: the status says %q, with %+v", c.attempts, c.age, st.Message, st.MoveFailure)
+		}
+	}
+}
+
 // TestOnlyTheControllerEndsTheLossOfAHost has a host that counts as lost, and reports all the same.
 func TestOnlyTheControllerEndsTheLossOfAHost(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseLost}
