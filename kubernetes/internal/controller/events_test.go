@@ -20,6 +20,9 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 		return &v1alpha1.LastExit{Cause: cause, At: metav1.NewTime(time.Now())}
 	}
 	p.Status = v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseParked, Host: "pool-0"} // from before this controller
+	failed := func(ago time.Duration, why string) *v1alpha1.MoveFailure {
+		return &v1alpha1.MoveFailure{Attempts: 1, At: metav1.NewTime(time.Now().Add(-ago)), Message: why}
+	}
 	round := func() string {
 		f.recordEvents(&view{profiles: map[string]*v1alpha1.AgentProfile{"coder": p}})
 		var all []string
@@ -50,6 +53,10 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 		{func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Host = v1alpha1.PhaseRunning, "pool-1" }, "Normal Moved moved from host pool-0 to pool-1"},
 		{func(st *v1alpha1.AgentProfileStatus) { st.LastExit = exit("shed") }, "Warning Shed the gateway was ended for its memory (shed)"},
 		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
+		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(25*time.Hour, "full") }, "Warning MoveFailed full"},
+		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
+		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(0, "full again") }, "Warning MoveFailed full again"}, // it counts from 1 again after a day
+		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = nil }, ""},
 		{func(st *v1alpha1.AgentProfileStatus) { st.LastExit = exit("oom") }, "Warning Shed the gateway was ended for its memory (oom)"},
 	} {
 		p = p.DeepCopy()

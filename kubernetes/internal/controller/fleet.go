@@ -270,7 +270,7 @@ func (f *fleet) recordEvents(v *view) {
 		if old.Host != now.Host && old.Host != "" && now.Host != "" {
 			say(corev1.EventTypeNormal, "Moved", "moved from host %s to %s", old.Host, now.Host)
 		}
-		if now.MoveFailure != nil && (old.MoveFailure == nil || old.MoveFailure.Attempts != now.MoveFailure.Attempts) {
+		if now.MoveFailure != nil && (old.MoveFailure == nil || !old.MoveFailure.At.Equal(&now.MoveFailure.At)) {
 			say(corev1.EventTypeWarning, "MoveFailed", "%s", now.MoveFailure.Message)
 		}
 		if x := now.LastExit; x != nil && (old.LastExit == nil || !old.LastExit.At.Equal(&x.At)) && (x.Cause == "shed" || x.Cause == "oom") {
