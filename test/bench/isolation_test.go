@@ -73,21 +73,34 @@ func BenchmarkIsolatedStart(b *testing.B) {
 	}
 }
 
-// BenchmarkIsolatedBoot measures from the start of the init until 500 gateways are running, and the memory of PID 1
-// at rest that is no file's.
+// BenchmarkIsolatedBoot measures from the start of the init until 500 gateways are running, and the memory of PID 1 at rest that is no
+// file's. The gateways are the example agent's, which say themselves that they are running, or sleep, which does nothing.
 func BenchmarkIsolatedBoot(b *testing.B) {
-	dir := isolationDir(b, "hinit", "hinit-isolate")
+	bin := isolationDir(b, "hinit", "hinit-isolate", "example-agent")
+	for _, g := range []gateway{
+		{"agent", "binary: " + filepath.Join(bin, "example-agent"), " is running"},
+		{"sleep", `binary: /bin/sleep, gateway: [/bin/sleep, "100000"], ready: up`, ": up (pid "},
+	} {
+		b.Run(g.name, func(b *testing.B) { g.benchmarkBoot(b, bin) })
+	}
+}
+
+// gateway is what runs for each profile: its name here, its agent in hinit.yaml, and what stands in the line that says that it runs.
+type gateway struct{ name, agent, runs string }
+
+func (g gateway) benchmarkBoot(b *testing.B, bin string) {
 	runtime.LockOSThread() // a container dies with the thread that started it
 	defer runtime.UnlockOSThread()
+	dir := filepath.Join(bin, g.name)
 	for _, mode := range isolationModes {
-		isolationVolume(b, filepath.Join(dir, mode), mode)
-		bootIsolated(b, dir, mode) // the first one of user moves the homes
+		isolationVolume(b, filepath.Join(dir, mode), mode, g.agent)
+		g.boot(b, bin, mode) // the first one of user moves the homes
 	}
 	for b.Loop() {
 		took, memory := make(map[string][]time.Duration), make(map[string]int)
 		for range isolatedBoots {
 			for _, mode := range isolationModes {
-				until, kib := bootIsolated(b, dir, mode)
+				until, kib := g.boot(b, bin, mode)
 				took[mode] = append(took[mode], until)
 				memory[mode] += kib
 			}
@@ -131,14 +144,14 @@ func isolationDir(b *testing.B, programs ...string) string {
 }
 
 // isolationVolume makes the profiles of one mode, all of which were running.
-func isolationVolume(b *testing.B, dir, mode string) {
+func isolationVolume(b *testing.B, dir, mode, agent string) {
 	b.Helper()
 	files := map[string]string{filepath.Join(dir, "hinit.yaml"): fmt.Sprintf(`home: %[1]s/home
-agent: {user: "%[2]d:%[2]d", binary: /bin/sleep, gateway: [/bin/sleep, "100000"], ready: up}
+agent: {user: "%[2]d:%[2]d", %[4]s}
 isolation: {mode: %[3]s}
 control: {socket: %[1]s/control.sock}
 boot: {hooks: []}
-`, dir, agentID, mode)}
+`, dir, agentID, mode, agent)}
 	for i := range isolatedProfiles {
 		home := filepath.Join(dir, "home", "profiles", fmt.Sprintf("ib-%03d", i))
 		files[filepath.Join(home, "SOUL.md")] = "A profile.\n"
@@ -154,10 +167,11 @@ boot: {hooks: []}
 	}
 }
 
-// bootIsolated boots the volume of a mode and ends it. It returns how long it took until all gateways were running, and the memory of PID 1.
-func bootIsolated(b *testing.B, dir, mode string) (until time.Duration, kib int) {
+// boot boots the volume of a mode and ends it. It returns how long it took until all gateways were running, and the memory of PID 1.
+func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib int) {
 	b.Helper()
-	cmd := container(filepath.Join(dir, "hinit"), []string{"HINIT_CONFIG=" + filepath.Join(dir, mode, "hinit.yaml"), "HERMES_HOME=" + filepath.Join(dir, mode, "home")}, "init", "sleep", "100000")
+	volume := filepath.Join(bin, g.name, mode)
+	cmd := container(filepath.Join(bin, "hinit"), []string{"HINIT_CONFIG=" + filepath.Join(volume, "hinit.yaml"), "HERMES_HOME=" + filepath.Join(volume, "home")}, "init", "sleep", "100000")
 	r, w, err := os.Pipe()
 	if err != nil {
 		b.Fatal(err)
@@ -179,7 +193,7 @@ func bootIsolated(b *testing.B, dir, mode string) (until time.Duration, kib int)
 	var said strings.Builder
 	running := 0
 	for lines := bufio.NewScanner(io.TeeReader(r, &said)); running < isolatedProfiles && lines.Scan(); {
-		if strings.Contains(lines.Text(), "gateway-ib-") && strings.Contains(lines.Text(), ": up (pid ") {
+		if strings.Contains(lines.Text(), "ib-") && strings.Contains(lines.Text(), g.runs) {
 			running++
 		}
 	}
