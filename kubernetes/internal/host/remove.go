@@ -58,7 +58,11 @@ func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	}
 	var failed error
 	err = s.each(trashDir, func(name string, _ bool) {
-		if err := s.removeSome(ctx, path.Join(trashDir, name)); err != nil {
+		err := ctx.Err() // after its end, not even a single file is removed: there may be millions
+		if err == nil {
+			err = s.removeSome(ctx, path.Join(trashDir, name))
+		}
+		if err != nil {
 			left++
 			failed = cmp.Or(failed, err)
 		}

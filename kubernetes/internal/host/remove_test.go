@@ -164,3 +164,22 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 		}
 	})
 }
+
+// TestAHostThatEndsDeletesNoFurtherFile has single files in the trash, as an agent may put millions there. The host deleted all of them
+// before it ended.
+func TestAHostThatEndsDeletesNoFurtherFile(t *testing.T) {
+	s, dir := volume(t, "", "")
+	for i := range 3 {
+		if err := os.WriteFile(fmt.Sprintf("%s/%s/%d", dir, trashDir, i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if left, err := s.emptyTrash(ctx); left != 3 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d files are left: %v", left, err)
+	}
+	if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) != 3 {
+		t.Errorf("%d files are there: %v", len(rest), err)
+	}
+}
