@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,9 @@ func checks(o Options, job boot.Job) []check {
 		{"isolation.uids", hangs, func(f *client.Findings) {
 			if _, warning := OwnersOutside(o.Options); warning != "" {
 				f.Warning("isolation.uids", "%s", warning)
+			}
+			if text, err := os.ReadFile("/proc/thread-self/schedstat"); o.Tenants.On && (err != nil || strings.HasPrefix(string(text), "0 0 ")) {
+				f.Warning("isolation.processors", "the kernel does not tell which processes wait for a processor (schedstat), so hinit keeps no profile from taking those of others; use cpu.weight with a writable control group")
 			}
 		}},
 	}

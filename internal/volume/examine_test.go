@@ -1,14 +1,19 @@
 package volume
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // TestAVolumeIsExamined: a directory that is missing is a failure, and nothing is left behind.
@@ -39,5 +44,38 @@ func TestAVolumeIsExamined(t *testing.T) {
 	}
 	if left, err := os.ReadDir(o.Logs); len(left) > 0 || err != nil {
 		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+// On a kernel that reports no waits, hinit did not share the processors, and nothing said so.
+func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
+	testkit.NeedRoot(t)
+	stat := filepath.Join(t.TempDir(), "schedstat")
+	must(t, os.WriteFile(stat, []byte("0 0 0\n"), 0o600))
+	o := Options{}
+	o.Home, o.Agent, o.Tenants = t.TempDir(), fsutil.Self(), someTenants
+	warns := func() bool {
+		var found client.Findings
+		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+			c.run(&found)
+		}
+		return slices.ContainsFunc(found, func(f client.Finding) bool { return f.Check == "isolation.processors" })
+	}
+	if warns() {
+		t.Error("it says so on a kernel that reports waits")
+	}
+	said := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // the thread has its own mounts now, and ends with this goroutine
+		if errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(stat, "/proc/thread-self/schedstat", "", unix.MS_BIND, "")) != nil {
+			close(said)
+			return
+		}
+		said <- warns()
+	}()
+	if said, mounted := <-said; !mounted {
+		testkit.SkipOrFail(t, "cannot mount")
+	} else if !said {
+		t.Error("it says nothing")
 	}
 }

@@ -108,8 +108,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 }
 
 // commandFiles returns the files that are named in a hook's command: the program, and for example its script.
-func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
-	var files []string
+func commandFiles(h boot.Hook, env func(string) (string, bool)) (files []string) {
 	for i, word := range h.Command {
 		switch {
 		case filepath.IsAbs(word):
