@@ -89,8 +89,8 @@ func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	return Memory{Bytes: n, Extra: n - min(n, used), Shared: shared}, inside
 }
 
-// ParseMemory returns the memory of one process, according to its status file (proc_pid_status(5)). Bytes is the sum of RssAnon, or
-// of VmRSS if the kernel has no RssAnon, of VmSwap and of RssShmem, which the kernel counts for each process that maps the memory.
+// ParseMemory returns the memory of one process, according to its status file (proc_pid_status(5)). Bytes is the sum of RssAnon,
+// VmSwap and RssShmem. The kernel counts RssShmem for each process that maps the memory. If it has no RssAnon, VmRSS is taken.
 func ParseMemory(status procstat.Status) Memory {
 	anon, found := status.Number("RssAnon", 10)
 	if !found {

@@ -46,8 +46,8 @@ func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	exitOf(t, table, 1)
 }
 
-// A service with a control group had a large file in memory. It counted twice, in the group and as a file that the service has open, so
-// that the memory of none was not seen and idle services were ended.
+// A service with a control group had a large file in memory. It counted twice, in the group and as a file that the service has open.
+// So the memory of none was not seen, and idle services were ended.
 func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "web", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})

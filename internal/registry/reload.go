@@ -53,8 +53,8 @@ func (r *Registry) ReloadAndSay() {
 
 // Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
 // next start. If the file is invalid or missing, nothing changes, unless how.Force allows a missing file. The reply also lists
-// changed settings that take effect only in a new container. An agent may not reload a file that root may still be writing, because
-// the first half of a file may be valid, and lack the limits and the isolation that follow.
+// changed settings that take effect only in a new container. An agent may not reload a file that root may still be writing. The
+// first half of a file may be valid, and lack the limits and the isolation that follow.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := inTurn(ctx, &r.reloadLock); err != nil {
 		return out, err

@@ -36,8 +36,8 @@ type setup struct {
 	image   string            // default: the demo
 }
 
-// words are of a docker run or create. The container is in the host's network, under a name of its own, unless it shows a
-// dashboard or has network options: the engine takes twice the processor's time to make a network.
+// words returns the words of a docker run or create. The container gets the host's network and a host name of its own, because the
+// engine needs twice the processor time to make a network. One with a dashboard or network options gets its own network.
 func words(verb, options []string, image string, cmd ...string) []string {
 	args := append(verb, "--label", runLabel)
 	networked := func(w string) bool {

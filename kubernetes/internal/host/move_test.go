@@ -132,8 +132,8 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 	}
 }
 
-// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. That host could not read it, told nobody,
-// and tried again for ever, with the gateway down.
+// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. That host could not read it, was silent
+// about it, and tried again for ever, with the gateway down.
 func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	for _, home := range []bool{false, true} {
 		s, _ := volume(t, "u1", "learnt")
