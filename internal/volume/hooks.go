@@ -68,14 +68,13 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 // [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
 // RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
-func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
+func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (phases []client.BootStep, err error) {
 	var mu sync.Mutex
 	saying := func(l boot.Line) {
 		mu.Lock()
 		defer mu.Unlock()
 		say(l)
 	}
-	var phases []client.BootStep
 	for len(hooks) > 0 {
 		n := m.parallelHooks(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })

@@ -190,7 +190,6 @@ func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
 	const size = 8 << 20
 	start := func(service string, uid uint32, argv ...string) boot.Gateway {
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Args[0] = argv[0]
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.StdoutPipe()
 		must(t, errors.Join(err, cmd.Start()))

@@ -36,7 +36,7 @@ type tenant struct {
 	uid              uint32
 	used             float64 // number of processors that its processes used, on average
 	waited           float64 // number of its threads that were ready and had no processor, on average
-	confined         bool    // a process of the profile is already limited to a few processors
+	confined         bool    // a thread of the profile is already limited to a few processors
 	descriptorTables int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
 }
 
@@ -160,11 +160,10 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		t.used += float64(used) / procstat.Hertz / passed.Seconds()
 		for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
 			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
+			t.confined = t.confined || thread.confined
 		}
 		files, _ := status.Number("FDSize", 10)
 		t.descriptorTables += int(files)
-		var set unix.CPUSet
-		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *fewer
 	}
 }
 
@@ -173,26 +172,28 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 type threadTime struct {
 	ran, waited time.Duration
 	ready       bool // the thread is running or waits
+	confined    bool // the thread is limited to a few processors
 }
 
 // maxNice is the highest nice value, with which a thread waits most.
 const maxNice = 19
 
 // threadTimes returns the times of a process's threads, by thread. It counts only threads that may use every processor, or that hinit
-// has confined to fewer: others of its profile may make a thread wait beside idle processors. It also leaves out a thread with a
-// higher nice value than nice, or for idle processors only: an agent can have made it wait always.
+// has confined to fewer: others of its profile may make a thread wait beside idle processors. Nor does it count a thread with a higher
+// nice value than nice, or for idle processors only: an agent can have made it wait always. A thread that does not count has no times.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
 		var may unix.CPUSet
 		attr, err := unix.SchedGetAttr(p.PID, 0)
-		yields := err == nil && (attr.Policy == unix.SCHED_IDLE || int(attr.Nice) > nice)
-		if unix.SchedGetaffinity(p.PID, &may) == nil && (may == *every || may == *fewer) && !yields {
+		_ = unix.SchedGetaffinity(p.PID, &may) // fails if the thread is gone
+		t := threadTime{confined: may == *fewer}
+		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
-			t := threadTime{ready: p.State == 'R'}
+			t.ready = p.State == 'R'
 			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel does not report them
-			times[p.PID] = t
 		}
+		times[p.PID] = t
 	})
 	return times
 }

@@ -1,10 +1,13 @@
 package volume
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/testkit"
+	"hinit/internal/testproc"
 )
 
 // TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
@@ -132,6 +136,35 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 		who := measure(&every, &one)
 		return who.waited >= minWait && who.confined
 	})
+}
+
+// An agent tied its threads, but not the first one of its process, to the processors that hinit gives to a confined profile. They made each
+// other wait there, and hinit confined others for it.
+func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
+	every, one := processors(t)
+	if every == one {
+		testkit.SkipOrFail(t, "needs two processors")
+	}
+	const uid = 1_000_012_326
+	argv := testproc.Argv("eat", "1")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.StdoutPipe()
+	must(t, errors.Join(err, cmd.Start()))
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	_, err = out.Read(make([]byte, 1))
+	must(t, err)
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", cmd.Process.Pid))
+	must(t, err)
+	last, err := strconv.Atoi(threads[len(threads)-1].Name())
+	if must(t, err); last == cmd.Process.Pid {
+		t.Fatal("the process has one thread")
+	}
+	must(t, unix.SchedSetaffinity(last, &one))
+	who := &tenant{uid: uid}
+	if measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &one); !who.confined {
+		t.Errorf("%+v", who)
+	}
 }
 
 // A thread that had waited for a minute counted in the second in which its wait ended as 60 threads that wait.
