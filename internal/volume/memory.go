@@ -68,9 +68,9 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// sharedMemory measures the shared memory of each service in list. That is the larger one of two sums: the deleted files in memory that
-// its processes have open, such as files of memfd_create(2), and its part of the memory that they map. A file counts for one service
-// only. The search is bounded in time and in the number of files, and each service gets its part of the time. Memory that the search
+// sharedMemory measures the shared memory of each service in list. That is the larger one of two sums. One is the deleted files in memory
+// that its processes have open, such as files of memfd_create(2). The other is its part of the memory that they map. A file counts for
+// one service only. The search is bounded in time and in the number of files, and each service gets its part of the time. Memory that the search
 // misses belongs to no service. If it is more than a quarter of the memory that the container c uses, each service that may hide it
 // gets a Note. Files with names are not hidden. Services without a result are left out.
 func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
