@@ -155,7 +155,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	if err := agentuser.CloseOnExec(); err != nil {
-		return "", err
+		return "", errors.New("cannot find the open descriptors: " + err.Error())
 	}
 	if u.UID == 0 {
 		return "", errors.New("user " + strconv.Quote(u.Name) + " is root itself")
