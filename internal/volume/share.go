@@ -252,9 +252,11 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 	users, owners, found := gatewaysByUser(o, list), roots.Owners(all), make(map[string][]int)
 	for pid := range all {
 		service, is := roots.Mains[owners[pid]]
-		uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
-		if w, own := users[uint32(uid)]; own {
-			service, is = w.Service, true
+		if len(users) > 0 {
+			uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
+			if w, own := users[uint32(uid)]; own {
+				service, is = w.Service, true
+			}
 		}
 		if is {
 			found[service] = append(found[service], pid)
