@@ -53,10 +53,9 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 // bakedBrowser returns the path of the browser that the image names in the file Image.BakedBrowser. It returns "" if there is
 // none, or if it can't be executed.
 func (p *bootSteps) bakedBrowser() string {
-	data, err := os.ReadFile(p.Image.BakedBrowser)
+	data, _ := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
-	info, failure := os.Stat(path)
-	if err != nil || failure != nil || !filepath.IsAbs(path) || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+	if info, err := os.Stat(path); !filepath.IsAbs(path) || err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 		return ""
 	}
 	return path

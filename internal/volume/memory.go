@@ -106,8 +106,8 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))
 		}
 	}
-	for i := range found {
-		if hidden <= c.Used/4 {
+	if hidden <= c.Used/4 {
+		for i := range found {
 			found[i].Note = ""
 		}
 	}
