@@ -36,6 +36,16 @@ func (f *sim) profile(name string) *v1alpha1.AgentProfile {
 	return p
 }
 
+// others returns the names of the pool's hosts except one.
+func (f *sim) others(hosts int, except string) (names []string) {
+	for i := range hosts {
+		if name := fmt.Sprintf("%s-%d", f.pool, i); name != except {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // TestAProfileMovesWithItsData moves one profile by a pin, then all of a host by a drain. The hosts talk TLS, and show tokens that the API server
 // reviews.
 func TestAProfileMovesWithItsData(t *testing.T) {
@@ -207,12 +217,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f.create(1)
 	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from := f.profile("p00000").Status.Host
-	var others []string
-	for i := range 3 {
-		if name := fmt.Sprintf("%s-%d", f.pool, i); name != from {
-			others = append(others, name)
-		}
-	}
+	others := f.others(3, from)
 	until(t, time.Minute, "the other hosts on", func() string {
 		for _, name := range others {
 			if p := f.pod(name); p.Status.Phase != corev1.PodRunning {

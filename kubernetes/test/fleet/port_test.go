@@ -28,12 +28,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f.create(1)
 	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from := f.profile("p00000").Status.Host
-	var others []string
-	for i := range 3 {
-		if name := fmt.Sprintf("%s-%d", f.pool, i); name != from {
-			others = append(others, name)
-		}
-	}
+	others := f.others(3, from)
 	to, third := others[0], others[1]
 	until(t, time.Minute, "all hosts on", func() string {
 		if s := f.poolStatus(); s.Reachable != 3 {
