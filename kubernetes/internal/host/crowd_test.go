@@ -174,14 +174,14 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 			}
 			h.queue.Done(name)
 		}
-		if !queued["coder"] || len(queued) != maxStrays+1 || reads > 1 {
+		if !queued["coder"] || len(queued) != maxUnknown+1 || reads > 1 {
 			t.Errorf("%d profiles were queued, its own among them: %t; %d were read from the API", len(queued), queued["coder"], reads)
 		}
 		if err := h.reconcile(t.Context(), "text"); err != nil || s.exists(liveDir+"/text") || !s.exists(s.Home("text")) {
 			t.Errorf("the record of an agent's own profile: %v", err)
 		}
 		left := 0
-		if err := s.each(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxStrays || !s.exists(liveDir+"/coder") {
+		if err := s.each(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxUnknown || !s.exists(liveDir+"/coder") {
 			t.Errorf("%d records are left: %v", left, err)
 		}
 	})

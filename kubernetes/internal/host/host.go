@@ -196,14 +196,14 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 // This is needed because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for begins := true; ; begins = false {
-		strays, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
+		unknown, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
 			h.set.Log.Warn("the store can't be read", "error", err)
 		}
-		if all > len(strays) && !begins { // at the begin, the watches may not have listed the profiles yet
-			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(strays))
+		if all > len(unknown) && !begins { // at the begin, the watches may not have listed the profiles yet
+			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
 		}
-		for _, name := range strays {
+		for _, name := range unknown {
 			h.queue.Add(name)
 		}
 		h.mu.Lock()
@@ -324,11 +324,11 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 		}
 		if p == nil || p.Status.Host != h.set.Name {
 			h.set.Log.Warn("a record that can't be read is removed", "profile", name)
-			return h.store.forgetStray(name)
+			return h.store.forgetUnknown(name)
 		}
 	}
 	if p == nil && len(uids) == 0 {
-		return h.store.forgetStray(name)
+		return h.store.forgetUnknown(name)
 	}
 	if p != nil { // the steps of its own UID report a record that can't be read
 		uids = slices.DeleteFunc(uids, func(uid string) bool { return uid == "" })

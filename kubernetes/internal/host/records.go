@@ -42,20 +42,20 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(path.Join(liveDir, name), text, 0o600)
 }
 
-// maxStrays is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.
-const maxStrays = 200
+// maxUnknown is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.
+const maxUnknown = 200
 
 // Names returns the names of profiles that have a record or data in the store, except the names that the function known accepts. If
-// there are more than maxStrays, it chooses among them at random. The result all is their number.
+// there are more than maxUnknown, it chooses among them at random. The result all is their number.
 func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
 	add := func(name string) {
 		switch {
 		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files of replace, left by a crash
 			return
-		case len(names) < maxStrays:
+		case len(names) < maxUnknown:
 			names = append(names, name)
 		default:
-			if at := rand.N(all + 1); at < maxStrays {
+			if at := rand.N(all + 1); at < maxUnknown {
 				names[at] = name
 			}
 		}
@@ -65,8 +65,8 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
 }
 
-// forgetStray removes a record that says nothing, whatever an agent has put there.
-func (s *Store) forgetStray(name string) error { return s.discard(path.Join(liveDir, name)) }
+// forgetUnknown removes a record that says nothing, whatever an agent has put there.
+func (s *Store) forgetUnknown(name string) error { return s.discard(path.Join(liveDir, name)) }
 
 // UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, the UID is "", and Look
 // returns an error for this name.
