@@ -107,6 +107,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 // writeTime is how long a file of root must be unchanged until it counts as complete.
 const writeTime = 3 * time.Second
 
+// rootMayWrite reports whether root has changed a file so recently that it may still be writing it.
 func rootMayWrite(path string) bool {
 	st, err := blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
 	return err == nil && st.Sys().(*syscall.Stat_t).Uid == 0 && time.Since(st.ModTime()) < writeTime

@@ -167,8 +167,8 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 }
 
 // searchLog calls emit for each log line that matches the search. The number of concurrent searches is limited: searchLog waits
-// for its turn for at most searchTime, and then fails. Clients without control take no turn of the owner's. If the search takes longer than limit, the error is
-// [context.DeadlineExceeded].
+// for its turn for at most searchTime, and then fails. The owner of the page has turns that no other client can take. If the search
+// takes longer than limit, the error is [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {

@@ -77,9 +77,7 @@ func New(o Options) *Health {
 	h.notify = notify.New(h.handleMessage)
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
-		Env: func(profile string) (map[string]string, error) {
-			return o.Store.Env(cmp.Or(profile, profiles.Default))
-		},
+		Env: func(profile string) (map[string]string, error) { return o.Store.Env(cmp.Or(profile, profiles.Default)) },
 		State: func(profile string) (profiles.State, error) {
 			return stateOfRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
 		},

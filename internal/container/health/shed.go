@@ -59,7 +59,7 @@ type decision struct {
 	full        bool
 	unowned     bool   // most of the used memory belongs to no service, so the end of services that hide none would not help
 	shed, admit string // names of the service to end and of the service to start; "" for none
-	hides       string // field of the service to end
+	hides       string // why the service to end may have memory that hinit can't see
 }
 
 // decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
@@ -87,9 +87,10 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none, and its field hides. It skips
-// services with less than a quarter of the average memory, because their end would free very little memory. If hiding is true, it
-// chooses only among services that may hide memory, and skips none of these.
+// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. The result hides says why that
+// service may have memory that hinit can't see. chooseVictim skips services with less than a quarter of the average memory, because
+// their end would free very little memory. If hiding is true, it chooses only among services that may hide memory, and skips none of
+// these.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {

@@ -211,8 +211,8 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	return nil
 }
 
-// step performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes the version that the API
-// server returned.
+// step performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes the version
+// that the API server returned.
 func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	switch step {
 	case placement.Run:
