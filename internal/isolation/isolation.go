@@ -19,6 +19,7 @@ const Program = "hinit-isolate"
 // plan and then executes command. Each word of plan is KEY=VALUE or a flag; "it" is the command:
 //
 //	name, home     name of the profile, and the directory that it may change
+//	HOME           its HOME, in place of the one in the environment
 //	hide           file or directory that it may not use, even if it is in a permitted directory
 //	share, read    path that it may change, or read, wherever it is
 //	port           TCP port that it may listen on

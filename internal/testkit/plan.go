@@ -5,6 +5,7 @@ import "slices"
 // Plan is what a test passes to hinit-isolate: the access that a command gets, see isolation.Argv.
 type Plan struct {
 	Name, Home, Rules, Save string
+	HOME                    string // the HOME of the command; "" for the one of the environment
 	Hide, Share, Read       []string
 	Marked, Degrade         bool
 }
@@ -15,7 +16,7 @@ func (p Plan) Argv(path string, command []string) []string {
 	for _, list := range []struct {
 		key    string
 		values []string
-	}{{"rules=", []string{p.Rules}}, {"save=", []string{p.Save}}, {"hide=", p.Hide}, {"share=", p.Share}, {"read=", p.Read}} {
+	}{{"rules=", []string{p.Rules}}, {"HOME=", []string{p.HOME}}, {"save=", []string{p.Save}}, {"hide=", p.Hide}, {"share=", p.Share}, {"read=", p.Read}} {
 		for _, value := range list.values {
 			if value != "" {
 				words = append(words, list.key+value)

@@ -34,7 +34,10 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	if !own.IsIsolated() {
 		return
 	}
-	plan := append(m.hideArguments(cfg), "name="+p.Name, "home="+p.Home, rulesWord("rules=", cfg))
+	plan := append(slices.Clip(reuse(&m.sharedWords, m.sharedArguments(cfg, "rules="))), "name="+p.Name, "home="+p.Home)
+	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
+		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // then all profiles can share one environment
+	}
 	for _, path := range cfg.Expand(own.Share, placeholders(p)) {
 		if read, only := strings.CutSuffix(path, config.ShareReadOnly); only {
 			plan = append(plan, "read="+filepath.Clean(read))
@@ -45,21 +48,20 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	for _, port := range own.Ports {
 		plan = append(plan, "port="+strconv.Itoa(port))
 	}
-	if own.Control {
+	switch {
+	case own.Control:
 		plan = append(plan, "control", "share="+cfg.Control.Socket)
-	}
-	if own.Mode == config.IsolationFiles && !own.Control {
+	case own.Mode == config.IsolationFiles:
 		plan = append(plan, "marked")
 	}
 	if own.Missing == config.MissingDegrade {
 		plan = append(plan, "degrade")
 	}
-	refused := ""
 	if own.Mode == config.IsolationUser {
-		spec.Cred, refused = m.profileUser(cfg, p)
-	}
-	if refused != "" {
-		plan = append(plan, "refused="+refused)
+		var refused string
+		if spec.Cred, refused = m.profileUser(cfg, p); refused != "" {
+			plan = append(plan, "refused="+refused)
+		}
 	}
 	spec.Argv = isolation.Argv(isolator(), plan, spec.Argv)
 	spec.Setup.RefuseLinks = true // needed because the environment files are read before the process is confined
@@ -68,33 +70,28 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 }
 
-// hideArguments returns the arguments for hinit-isolate that hide files and directories from every isolated profile. Files that
-// hinit.yaml shares with the profile stay visible.
-func (m *Maker) hideArguments(cfg *config.Config) (words []string) {
+// sharedArguments returns the arguments for hinit-isolate that all isolated profiles share. They hide files and directories, but
+// files that hinit.yaml shares with a profile stay visible. The last argument is key, followed by the path of the file with the
+// isolation rules that all profiles share. Root writes that file.
+func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
 		hide = append(hide, cfg.Path) // the file may contain secrets of other profiles
 	}
 	slices.Sort(hide)
-	for _, path := range slices.Compact(hide) { // without duplicates, because PID 1 keeps this list for each profile
+	for _, path := range slices.Compact(hide) {
 		words = append(words, "hide="+path)
 	}
-	return words
+	return append(words, key+filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation"))
 }
 
-// rulesWord returns an argument for hinit-isolate: key, followed by the path of the file with the isolation rules that all
-// profiles share. Root writes that file.
-func rulesWord(key string, cfg *config.Config) string {
-	return key + filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation")
-}
-
-// SaveRules returns the boot step that writes the rules file (see rulesWord). It returns nil if no profile is isolated or hinit
+// SaveRules returns the boot step that writes the rules file (see sharedArguments). It returns nil if no profile is isolated or hinit
 // does not run as root.
 func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}
-	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hideArguments(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), m.sharedArguments(cfg, "save="), []string{"true"}), User: "root"}
 }
 
 // profileUser returns the user that a profile runs as: the owner of its home if the profile has its own user, and otherwise
@@ -105,8 +102,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 		return nil, "isolation: user needs root to change users; start the container without --user, or set isolation to files"
 	case cfg.UIDRange().Contains(m.agent.User.UID) || cfg.UIDRange().Contains(m.agent.User.GID):
 		return m.agent.Cred, fmt.Sprintf("isolation.uids has the agent's own uid %d or gid %d in it; choose another range", m.agent.User.UID, m.agent.User.GID)
-	}
-	if !m.agent.Tenants.On {
+	case !m.agent.Tenants.On:
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
 	uid := uint32(0)

@@ -4,10 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/isolation"
+	"hinit/internal/proc"
 	"hinit/profiles"
 )
 
@@ -39,6 +41,34 @@ func TestAnIsolatedGatewayIsToldWhatItMayReach(t *testing.T) {
 	}
 	if words, _, _ := plan(t, "isolation: files\n", "default"); len(words) > 0 {
 		t.Error("the root profile is isolated")
+	}
+}
+
+// TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile fails if PID 1 needs memory for what all gateways have in common.
+func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: files\nprofiles: {own: {env: {HOME: /srv/own}}}\n"), Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"PATH=/usr/bin:/bin", "HOME=/root"}, false)
+	var specs []proc.Spec
+	for _, name := range []string{"a", "b", "own"} {
+		spec := m.Gateway(cfg, profiles.Profile{Name: name, Home: cfg.Home + "/profiles/" + name}, nil).Spec
+		home := map[bool]string{true: "HOME=/srv/own", false: "HOME=" + cfg.Home + "/profiles/" + name}[name == "own"]
+		if !slices.Contains(spec.Argv[:isolation.PlanLen(spec.Argv)], home) {
+			t.Errorf("%s gets another HOME than %s: %q", name, home, spec.Argv)
+		}
+		specs = append(specs, spec)
+	}
+	for _, spec := range specs[1:] {
+		if &spec.Env[0] != &specs[0].Env[0] {
+			t.Errorf("a copy of the environment: %q", spec.Env)
+		}
+		for i, word := range specs[0].Argv {
+			if strings.HasPrefix(word, "hide=") && unsafe.StringData(word) != unsafe.StringData(spec.Argv[i]) {
+				t.Errorf("a copy of %s", word)
+			}
+		}
 	}
 }
 

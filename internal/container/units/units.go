@@ -58,7 +58,8 @@ type Maker struct {
 	groups            atomic.Pointer[cgroupState]       // the prepared control group; nil until a service needs a group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
-	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway that Gateway made
+	gatewayEnv  atomic.Pointer[[]string] // environment of the last gateway that Gateway made
+	sharedWords atomic.Pointer[[]string] // result of the last call of sharedArguments
 }
 
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
@@ -171,11 +172,12 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.ReportsReadiness, policy.LimitedStarts = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
-		Argv: cfg.Expand(command, vars), Env: m.reuseEnv(proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set)),
+		Argv: cfg.Expand(command, vars), Env: proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set),
 		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: oomAdjOf(own.Priority, supervisor.KindGateway),
 		Setup: setupOf(&own.ProcessSettings, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
+	spec.Env = reuse(&m.gatewayEnv, spec.Env)
 	m.limitByCgroup(&own.ProcessSettings, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
@@ -186,14 +188,14 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// reuseEnv returns the environment of the last gateway if it equals env, as it usually does. Otherwise hundreds of copies would
-// take a tenth of the heap.
-func (m *Maker) reuseEnv(env []string) []string {
-	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
+// reuse returns the list at place if it equals the argument list, and otherwise stores the argument there. So gateways share one
+// list, which they usually have in common. Hundreds of copies would take a tenth of the heap.
+func reuse(place *atomic.Pointer[[]string], list []string) []string {
+	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
 	}
-	m.gatewayEnv.Store(&env)
-	return env
+	place.Store(&list)
+	return list
 }
 
 // GatewayVars returns the variables that a profile's gateway gets in addition to the container's environment, if it starts in
@@ -209,7 +211,7 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 		env[name] = cfg.ExpandString(value, vars)
 	}
 	if t := m.topology.Load(); t != nil {
-		env = mergeVars(env, t.Vars())
+		maps.Copy(env, t.Vars())
 	}
 	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).IsIsolated() && !own {
 		env["HOME"] = p.Home // the configured HOME contains the homes of other profiles

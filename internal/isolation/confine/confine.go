@@ -40,18 +40,14 @@ var _ = begin
 // valid rules, begin confines the process and executes the command. Otherwise it returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
-	file, i := "", 1
+	i := 1
 	for ; argv.At(i) != "--"; i++ {
-		_, refused := cutPrefix(argv.At(i), "refused=")
-		if refused || argv.At(i) == "" {
+		if argv.At(i) == "" {
 			return
 		}
-		if path, is := cutPrefix(argv.At(i), "rules="); is {
-			file = path
-		}
 	}
-	path := argv.At(i + 1)
-	if file != "" && len(bare.Base(path)) < len(path) && readRules(file) && rulesAreCurrent(argv) {
+	plan, path := bare.Words{First: argv.First, N: i}, argv.At(i+1)
+	if file := plan.Get("rules"); file != "" && plan.Get("refused") == "" && len(bare.Base(path)) < len(path) && readRules(file) && rulesAreCurrent(plan) {
 		confine(path, argv, env)
 	}
 }
@@ -78,15 +74,15 @@ func rulesPart(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// rulesAreCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in argv.
-func rulesAreCurrent(argv bare.Words) bool {
+// rulesAreCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in plan.
+func rulesAreCurrent(plan bare.Words) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
 		return false
 	}
 	hidden, n := rulesPart(ruleHeader.hidden, ruleHeader.mounts), 0
-	for i := 1; argv.At(i) != "--"; i++ {
-		if path, is := cutPrefix(argv.At(i), "hide="); is {
+	for i := range plan.N {
+		if path, is := cutPrefix(plan.At(i), "hide="); is {
 			if end := n + len(path); end >= len(hidden) || hidden[n:end] != path || hidden[end] != 0 {
 				return false
 			}
@@ -105,18 +101,14 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 // the command in argv, whose program is at path. It does not return. If the Go runtime is running, the caller must have locked
 // its goroutine to its thread.
 func confine(path string, argv, env bare.Words) {
-	home, end := "", 1
 	var control, marked, degrade bool
+	end := 1
 	for ; argv.At(end) != "--"; end++ {
 		word := argv.At(end)
-		if name, is := cutPrefix(word, "name="); is {
-			profileName = name
-		}
-		if dir, is := cutPrefix(word, "home="); is {
-			home = dir
-		}
 		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
 	}
+	plan := bare.Words{First: argv.First, N: end}
+	profileName = plan.Get("name")
 	makeTempDir()
 	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give every user capabilities
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
@@ -126,7 +118,7 @@ func confine(path string, argv, env bare.Words) {
 	check("drop the capabilities", bare.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0))
 	check("set no_new_privs", bare.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0))
 	if ruleHeader.fs != 0 {
-		applyLandlock(argv, home)
+		applyLandlock(plan)
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
@@ -141,28 +133,33 @@ func confine(path string, argv, env bare.Words) {
 		}
 		check("filter system calls", r)
 	}
-	execute(path, argv, end+1, environ(env))
+	execute(path, argv, end+1, environ(plan, env))
 }
 
 // webToken is the beginning of the variable that holds the token of the status page. A program with the token can control all
 // gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// environ returns the environment of the command: env without the web token, and with TMPDIR replaced by tempVar.
-func environ(env bare.Words) uintptr {
-	n := 0
+// environ returns the environment of the command: env without the web token, with TMPDIR replaced by tempVar, and with HOME
+// replaced by the one in plan, if any.
+func environ(plan, env bare.Words) uintptr {
+	n, home := 0, plan.Get("HOME")
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
 		_, token := cutPrefix(env.At(i), webToken)
-		_, replaced := cutPrefix(env.At(i), "TMPDIR=")
-		if n == len(envp)-2 {
+		_, temp := cutPrefix(env.At(i), "TMPDIR=")
+		_, old := cutPrefix(env.At(i), "HOME=")
+		if n == len(envp)-3 {
 			fail("take so many variables", unix.E2BIG)
 		}
-		if !token && !replaced {
+		if !token && !temp && (!old || home == "") {
 			envp[n] = env.Pointer(i)
 			n++
 		}
 	}
 	envp[n] = uintptr(unsafe.Pointer(&tempVar.Buf))
+	if home != "" {
+		envp[n+1] = address(home) - uintptr(len("HOME="))
+	}
 	return uintptr(unsafe.Pointer(&envp))
 }
 
@@ -204,10 +201,10 @@ func makeTempDir() {
 }
 
 // applyLandlock limits the files, ports and signals that the process can use, by Landlock.
-func applyLandlock(argv bare.Words, home string) {
+func applyLandlock(plan bare.Words) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
-	allowPath(set, home, true)
+	allowPath(set, plan.Get("home"), true)
 	allowPath(set, tempVar.String()[len("TMPDIR="):], true)
 	for rest := rulesPart(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
 		n := max(bare.Index(rest, "\x00"), 1)
@@ -217,14 +214,14 @@ func applyLandlock(argv bare.Words, home string) {
 	if ruleHeader.net != 0 {
 		allowPort(set, 0) // a program may let the kernel choose a free port
 	}
-	for i := 1; argv.At(i) != "--"; i++ {
-		if path, is := cutPrefix(argv.At(i), "share="); is {
-			sharePath(set, argv, path, true)
+	for i := range plan.N {
+		if path, is := cutPrefix(plan.At(i), "share="); is {
+			sharePath(set, plan, path, true)
 		}
-		if path, is := cutPrefix(argv.At(i), "read="); is {
-			sharePath(set, argv, path, false)
+		if path, is := cutPrefix(plan.At(i), "read="); is {
+			sharePath(set, plan, path, false)
 		}
-		if port, is := cutPrefix(argv.At(i), "port="); is && ruleHeader.net != 0 {
+		if port, is := cutPrefix(plan.At(i), "port="); is && ruleHeader.net != 0 {
 			n, _ := bare.Number(port)
 			allowPort(set, n)
 		}
@@ -270,11 +267,11 @@ func allowOpen(set, fd int, write bool) {
 // sharePath lets the process use a path that is shared with its profile. If the path is below a hidden place or below another shared
 // path, other profiles can write there. Then sharePath refuses a path that contains a symbolic link, because the link could lead to
 // another profile.
-func sharePath(set int, argv bare.Words, path string, write bool) {
-	for i := 1; argv.At(i) != "--"; i++ {
-		place, is := cutPrefix(argv.At(i), "hide=")
+func sharePath(set int, plan bare.Words, path string, write bool) {
+	for i := range plan.N {
+		place, is := cutPrefix(plan.At(i), "hide=")
 		if !is {
-			place, is = cutPrefix(argv.At(i), "share=")
+			place, is = cutPrefix(plan.At(i), "share=")
 		}
 		if !is || path == place || !beneath(path, place) {
 			continue

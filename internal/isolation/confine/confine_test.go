@@ -26,7 +26,7 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
 	run := func(uid uint32, p testkit.Plan, command ...string) string {
 		cmd := exec.Command(program)
-		cmd.Args, cmd.Env = p.Argv(program, command), []string{"GODEBUG=inittrace=1", "TMPDIR=/somewhere", webToken + "x", "PATH=/usr/bin:/bin"}
+		cmd.Args, cmd.Env = p.Argv(program, command), []string{"GODEBUG=inittrace=1", "TMPDIR=/somewhere", "HOME=/elsewhere", webToken + "x", "PATH=/usr/bin:/bin"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -36,25 +36,29 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	}
 	save := func() { run(0, testkit.Plan{Save: rules, Hide: []string{dir}}, "true") }
 	save()
-	p := testkit.Plan{Name: "saved", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
+	p := testkit.Plan{Name: "saved", Home: dir + "/own", HOME: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
 	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
 	out := run(12321, p, "/bin/sh", "-c", script)
 	for tries := 0; strings.Contains(out, "init internal/") && tries < 5; tries++ { // another test has mounted something: the rules are useless
 		save()
 		out = run(12321, p, "/bin/sh", "-c", script)
 	}
-	for _, want := range []string{"text of own", "text of shared", "TMPDIR=/tmp/hinit-saved-12321\n"} {
+	for _, want := range []string{"text of own", "text of shared", "TMPDIR=/tmp/hinit-saved-12321\n", "\nHOME=" + dir + "/own\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
-	for _, never := range []string{"init internal/", "text of other", "/somewhere", webToken, "unshared", "wrote-shm"} {
+	for _, never := range []string{"init internal/", "text of other", "/somewhere", "/elsewhere", webToken, "unshared", "wrote-shm"} {
 		if strings.Contains(out, never) {
 			t.Errorf("%q:\n%s", never, out)
 		}
 	}
 	if out := run(12321, p, "/no/such/program"); !strings.Contains(out, `cannot start /no/such/program: no such file or directory`) {
 		t.Errorf("%s", out)
+	}
+	p.HOME = ""
+	if out := run(12321, p, "/usr/bin/env"); !strings.Contains(out, "HOME=/elsewhere\n") {
+		t.Errorf("a command of an older hinit has lost its HOME:\n%s", out)
 	}
 	p.Share = []string{dir + "/shared/link"}
 	if err := os.Symlink("../other", dir+"/shared/link"); err != nil {
