@@ -1,16 +1,18 @@
 package profiles
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"hinit/internal/fsutil"
+	"hinit/internal/yamltext"
 )
 
 // Topology describes which gateway serves which profiles: each profile has its own gateway, or the default profile's gateway
@@ -69,11 +71,15 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	config := string(text)
-	if list := agentSetting(config, allowKey); list.found && !list.hasNoValue() {
-		t.limited, t.allowed = true, list.items
+	config, word := parseAgentConfig(text), ""
+	if list := agentSetting(config, allowKey); list != nil && list.ShortTag() != "!!null" {
+		t.limited = true
+		_ = list.Decode(&t.allowed) // a value that isn't a list allows no profile
 	}
-	if on, known := parseSwitch(agentSetting(config, multiplexKey).word); known {
+	if value := agentSetting(config, multiplexKey); value != nil {
+		_ = value.Decode(&word) // a list or a mapping is an unknown word
+	}
+	if on, known := parseSwitch(word); known {
 		t.Multiplexed, t.From = on, configFile
 	}
 	if on, known := parseSwitch(getenv(envMultiplex)); known {
@@ -109,153 +115,34 @@ const (
 	allowKey     = "multiplex_profile_allowlist"
 )
 
-// setting is the value of a key in the agent's configuration: either a word or a list.
-type setting struct {
-	found  bool
-	isList bool
-	word   string
-	items  []string
+// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, isn't YAML, or has too
+// many values for the memory of PID 1.
+func parseAgentConfig(text []byte) *yaml.Node {
+	var document yaml.Node
+	if !bytes.Contains(text, []byte(multiplexKey[:len(multiplexKey)-1])) || yamltext.LineOfTooManyValues(text) > 0 ||
+		yaml.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
+		return nil
+	}
+	return document.Content[0]
 }
 
-// hasNoValue reports whether the configuration contains the key, but with an empty value, null or ~.
-func (v setting) hasNoValue() bool {
-	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
+// agentSetting returns the value of a key in the agent's configuration, or nil. The key can be at the top level or below
+// "gateway"; the top level wins.
+func agentSetting(config *yaml.Node, key string) *yaml.Node {
+	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key))
 }
 
-// agentSetting returns the value of a key in the agent's configuration. The parameter config is the text of config.yaml, and
-// wanted is the key. The key can be at the top level or below "gateway"; the top level wins.
-//
-// agentSetting scans lines and is not a YAML parser, because PID 1 must boot whatever the file contains. It understands block
-// mappings and lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it
-// doesn't find the key.
-func agentSetting(config, wanted string) setting {
-	config = strings.TrimPrefix(config, "\ufeff")
-	if strings.HasPrefix(strings.TrimSpace(config), "{") {
-		return jsonSetting(config, wanted)
+// valueOf returns the value of a key in a mapping, or nil. If the key is repeated, the last value counts, as in Python.
+func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
+	if mapping == nil || mapping.Kind != yaml.MappingNode {
+		return nil
 	}
-	var top, nested setting
-	var open *setting // the value to which following "- item" lines belong; nil for none
-	inGateway, indent := false, 0
-	for line := range strings.Lines(config) {
-		line = strings.TrimRight(line, " \t\r\n")
-		body := strings.TrimLeft(line, " ")
-		if body == "" || body[0] == '#' {
-			continue
-		}
-		if item, isItem := strings.CutPrefix(body, "- "); isItem && open != nil {
-			_, item, _ := yamlPair("item: " + item)
-			open.isList, open.items = true, append(open.items, item)
-			continue
-		}
-		open = nil
-		depth := len(line) - len(body)
-		if depth == 0 && (line == "..." || line == "---" && (top.found || nested.found)) {
-			break // ignore the later YAML documents in the file
-		}
-		key, value, isPair := yamlPair(body)
-		found := isPair && key == wanted
-		switch {
-		case depth == 0:
-			inGateway, indent = isPair && key == "gateway", 0
-			switch {
-			case found:
-				top = yamlSetting(value)
-				open = &top
-			case inGateway:
-				nested = flowSetting(value, wanted)
-			}
-		case inGateway:
-			indent = cmp.Or(indent, depth) // the first child sets the indent of all children
-			if depth == indent && found {
-				nested = yamlSetting(value)
-				open = &nested
-			}
-		}
-		if open != nil && open.word != "" {
-			open = nil
+	for pair := range slices.Chunk(mapping.Content, 2) {
+		if pair[0].Value == key {
+			value = pair[1]
 		}
 	}
-	if top.found {
-		return top
-	}
-	return nested
-}
-
-// yamlSetting parses a value that is on the same line as its key.
-func yamlSetting(value string) setting {
-	body, isList := strings.CutPrefix(value, "[")
-	if !isList {
-		return setting{found: true, word: value}
-	}
-	v := setting{found: true, isList: true}
-	body, _, _ = strings.Cut(body, "]")
-	for item := range strings.SplitSeq(body, ",") {
-		if item = unquote(strings.TrimSpace(item)); item != "" {
-			v.items = append(v.items, item)
-		}
-	}
-	return v
-}
-
-func jsonSetting(config, wanted string) setting {
-	var doc map[string]any
-	if json.Unmarshal([]byte(config), &doc) != nil {
-		return setting{}
-	}
-	gateway, _ := doc["gateway"].(map[string]any)
-	for _, level := range []map[string]any{doc, gateway} {
-		value, found := level[wanted]
-		if list, isList := value.([]any); isList {
-			v := setting{found: true, isList: true}
-			for _, item := range list {
-				v.items = append(v.items, fmt.Sprint(item))
-			}
-			return v
-		}
-		if found && value != nil {
-			return setting{found: true, word: fmt.Sprint(value)}
-		}
-	}
-	return setting{}
-}
-
-// flowSetting returns the value of one key in a flow mapping. The parameter value is the mapping, such as "{a: b,
-// multiplex_profiles: true}", and wanted is the key.
-func flowSetting(value, wanted string) setting {
-	body, ok := strings.CutPrefix(value, "{")
-	if !ok {
-		return setting{}
-	}
-	body, ok = strings.CutSuffix(body, "}")
-	if !ok || strings.ContainsAny(body, "{[") {
-		return setting{}
-	}
-	for pair := range strings.SplitSeq(body, ",") {
-		if key, value, ok := yamlPair(strings.TrimSpace(pair)); ok && key == wanted {
-			return yamlSetting(value)
-		}
-	}
-	return setting{}
-}
-
-// yamlPair splits "key: value # comment" and removes quotes around key and value.
-func yamlPair(s string) (key, value string, ok bool) {
-	key, value, ok = strings.Cut(s, ":")
-	if !ok || value != "" && value[0] != ' ' && value[0] != '\t' {
-		return "", "", false
-	}
-	value = strings.TrimSpace(value)
-	if i := strings.Index(" "+value, " #"); i >= 0 {
-		value = strings.TrimSpace(value[:max(i-1, 0)])
-	}
-	return unquote(strings.TrimSpace(key)), unquote(value), true
-}
-
-func unquote(s string) string {
-	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] {
-		return s[1 : len(s)-1]
-	}
-	return s
+	return value
 }
 
 // parseSwitch parses a boolean by the agent's rules, ignoring case. The result known is false if s is blank or an unknown word.

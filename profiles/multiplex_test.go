@@ -1,8 +1,11 @@
 package profiles
 
 import (
+	"cmp"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 func TestMultiplexed(t *testing.T) {
@@ -45,12 +48,15 @@ func TestMultiplexed(t *testing.T) {
 		"JSON number":         {`{"multiplex_profiles": 1}`, true, true},
 		"broken JSON":         {`{"multiplex_profiles": true`, false, false},
 		"binary":              {"\x00\xff:\n :\n::", false, false},
-		"long":                {strings.Repeat("x", 1<<20) + "\nmultiplex_profiles: true", true, true},
+		"flow on more lines":  {"gateway: {\n  port: 1,\n  multiplex_profiles: true\n}\n", true, true},
+		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // by the agent neither
+		"long":                {strings.Repeat("# x\n", 1<<18) + "multiplex_profiles: true", true, true},
+		"too many values":     {"list: [" + strings.Repeat("x,", 1<<19) + "]\nmultiplex_profiles: true", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := agentSetting(tt.config, multiplexKey)
-			if on, _ := parseSwitch(v.word); on != tt.on || v.found != tt.ok {
-				t.Errorf("got %t, %t, want %t, %t", on, v.found, tt.on, tt.ok)
+			v := cmp.Or(agentSetting(parseAgentConfig([]byte(tt.config)), multiplexKey), &yaml.Node{})
+			if on, _ := parseSwitch(v.Value); on != tt.on || (v.Kind != 0) != tt.ok {
+				t.Errorf("got %t, %t, want %t, %t", on, v.Kind != 0, tt.on, tt.ok)
 			}
 		})
 	}
@@ -62,11 +68,8 @@ func FuzzMultiplexed(f *testing.F) {
 	f.Add("gateway: {a: b\n---\n 'x' : \"\n")
 	f.Add("multiplex_profiles:\n- a\n- 'b'\n")
 	f.Fuzz(func(t *testing.T, config string) {
-		v := agentSetting(config, multiplexKey)
-		if !v.found && (v.word != "" || v.isList) {
-			t.Fatal("a value without being there")
-		}
-		if v.found && !strings.Contains(config, "multiplex") && !strings.Contains(config, "\\u") {
+		v := agentSetting(parseAgentConfig([]byte(config)), multiplexKey)
+		if v != nil && !strings.Contains(config, "multiplex") {
 			t.Fatal("found what isn't there")
 		}
 	})
