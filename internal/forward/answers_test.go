@@ -25,15 +25,15 @@ import (
 )
 
 func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
-	for answer, want := range map[string]PartialError{
+	for answer, want := range map[string]AnswerError{
 		`{}`: {}, `{"partialSuccess":{}}`: {}, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: {}, `not JSON`: {}, ``: {},
-		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {errors.New("too old"), 3}, // as the mapping of 64 bits wants it
-		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {errors.New(""), 3},
-		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {errors.New("slow down"), 0},
+		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {error: errors.New("too old"), LeftOut: 3}, // as the mapping of 64 bits wants it
+		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {error: errors.New(""), LeftOut: 3},
+		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {error: errors.New("slow down")},
 	} {
 		err := checkOTLP([]byte(answer))
-		got, partial := errors.AsType[PartialError](err)
-		if partial != (err != nil) || partial != (want.error != nil) || partial && (got.Refused != want.Refused || got.Error() != want.Error()) {
+		got, partial := errors.AsType[AnswerError](err)
+		if partial != (err != nil) || partial != (want.error != nil) || partial && (!got.Accepted || got.LeftOut != want.LeftOut || got.Error() != want.Error()) {
 			t.Errorf("%s: got %v, want %v", answer, err, want)
 		}
 	}
@@ -43,7 +43,7 @@ func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	s := &sink{fail: func(n int, records []Record) error {
 		if n == 1 {
 			first = len(records)
-			return PartialError{errors.New("too old"), 1}
+			return AnswerError{error: errors.New("too old"), Accepted: true, LeftOut: 1}
 		}
 		return nil
 	}}
@@ -172,7 +172,7 @@ func TestACertificateIsChecked(t *testing.T) {
 	}
 	shut <- struct{}{}
 	stream, _ := s.(*syslogSink)
-	testkit.Until(t, "the end is seen", func() bool { _, err := stream.unsent(); return err != nil })
+	testkit.Until(t, "the end is seen", func() bool { return stream.waitUntilAcknowledged(ctx) != nil })
 	if err := s.Send(ctx, []Record{{Text: "two"}}); err != nil {
 		t.Fatal(err)
 	}

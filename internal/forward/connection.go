@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
@@ -25,7 +26,6 @@ type syslogSink struct {
 	conn                   net.Conn
 	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
-	size                   int             // size of the batches in unread, in bytes
 }
 
 // sentBatch is the data that was sent by one call of Send.
@@ -45,123 +45,99 @@ const (
 
 // Send implements Sink. After an error, it closes the connection. If the connection is lost, the receiver may not have read the
 // last messages, so Send repeats them over the next connection.
-func (s *syslogSink) Send(ctx context.Context, records []Record) error {
-	if s.raw != nil {
-		if _, err := s.unsent(); err != nil {
-			_ = s.Close()
-		}
-	}
-	repeat := s.conn == nil
-	err := s.connect(ctx)
-	if err == nil {
-		err = s.write(ctx, records, repeat)
-	}
-	if err != nil {
+func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
+	if s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
 		_ = s.Close()
 	}
-	return err
-}
-
-// write sends the records over the open connection. Syslog has no answers, so over a stream write returns when the other machine
-// has acknowledged all bytes. If repeat is set, write sends the batches in unread again before the records.
-func (s *syslogSink) write(ctx context.Context, records []Record, repeat bool) error {
-	conn := s.conn
-	_ = conn.SetDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var data []byte
-	if repeat {
-		for _, b := range s.unread {
-			data = append(data, b.data...)
+	defer func() {
+		if err != nil {
+			_ = s.Close()
 		}
+	}()
+	kept, batch := s.unread, sentBatch{at: time.Now()}
+	if s.conn == nil {
+		if err := s.connect(ctx); err != nil {
+			return err
+		}
+		for _, b := range s.unread {
+			batch.data = append(batch.data, b.data...)
+		}
+		kept = nil
 	}
+	conn := s.conn
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	for i := range records {
 		m := encodeSyslog(s.host, &records[i])
 		if s.raw != nil {
-			data = append(fmt.Appendf(data, "%d ", len(m)), m...)
-			continue
-		}
-		if len(m) > maxDatagram {
-			m = bytes.ToValidUTF8(m[:maxDatagram], nil)
-		}
-		if _, err := conn.Write(m); err != nil {
+			batch.data = append(fmt.Appendf(batch.data, "%d ", len(m)), m...)
+		} else if _, err := conn.Write(bytes.ToValidUTF8(m[:min(len(m), maxDatagram)], nil)); err != nil {
 			return err
 		}
 	}
 	if s.raw == nil {
 		return nil
 	}
-	if _, err := conn.Write(data); err != nil {
+	if _, err = conn.Write(batch.data); err == nil {
+		err = s.waitUntilAcknowledged(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	for {
-		if left, err := s.unsent(); err != nil {
-			return err
-		} else if left == 0 {
-			break
-		}
-		if !pause.For(ctx, 5*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-	if repeat {
-		s.unread, s.size = nil, 0
-	}
-	s.unread, s.size = append(s.unread, sentBatch{time.Now(), data}), s.size+len(data)
-	for len(s.unread) > 1 && (s.size > unreadSize || time.Since(s.unread[0].at) > unreadTime) {
-		s.size -= len(s.unread[0].data)
+	s.unread = append(kept, batch)
+	size := func(b sentBatch) int { return len(b.data) }
+	for len(s.unread) > 1 && (lo.SumBy(s.unread, size) > unreadSize || time.Since(s.unread[0].at) > unreadTime) {
 		s.unread = slices.Delete(s.unread, 0, 1)
 	}
 	return nil
 }
 
-// unsent returns the number of bytes that the other machine has not acknowledged, or an error if the other end has closed the
-// connection. It does not read from the connection, because unread bytes may belong to TLS.
-func (s *syslogSink) unsent() (left int, err error) {
-	failed := s.raw.Control(func(fd uintptr) {
-		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
-			err = io.ErrUnexpectedEOF // return an error instead of a number: after a reset, the number of unsent bytes never falls to 0
-			return
+// waitUntilAcknowledged waits until the other machine has acknowledged all bytes, because syslog has no answers. It returns an
+// error if the other end has closed the connection. It does not read from the connection, because unread bytes may belong to TLS.
+func (s *syslogSink) waitUntilAcknowledged(ctx context.Context) (err error) {
+	for {
+		left := 0
+		failed := s.raw.Control(func(fd uintptr) {
+			list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
+				err = io.ErrUnexpectedEOF // after a reset, the number of unacknowledged bytes never falls to 0
+				return
+			}
+			left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
+		})
+		if err = cmp.Or(failed, err); err != nil || left == 0 {
+			return err
 		}
-		left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
-	})
-	return left, cmp.Or(failed, err)
+		if !pause.For(ctx, 5*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
 }
 
-func (s *syslogSink) connect(ctx context.Context) error {
-	if s.conn != nil {
-		return nil
-	}
+func (s *syslogSink) connect(ctx context.Context) (err error) {
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, s.network, s.address)
+	s.conn, err = dialer.DialContext(ctx, s.network, s.address)
 	if err != nil && s.network == "unixgram" {
-		conn, err = dialer.DialContext(ctx, "unix", s.address)
+		s.conn, err = dialer.DialContext(ctx, "unix", s.address)
 	}
 	if err != nil {
 		return err
 	}
-	s.conn, s.raw = conn, nil
-	if n := conn.LocalAddr().Network(); n == "tcp" || n == "unix" {
-		sc, _ := conn.(syscall.Conn)
-		if s.raw, err = sc.SyscallConn(); err != nil {
-			return err
-		}
+	if n := s.conn.LocalAddr().Network(); n == "tcp" || n == "unix" {
+		sc, _ := s.conn.(syscall.Conn)
+		s.raw, err = sc.SyscallConn()
 	}
-	if s.secure != nil {
-		secure := tls.Client(conn, s.secure)
-		s.conn = secure
-		return withCertificateHint(secure.HandshakeContext(ctx))
+	if err == nil && s.secure != nil {
+		secure := tls.Client(s.conn, s.secure)
+		s.conn, err = secure, withCertificateHint(secure.HandshakeContext(ctx))
 	}
-	return nil
+	return err
 }
 
 // Close implements Sink.
-func (s *syslogSink) Close() error {
-	if s.conn == nil {
-		return nil
+func (s *syslogSink) Close() (err error) {
+	if s.conn != nil {
+		err = s.conn.Close()
 	}
-	err := s.conn.Close()
 	s.conn, s.raw = nil, nil
 	return err
 }

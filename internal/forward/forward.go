@@ -45,13 +45,10 @@ type Forwarder struct {
 
 	records   chan Record // records from the goroutines that read logs
 	readers   sync.WaitGroup
-	owners    map[string]logOwner           // the services that write logs, by the directory of the log
-	reading   map[string]context.CancelFunc // the logs that are being read, by directory; a call ends the reading
-	started   time.Time                     // start time of the hinit that answers the requests
-	askedAt   time.Time                     // time of the last request to hinit for its logs
-	savedAt   time.Time                     // time when the positions were last saved
+	askedAt   time.Time // time of the last request to hinit for its logs
+	savedAt   time.Time // time when the positions were last saved
 	positions Positions
-	unsaved   bool // the field now has changes that must be saved
+	unsaved   bool // the field positions has changes that must be saved
 }
 
 // Counts are the totals of a Forwarder since its positions file was created.
@@ -64,7 +61,7 @@ type Counts struct {
 
 // Positions is the content of the positions file, which records how far logs and events have been sent.
 type Positions struct {
-	Logs    map[string]position `json:"logs"` // position in each log, by its directory
+	Logs    map[string]*logFile `json:"logs"` // each log by its directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
 	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all are sent
@@ -93,8 +90,14 @@ func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 // Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it
 // might send the same lines again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
-	f.reading, f.records = make(map[string]context.CancelFunc), make(chan Record)
-	if err := f.load(); err != nil {
+	f.records = make(chan Record)
+	var err error
+	if f.positions, err = ReadPositions(f.State, nil); errors.Is(err, fs.ErrNotExist) {
+		err = f.save() // fails now if the file can't be written
+	} else if err != nil {
+		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
+	}
+	if err != nil {
 		return err
 	}
 	reading, stop := context.WithCancel(ctx)
@@ -102,19 +105,18 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer stop()
 	for ctx.Err() == nil {
 		batch := f.collect(reading)
-		if oldest := lo.FirstOrEmpty(batch).Time; !oldest.Equal(f.positions.Waiting) {
-			f.positions.Waiting, f.unsaved = oldest, true
-		}
-		if !f.deliver(ctx, batch) {
+		f.unsaved = f.unsaved || len(batch) > 0 || !f.positions.Waiting.IsZero()
+		f.positions.Waiting = lo.FirstOrEmpty(batch).Time
+		f.positions.Counts.Gaps += uint64(lo.CountBy(batch, func(r Record) bool { return r.Kind == KindGap }))
+		if len(batch) > 0 && !f.deliver(ctx, batch) {
 			break
 		}
 		for _, r := range batch {
-			if r.dir != "" {
-				f.positions.Logs[r.dir] = r.line
+			if r.log != nil {
+				r.log.position = r.line
 			} else {
 				f.positions.Events = r.events
 			}
-			f.unsaved = true
 		}
 		if f.unsaved && (len(batch) == 0 || time.Since(f.savedAt) > saveEvery) {
 			if err := f.save(); err != nil {
@@ -133,10 +135,10 @@ func (f *Forwarder) Run(ctx context.Context) error {
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.askedAt) > statusEvery {
 		f.askedAt = time.Now()
-		if err := f.findLogs(ctx); err == nil {
-			batch = f.readEvents(ctx)
-		} else if ctx.Err() == nil {
-			f.Log.Debug("cannot ask hinit", "error", err)
+		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if st, err := f.Hinit.Status(limit); err == nil && st.Version == client.StatusVersion && f.findLogs(ctx, st) == nil {
+			batch = f.readEvents(limit, st.Init.StartedAt)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.Pause, 250*time.Millisecond))
@@ -144,10 +146,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	for size := 0; len(batch) < maxBatchRecords && size < maxBatchBytes; {
 		select {
 		case r := <-f.records:
-			if r.Kind == KindGap {
-				f.positions.Counts.Gaps++
-			}
-			r.Service, r.Profile = f.owners[r.dir].service, f.owners[r.dir].profile
+			r.Service, r.Profile = r.log.service, r.log.profile
 			size += len(r.Text)
 			batch = append(batch, r)
 		case <-ctx.Done():
@@ -157,80 +156,60 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs asks hinit for the logs of its services, starts to read new logs, and forgets removed logs.
-func (f *Forwarder) findLogs(ctx context.Context) error {
-	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	st, err := f.Hinit.Status(limit)
-	if err != nil {
-		return err
-	}
-	if st.Version != client.StatusVersion {
-		return errors.New("what answers is not hinit")
-	}
+// findLogs starts to read the new logs of hinit's services, and forgets removed logs.
+func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	as, err := f.LogsAs(st.Init)
 	if err != nil {
 		return err
 	}
-	f.started = st.Init.StartedAt
-	f.owners = make(map[string]logOwner)
+	owners := make(map[string]*client.Service)
 	parents := make(map[string]bool)
 	for i := range st.Services {
 		s := &st.Services[i]
-		if !filepath.IsAbs(s.Log) {
-			continue
-		}
 		dir := filepath.Dir(s.Log)
-		f.owners[dir] = logOwner{s.Name, s.Profile}
-		if slices.Contains(f.Except, s.Name) {
+		if owners[dir] = s; !filepath.IsAbs(dir) || slices.Contains(f.Except, s.Name) {
 			continue
 		}
 		parents[filepath.Dir(dir)] = true
-		if _, known := f.positions.Logs[dir]; !known {
-			f.positions.Logs[dir] = position{}
+		if f.positions.Logs[dir] == nil {
+			f.positions.Logs[dir] = &logFile{}
 		}
 	}
-	for dir, at := range f.positions.Logs {
-		_, owned := f.owners[dir]
-		if !owned {
-			f.owners[dir] = logOwner{service: filepath.Base(dir)}
+	for dir, log := range f.positions.Logs {
+		owner := cmp.Or(owners[dir], &client.Service{Name: filepath.Base(dir)})
+		log.service, log.profile = owner.Name, owner.Profile
+		gone := owners[dir] == nil && !reader.Exists(as, dir)
+		switch left := slices.Contains(f.Except, log.service); {
+		case log.stop != nil && (gone || left):
+			log.stop()
+			log.stop = nil
+		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
+			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
+			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), at: log.position}
+			ctx, stop := context.WithCancel(ctx)
+			log.stop = stop
+			f.readers.Go(func() { r.read(ctx, dir, as) })
 		}
-		switch stop := f.reading[dir]; {
-		case !owned && !reader.Exists(as, dir):
-			if stop != nil {
-				stop()
-			}
-			delete(f.reading, dir)
+		if gone {
 			delete(f.positions.Logs, dir)
 			f.unsaved = true
-		case slices.Contains(f.Except, f.owners[dir].service):
-			if stop != nil { // it was read under the name of its directory
-				stop()
-				delete(f.reading, dir)
-			}
-		case stop == nil && parents[filepath.Dir(dir)]:
-			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
-			f.reading[dir] = f.read(ctx, dir, at, as)
 		}
 	}
 	return nil
 }
 
-// readEvents returns records of the events that have happened in hinit since the position of the last sent event.
-func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
+// readEvents returns records of the events that have happened since the last sent event, in the hinit that has this start time.
+func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []Record) {
 	at := f.positions.Events
-	if !at.Started.Equal(f.started) {
-		at = eventPosition{Started: f.started}
+	if !at.Started.Equal(started) {
+		at = eventPosition{Started: started}
 	}
-	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
+	// After an error, the next request reads the rest.
+	_ = f.Hinit.Events(ctx, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		r := eventRecord(e)
+		at.Seq = max(at.Seq, e.Seq)
 		if e.Lost > 0 {
-			f.positions.Counts.Gaps++
 			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
-		} else {
-			at.Seq = e.Seq
 		}
 		if f.Mask {
 			r.Text = redact.HideText(r.Text)
@@ -239,40 +218,33 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 		batch = append(batch, r)
 		return nil
 	})
-	if err != nil {
-		f.Log.Debug("cannot read the events", "error", err)
-	}
 	return batch
 }
 
 // deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether it was accepted. It leaves
 // out the records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
-	if len(batch) == 0 {
-		return true
-	}
 	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
 		err := f.Sink.Send(limit, batch)
 		cancel()
-		partial, accepted := errors.AsType[PartialError](err)
-		_, refused := errors.AsType[RefusedError](err)
-		left := min(partial.Refused, len(batch)) // records that the receiver leaves out
+		answer, _ := errors.AsType[AnswerError](err)
+		left := min(answer.LeftOut, len(batch))
 		switch {
-		case refused && len(batch) > 1:
+		case answer.Refused && len(batch) > 1:
 			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
-		case refused:
+		case answer.Refused:
 			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
 			left = 1
-		case accepted && left > 0:
+		case left > 0:
 			f.Log.Error("the receiver has left records out", "records", left, "of", len(batch), "error", err)
-		case accepted:
+		case answer.Accepted:
 			f.Log.Warn("the receiver warns", "warning", err)
 		case err == nil && failures > 0:
 			f.Log.Info("the receiver takes records again")
 		}
-		if refused || accepted || err == nil {
+		if err == nil || answer.Refused || answer.Accepted {
 			counts.Sent += uint64(len(batch) - left)
 			counts.Refused += uint64(left)
 			return true
@@ -284,8 +256,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
-		later, _ := errors.AsType[LaterError](err)
-		pause.For(ctx, max(retries.Delay(failures, rand.Float64()), min(later.After, longestWait)))
+		pause.For(ctx, max(retries.Delay(failures, rand.Float64()), min(answer.After, longestWait)))
 	}
 	return false
 }
@@ -299,22 +270,8 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 		}
 		return json.Unmarshal(text, &p)
 	})
+	p.Logs = lo.OmitByValues(p.Logs, []*logFile{nil})
 	return p, err
-}
-
-// load reads the positions file. It creates a missing file, so that Run fails now if the file can't be written.
-func (f *Forwarder) load() (err error) {
-	f.positions, err = ReadPositions(f.State, nil)
-	if f.positions.Logs == nil {
-		f.positions.Logs = make(map[string]position)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.save()
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
-	}
-	return nil
 }
 
 // save replaces the positions file atomically.

@@ -275,6 +275,25 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	}
 }
 
+// A file that another version has written says where to go on.
+func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
+	_, f := newLog(t)
+	text := "2026-01-02 03:04:05.123456789  one\n2026-01-02 03:04:05.123456789  two\n2026-01-02 03:04:06.000000000  three\n"
+	at := time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.Local).Format(time.RFC3339Nano)
+	state := fmt.Sprintf(`{"logs":{%q:{"at":%q,"same":1},"/nowhere":null},"counts":{"sent":7}}`, f.dir, at)
+	for name, content := range map[string]string{"current": text, "state.json": state} {
+		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &sink{}
+	stop := running(t, f, s, nil)
+	testkit.Until(t, "the lines after the position", func() bool { return len(s.texts(KindLog)) == 2 })
+	if got := s.texts(KindLog); got[0] != "two" || got[1] != "three" || stop().Counts().Sent != 9 {
+		t.Errorf("sent %q", got)
+	}
+}
+
 // The forwarder runs all the time, and the receiver was down for longer than the rotation keeps files.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
@@ -389,7 +408,7 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 	s := &sink{fail: func(_ int, records []Record) error {
 		for _, r := range records {
 			if r.Text == "line 37" {
-				return RefusedError{errors.New("poison")}
+				return AnswerError{error: errors.New("poison"), Refused: true}
 			}
 		}
 		return nil

@@ -21,68 +21,63 @@ type position struct {
 	Same int       `json:"same"`
 }
 
-// logOwner is the service that writes a log.
-type logOwner struct{ service, profile string }
-
-// read starts a goroutine that reads the log in the directory dir until ctx ends, and passes the records to Run. The argument
-// from is the position at which it begins, and as is the user who reads the log. The returned function ends the goroutine.
-func (f *Forwarder) read(ctx context.Context, dir string, from position, as *fsutil.Actor) (stop context.CancelFunc) {
-	ctx, stop = context.WithCancel(ctx)
-	log := f.Log.With("dir", dir)
-	f.readers.Go(func() {
-		defer guard.Catch("reading a log")
-		logged := ""
-		for ctx.Err() == nil {
-			r := &reading{Forwarder: f, log: log, dir: dir, from: from, at: from}
-			o := reader.Options{Dir: dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.sendGap(ctx, why) }}
-			err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
-			if err != nil && ctx.Err() == nil && logged != err.Error() {
-				logged = err.Error()
-				log.Error("cannot read a log", "error", err)
-			}
-			from = r.at
-			pause.For(ctx, statusEvery)
-		}
-	})
-	return stop
+// logFile is a log with the position up to which it has been sent.
+type logFile struct {
+	position
+	service, profile string             // the service that writes the log
+	stop             context.CancelFunc // ends the goroutine that reads the log; nil without one
 }
 
-// reading is the state of one call of [reader.Read] for a log.
-type reading struct {
+// logReader reads a log in its own goroutine and passes the records to Run.
+type logReader struct {
 	*Forwarder
+	from  *logFile
 	log   *slog.Logger
-	dir   string
-	from  position // position in the log at which the reading started
 	at    position // position in the log after the last line
-	begun bool     // the first line of the log has been read
+	begun bool     // the first line since the last call of [reader.Read] has been read
 	skip  int      // number of lines still to skip, because the receiver already has them
 	level loglevel.Tracker
 	mask  redact.Masker
 }
 
-// send passes a record to Run. It returns an error if ctx ends first.
-func (r *reading) send(ctx context.Context, record Record) error {
-	record.dir, record.line = r.dir, r.at
-	if !pause.Send(ctx, r.records, record) {
-		return ctx.Err()
+// read reads the log in the directory dir until ctx ends. The log is opened as the given user.
+func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
+	defer guard.Catch("reading a log")
+	missing := func(why string) error { return r.sendGap(ctx, why) }
+	logged := ""
+	for ctx.Err() == nil {
+		r.begun = false
+		o := reader.Options{Dir: dir, N: -1, Since: r.at.At, Previous: true, Follow: true, Missing: missing}
+		err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
+		if err != nil && ctx.Err() == nil && logged != err.Error() {
+			logged = err.Error()
+			r.log.Error("cannot read a log", "error", err)
+		}
+		pause.For(ctx, statusEvery)
 	}
-	return nil
 }
 
-func (r *reading) sendGap(ctx context.Context, why string) error {
+// send passes a record to Run. It returns an error if ctx has ended.
+func (r *logReader) send(ctx context.Context, record Record) error {
+	record.log, record.line = r.from, r.at
+	pause.Send(ctx, r.records, record)
+	return ctx.Err()
+}
+
+func (r *logReader) sendGap(ctx context.Context, why string) error {
 	r.log.Warn("lines are lost", "why", why)
 	return r.send(ctx, gapRecord(why))
 }
 
-func (r *reading) sendLine(ctx context.Context, text []byte) error {
+func (r *logReader) sendLine(ctx context.Context, text []byte) error {
 	if r.Mask {
 		text = r.mask.Hide(text, nil)
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
-	if !r.begun && !r.from.At.IsZero() { // this is the first line that is not older than the saved position
-		if at.Equal(r.from.At) {
-			r.skip = r.from.Same
+	if !r.begun && !r.at.At.IsZero() { // this is the first line that is not older than the saved position
+		if at.Equal(r.at.At) {
+			r.skip = r.at.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {
 			return err
 		}

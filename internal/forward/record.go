@@ -31,7 +31,7 @@ type Record struct {
 	Text    string         `json:"message"`
 	Level   loglevel.Level `json:"level"`
 
-	dir    string        // directory of the log; "" for an event
+	log    *logFile      // nil for an event
 	line   position      // position in the log after the record
 	events eventPosition // position in the events after the record
 }
@@ -77,10 +77,10 @@ func attribute(key, value string) object {
 const containerService = "hinit"
 
 // encodeOTLP encodes records as an OTLP request to export logs (ExportLogsServiceRequest).
-func encodeOTLP(host string, records []Record) ([]byte, error) {
+func encodeOTLP(host string, records []Record) []byte {
 	now := nanoseconds(time.Now())
 	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
-	return json.Marshal(object{"resourceLogs": lo.Map(groups, func(group []Record, _ int) object {
+	body, _ := json.Marshal(object{"resourceLogs": lo.Map(groups, func(group []Record, _ int) object {
 		resource := []object{
 			attribute("service.name", cmp.Or(group[0].Service, containerService)), attribute("service.namespace", "hinit"), attribute("host.name", host),
 		}
@@ -96,14 +96,15 @@ func encodeOTLP(host string, records []Record) ([]byte, error) {
 			}),
 		}}}
 	})})
+	return body
 }
 
 // encodeLoki encodes records as a push request of Loki.
-func encodeLoki(host string, records []Record) ([]byte, error) {
+func encodeLoki(host string, records []Record) []byte {
 	groups := lo.PartitionBy(records, func(r Record) Record {
 		return Record{Kind: r.Kind, Level: r.Level, Service: r.Service, Profile: r.Profile}
 	})
-	return json.Marshal(object{"streams": lo.Map(groups, func(group []Record, _ int) object {
+	body, _ := json.Marshal(object{"streams": lo.Map(groups, func(group []Record, _ int) object {
 		r := &group[0]
 		labels := map[string]string{"job": "hinit", "host": host, "kind": r.Kind, "level": r.Level.String(), "service": r.Service, "profile": r.Profile}
 		return object{
@@ -111,6 +112,7 @@ func encodeLoki(host string, records []Record) ([]byte, error) {
 			"values": lo.Map(group, func(r Record, _ int) [2]string { return [2]string{nanoseconds(r.Time), r.Text} }),
 		}
 	})})
+	return body
 }
 
 // encodeSyslog encodes a record in the format of RFC 5424. The facility is daemon. An ordinary event has the severity notice.

@@ -14,39 +14,38 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"hinit/internal/fsutil"
 )
 
-// Sink sends records to a receiver. After an error that is neither a [RefusedError] nor a [PartialError], the caller sends the
-// same records again. Send may be called after an error.
+// Sink sends records to a receiver. An [AnswerError] says what the receiver did with them. After any other error, the caller sends the
+// same records again.
 type Sink interface {
 	Send(ctx context.Context, records []Record) error
 	Close() error
 }
 
-// RefusedError means that the receiver will never accept the records, so that sending them again is pointless.
-type RefusedError struct{ error }
-
-// PartialError means that the receiver has refused some records and accepted the others. Refused is the number of refused
-// records. The caller must not send any of the records again. If Refused is 0, the error is only a warning.
-type PartialError struct {
+// AnswerError is the error of a receiver that has not simply accepted the records.
+type AnswerError struct {
 	error
-	Refused int
+	Accepted bool          // the caller must not send any of the records again; without LeftOut the error is only a warning
+	LeftOut  int           // number of records that the receiver has left out of the accepted records
+	Refused  bool          // the receiver will never accept these records together
+	After    time.Duration // how long to wait before the records are sent again
 }
 
-// LaterError tells the caller how long to wait before the next request.
-type LaterError struct {
-	error
-	After time.Duration
-}
-
-// urlForms maps each kind of receiver to the form of its URL, for error messages.
-var urlForms = map[string]string{
-	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
+// receivers describes each kind of receiver: the form of its URL for error messages, and for HTTP the default path and the
+// encoding.
+var receivers = map[string]struct {
+	form, path string
+	encode     func(host string, records []Record) []byte
+}{
+	"otlp":   {"otlp+http://HOST:PORT", "/v1/logs", encodeOTLP},
+	"loki":   {"loki+http://HOST:PORT", "/loki/api/v1/push", encodeLoki},
+	"syslog": {form: "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log"},
+	"file":   {form: "file:///PATH"},
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
@@ -64,32 +63,24 @@ func NewSink(to, authorization string) (Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
 	}
-	stream := (way == "tcp" || way == "tls" || way == "udp") && u.Port() != ""
-	web := (way == "http" || way == "https") && u.Host != ""
-	target := *u
-	target.Scheme = way
-	if strings.Trim(target.Path, "/") == "" {
-		target.Path = map[string]string{"otlp": "/v1/logs", "loki": "/loki/api/v1/push"}[kind]
-	}
-	p := &poster{url: target.String(), authorization: authorization, host: host, encode: encodeLoki}
-	p.client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+	receiver, known := receivers[kind]
 	switch {
-	case kind == "otlp" && web:
-		p.encode, p.check = encodeOTLP, checkOTLP
-		return p, nil
-	case kind == "loki" && web:
-		return p, nil
+	case !known:
+		return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
+	case receiver.encode != nil && (way == "http" || way == "https") && u.Host != "":
+		if u.Scheme = way; strings.Trim(u.Path, "/") == "" {
+			u.Path = receiver.path
+		}
+		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+		return &poster{u.String(), authorization, host, http.Client{Transport: transport}, receiver.encode}, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
 		return &syslogSink{network: "unixgram", address: u.Path, host: host}, nil
-	case kind == "syslog" && stream:
+	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
 		return &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
 	case kind == "file" && way == "" && u.Path != "":
 		return &file{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
 	}
-	if usage, known := urlForms[kind]; known {
-		return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), usage)
-	}
-	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
+	return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), receiver.form)
 }
 
 // tlsConfig returns the TLS settings that check the receiver's certificate, or nil without encryption. It removes the parameters ca
@@ -129,17 +120,12 @@ func withCertificateHint(err error) error {
 type poster struct {
 	url, authorization, host string
 	client                   http.Client
-	encode                   func(host string, records []Record) ([]byte, error)
-	check                    func(answer []byte) error // checks the body of a successful answer; nil if the body needs no check
+	encode                   func(host string, records []Record) []byte
 }
 
 // Send implements Sink.
 func (p *poster) Send(ctx context.Context, records []Record) error {
-	body, err := p.encode(p.host, records)
-	if err != nil {
-		return RefusedError{err}
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(p.encode(p.host, records)))
 	if err != nil {
 		return err
 	}
@@ -147,22 +133,22 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	if p.authorization != "" {
 		r.Header.Set("Authorization", p.authorization)
 	}
-	answer, err := p.client.Do(r)
+	response, err := p.client.Do(r)
 	if err != nil {
 		return withCertificateHint(err)
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
-	failed := fmt.Errorf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
-	switch code := answer.StatusCode; {
-	case code >= 200 && code < 300 && err == nil && p.check != nil:
-		return p.check(text)
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+	failed := fmt.Errorf("the receiver answers %s: %s", response.Status, strings.TrimSpace(string(text)))
+	switch code := response.StatusCode; {
+	case code >= 200 && code < 300 && err != nil:
+		return err // the answer is incomplete, so the records may not have been accepted
 	case code >= 200 && code < 300:
-		return err // if the answer is incomplete, the records may not have been accepted
+		return checkOTLP(text) // the answer of Loki is empty
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return RefusedError{failed}
+		return AnswerError{error: failed, Refused: true}
 	}
-	return LaterError{failed, retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+	return AnswerError{error: failed, After: retryAfter(response.Header.Get("Retry-After"), time.Now())}
 }
 
 // Close implements Sink.
@@ -174,17 +160,15 @@ func (p *poster) Close() error {
 // retryAfter converts text, the value of the header Retry-After, to a waiting time. The text is a number of seconds or a date
 // (RFC 9110, 10.2.3). For any other text, the result is 0.
 func retryAfter(text string, now time.Time) time.Duration {
-	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(s) * time.Second
+	wait, err := time.ParseDuration(text + "s")
+	if at, failed := http.ParseTime(text); err != nil && failed == nil {
+		wait = at.Sub(now)
 	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
+	return max(wait, 0)
 }
 
-// checkOTLP reads the receiver's answer (ExportLogsServiceResponse). It returns a [PartialError] if the receiver has refused some
-// records.
+// checkOTLP reads the receiver's answer (ExportLogsServiceResponse). It returns an [AnswerError] if the receiver has refused some
+// records. An answer of another form means that the receiver has accepted the records.
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
@@ -192,15 +176,13 @@ func checkOTLP(text []byte) error {
 			ErrorMessage       string
 		}
 	}
-	if json.Unmarshal(text, &answer) != nil {
-		return nil // the receiver has accepted the records, but its answer has another form
-	}
+	_ = json.Unmarshal(text, &answer)
 	partial := answer.PartialSuccess
-	n, _ := strconv.Atoi(partial.RejectedLogRecords.String()) // 0 if the text is not a number
+	n, _ := partial.RejectedLogRecords.Int64() // 0 if the text is not a number
 	if n <= 0 && partial.ErrorMessage == "" {
 		return nil
 	}
-	return PartialError{errors.New(partial.ErrorMessage), max(n, 0)}
+	return AnswerError{error: errors.New(partial.ErrorMessage), Accepted: true, LeftOut: int(max(n, 0))}
 }
 
 // file is a Sink that writes records to a file with a size limit, one JSON object per line. A full file is renamed to PATH.1 and
@@ -214,14 +196,6 @@ type file struct {
 // Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
 // line.
 func (l *file) Send(_ context.Context, records []Record) error {
-	data := []byte{'\n'}
-	for i := range records {
-		text, err := json.Marshal(&records[i])
-		if err != nil {
-			return RefusedError{err}
-		}
-		data = append(append(data, text...), '\n')
-	}
 	return inDir(l.path, nil, func(d *fsutil.Dir, name string) error {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
@@ -233,20 +207,25 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		if err == nil && size > 0 {
 			_, err = f.ReadAt(last, size-1)
 		}
-		if err != nil {
+		var data bytes.Buffer
+		if last[0] != '\n' {
+			data.WriteByte('\n')
+		}
+		for lines, i := json.NewEncoder(&data), 0; i < len(records) && err == nil; i++ {
+			err = lines.Encode(&records[i])
+		}
+		size += int64(data.Len())
+		if err == nil {
+			_, err = f.Write(data.Bytes())
+		}
+		if err = errors.Join(err, f.Sync()); err != nil || size <= l.maxSize {
 			return err
-		}
-		if last[0] == '\n' {
-			data = data[1:]
-		}
-		if _, err = f.Write(data); err != nil || size+int64(len(data)) <= l.maxSize {
-			return errors.Join(err, f.Sync())
 		}
 		for i := l.keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
 		_ = d.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit
-		return f.Sync()
+		return nil
 	})
 }
 
