@@ -155,9 +155,3 @@ func parseSwitch(s string) (on, known bool) {
 	}
 	return false, false
 }
-
-// isTruthy reports whether s is 1, true or yes, ignoring case. Unlike parseSwitch, it doesn't accept "on".
-func isTruthy(s string) bool {
-	on, _ := parseSwitch(s)
-	return on && !strings.EqualFold(strings.TrimSpace(s), "on")
-}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,11 +13,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// Environment variables that Reconcile reads.
-const (
-	envNoSupervise = "HERMES_GATEWAY_NO_SUPERVISE"
-	envMultiplex   = "GATEWAY_MULTIPLEX_PROFILES"
-)
+// envMultiplex is the environment variable that decides before the configuration, see [Store.Topology].
+const envMultiplex = "GATEWAY_MULTIPLEX_PROFILES"
 
 // Files in a profile's home that Reconcile reads or removes.
 const (
@@ -47,12 +43,16 @@ const (
 
 // BootOptions holds the inputs of Reconcile, apart from the files on the volume.
 type BootOptions struct {
-	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
-	Args []string
+	// Dashboard is true if the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
+	Dashboard bool
+	// GatewayRun is true if the container's CMD asks for the default gateway. Then this gateway counts as running if it has no
+	// state file (contract, section 5, step 3).
+	GatewayRun bool
+	// Foreground is true if the container's CMD is itself the default gateway. Then Reconcile keeps the default gateway down in
+	// any state (contract, section 3.1).
+	Foreground bool
 	// Getenv returns a variable of the container's environment. Nil is an empty environment.
 	Getenv func(string) string
-	// Now returns the time for the boot log. Nil is time.Now.
-	Now func() time.Time
 	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second
 	// profile. Found may be nil.
 	Found func(profiles int)
@@ -77,8 +77,6 @@ type Decision struct {
 
 // Plan holds the decisions of Reconcile.
 type Plan struct {
-	// Skipped is true if this container gets no gateways, because it runs a dashboard.
-	Skipped bool
 	// Topology tells whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
 	Topology Topology
 	// Silent lists profile directories that did not answer. Unread is true if profiles/ itself did not answer. Reconcile
@@ -86,7 +84,7 @@ type Plan struct {
 	// profile then starts if it ran before.
 	Silent []string
 	Unread bool
-	// Profiles contains a decision for each profile, the default profile first. It is empty only if Skipped is true.
+	// Profiles contains a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
@@ -105,29 +103,19 @@ type Plan struct {
 //
 // Reconcile never fails: a file that can't be read or written causes a warning, and Reconcile uses the other files for its
 // decision. Reconcile blocks on the disk.
-//
-// One rule is not in the contract's list. If the container's CMD itself runs the gateway in the foreground, the default gateway
-// is kept down in any state (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes a CMD such a foreground
-// gateway.
 func (s *Store) Reconcile(o BootOptions) Plan {
-	getenv := o.Getenv
-	if getenv == nil {
-		getenv = func(string) string { return "" }
+	if o.Getenv == nil {
+		o.Getenv = func(string) string { return "" }
 	}
-	now := o.Now
-	if now == nil {
-		now = s.now
-	}
-	args := withoutWrappers(o.Args)
-	if len(args) > 0 && args[0] == "dashboard" {
-		return Plan{Skipped: true, Lines: []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"}}
+	if o.Dashboard {
+		return Plan{Lines: []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"}}
 	}
 
-	p, volume := s.plan(o, args, getenv, now)
+	p, volume := s.plan(o)
 	if !volume {
 		return p // without the volume there is no boot log, which is a file on the volume
 	}
-	at := now()
+	at := s.now()
 	write := func() error {
 		return s.withTimeLimit(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
 	}
@@ -145,7 +133,7 @@ const decidedAhead = 64
 
 // plan makes the decisions and passes them to o.Decided. The parameter args is the container's CMD without wrappers. The result
 // volume is false if the data volume can't be read.
-func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
+func (s *Store) plan(o BootOptions) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
 		defer close(delivered)
@@ -159,7 +147,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 		close(decided)
 		<-delivered
 	}()
-	err := s.decideAll(&p, o, args, getenv, now, decided)
+	err := s.decideAll(&p, o, decided)
 	if err != nil {
 		p.warn(Default, s.root, "cannot read the profiles: %v", err)
 	}
@@ -186,25 +174,21 @@ func (p *Plan) makeFinal(deliver chan<- Decision) {
 
 // decideAll decides for each profile, the default profile first, whether its gateway starts. It sends the decisions to the
 // channel deliver. An error means that the volume can't be used.
-func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
-	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
+func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
-		migrated := s.migrate(d, p, args, noSupervise, now())
+		migrated := o.GatewayRun && s.migrate(d, p)
 		var err error
-		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
+		if p.Topology, err = topology(d, ".", o.Getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		if !p.Topology.Multiplexed { // a multiplexing gateway also uses the other homes, so clean them before it starts
 			p.makeFinal(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
-			if noSupervise && isGatewayRun(args) {
-				return false
-			}
 			if migrated { // true even if migrate could not write the state file
 				dec.PriorState = Running
 			}
-			return dec.PriorState == Running
+			return dec.PriorState == Running && !o.Foreground
 		})
 		return nil
 	})
@@ -344,18 +328,15 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a volume that has no state file, because it was last used before desired states existed. If the CMD runs
-// the gateway, the default gateway must run: migrate records this in a new state file and returns true (contract, section 5,
+// migrate handles a volume that has no state file, because it was last used before desired states existed. The CMD runs the
+// gateway, so the default gateway must run: migrate records this in a new state file and returns true (contract, section 5,
 // step 3).
-func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
-	if noSupervise || !isGatewayRun(args) {
-		return false
-	}
+func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
 	if _, err := d.Lstat(stateFile); !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	content := fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, `+
-		`"migrated_from": "legacy-container-cmd"}`+"\n", now.Unix())
+		`"migrated_from": "legacy-container-cmd"}`+"\n", s.now().Unix())
 	if err := d.Replace(stateFile, []byte(content), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}); err != nil {
 		p.warn(Default, filepath.Join(s.root, stateFile), "cannot record that the default gateway is wanted: %v", err)
 	}
@@ -378,26 +359,4 @@ func priorExit(d *fsutil.Dir, home string) string {
 		return ExitUnclean
 	}
 	return ExitUnknown
-}
-
-// isGatewayRun reports whether args, without wrappers, begin with exactly "gateway run".
-func isGatewayRun(args []string) bool {
-	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
-}
-
-// withoutWrappers removes from a container's CMD everything before the agent's own arguments: the wrapper script with all words
-// before it, the dispatcher script, and the agent's name. Each of these may be missing (contract, section 3.2).
-func withoutWrappers(args []string) []string {
-	for i, arg := range args {
-		if strings.HasSuffix(arg, "main-wrapper.sh") {
-			args = args[i+1:]
-			break
-		}
-	}
-	for _, name := range []string{"entrypoint-dispatch.sh", "hermes"} {
-		if len(args) > 0 && path.Base(args[0]) == name {
-			args = args[1:]
-		}
-	}
-	return args
 }

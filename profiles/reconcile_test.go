@@ -56,7 +56,8 @@ func TestReconcile(t *testing.T) {
 	profiles.Write(t, s, "profiles/default/SOUL.md", "")
 	profiles.Write(t, s, "profiles/nosoul/gateway_state.json", `{"desired_state":"running"}`)
 
-	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
+	s.SetClock(bootAt)
+	p := s.Reconcile(profiles.BootOptions{})
 	want := []struct {
 		name, prior, exit string
 		start             bool
@@ -69,7 +70,7 @@ func TestReconcile(t *testing.T) {
 		{"e-odd", "run ning\nx profile=y", "unknown", false},
 		{"f-start", "starting", "unknown", false},
 	}
-	if len(p.Profiles) != len(want) || p.Skipped || p.Topology.Multiplexed {
+	if len(p.Profiles) != len(want) || p.Topology.Multiplexed {
 		t.Fatalf("plan %+v", p)
 	}
 	for i, w := range want {
@@ -120,41 +121,27 @@ func TestReconcile(t *testing.T) {
 }
 
 func TestMigration(t *testing.T) {
-	const wrapper = "/opt/hermes/docker/main-wrapper.sh"
 	for name, tt := range map[string]struct {
-		args     []string
-		env      string
+		o        profiles.BootOptions
 		state    string
 		migrates bool
 		starts   bool
 	}{
-		"gateway run":          {[]string{"gateway", "run"}, "", "", true, true},
-		"with options":         {[]string{"gateway", "run", "--replace"}, "", "", true, true},
-		"routed":               {[]string{"hermes", "gateway", "run"}, "", "", true, true},
-		"routed by path":       {[]string{"/opt/hermes/.venv/bin/hermes", "gateway", "run"}, "", "", true, true},
-		"whole command line":   {[]string{"/init", wrapper, "hermes", "gateway", "run"}, "", "", true, true},
-		"with dispatcher":      {[]string{"/init", wrapper, "/opt/hermes/docker/entrypoint-dispatch.sh", "gateway", "run"}, "", "", true, true},
-		"no CMD":               {nil, "", "", false, false},
-		"bare gateway":         {[]string{"gateway"}, "", "", false, false},
-		"of a profile":         {[]string{"-p", "x", "gateway", "run"}, "", "", false, false},
-		"other verb":           {[]string{"gateway", "start"}, "", "", false, false},
-		"no-supervise":         {[]string{"gateway", "run", "--no-supervise"}, "", "", false, false},
-		"env":                  {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=TRUE", "", false, false},
-		"env yes":              {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=yes", "", false, false},
-		"env on isn't truthy":  {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=on", "", true, true},
-		"env 0":                {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=0", "", true, true},
-		"has a state":          {[]string{"gateway", "run"}, "", `{"desired_state":"stopped"}`, false, false},
-		"has a broken state":   {[]string{"gateway", "run"}, "", `{`, false, false},
-		"foreground, was up":   {[]string{"gateway", "run", "--no-supervise"}, "", `{"gateway_state":"running"}`, false, false},
-		"foreground by env":    {[]string{"gateway", "run"}, "HERMES_GATEWAY_NO_SUPERVISE=1", `{"gateway_state":"running"}`, false, false},
-		"env, but another CMD": {[]string{"sleep", "infinity"}, "HERMES_GATEWAY_NO_SUPERVISE=1", `{"gateway_state":"running"}`, false, true},
+		"gateway run":        {profiles.BootOptions{GatewayRun: true}, "", true, true},
+		"no CMD":             {profiles.BootOptions{}, "", false, false},
+		"foreground":         {profiles.BootOptions{Foreground: true}, "", false, false},
+		"has a state":        {profiles.BootOptions{GatewayRun: true}, `{"desired_state":"stopped"}`, false, false},
+		"has a broken state": {profiles.BootOptions{GatewayRun: true}, `{`, false, false},
+		"foreground, was up": {profiles.BootOptions{Foreground: true}, `{"gateway_state":"running"}`, false, false},
+		"another CMD":        {profiles.BootOptions{}, `{"gateway_state":"running"}`, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := profiles.NewVolume(t)
 			if tt.state != "" {
 				profiles.Write(t, s, profiles.StateFile, tt.state)
 			}
-			p := s.Reconcile(profiles.BootOptions{Args: tt.args, Getenv: env(tt.env), Now: bootAt})
+			s.SetClock(bootAt)
+			p := s.Reconcile(tt.o)
 			if p.Profiles[0].Start != tt.starts {
 				t.Errorf("start %t, want %t", p.Profiles[0].Start, tt.starts)
 			}
@@ -176,25 +163,14 @@ func TestMigration(t *testing.T) {
 }
 
 func TestDashboardContainer(t *testing.T) {
-	for _, args := range [][]string{
-		{"dashboard"},
-		{"dashboard", "--port", "1"},
-		{"hermes", "dashboard"},
-		{"/init", "/opt/hermes/docker/main-wrapper.sh", "dashboard"},
-	} {
-		s := profiles.NewVolume(t)
-		profiles.Write(t, s, "gateway.pid", "{}")
-		p := s.Reconcile(profiles.BootOptions{Args: args})
-		if !p.Skipped || len(p.Profiles) != 0 || profiles.Exists(t, s, "logs") || !profiles.Exists(t, s, "gateway.pid") {
-			t.Errorf("%q: plan %+v", args, p)
-		}
-		if want := "reconcile: skipping (dashboard container — does not need per-profile gateways)"; !slices.Equal(p.Lines, []string{want}) {
-			t.Errorf("%q: lines %q", args, p.Lines)
-		}
-	}
 	s := profiles.NewVolume(t)
-	if p := s.Reconcile(profiles.BootOptions{Args: []string{"gateway", "dashboard"}, Getenv: env("HERMES_SKIP_PROFILE_RECONCILE=1")}); p.Skipped {
-		t.Error("skipped without reason")
+	profiles.Write(t, s, "gateway.pid", "{}")
+	p := s.Reconcile(profiles.BootOptions{Dashboard: true})
+	if len(p.Profiles) != 0 || profiles.Exists(t, s, "logs") || !profiles.Exists(t, s, "gateway.pid") {
+		t.Errorf("plan %+v", p)
+	}
+	if want := "reconcile: skipping (dashboard container — does not need per-profile gateways)"; !slices.Equal(p.Lines, []string{want}) {
+		t.Errorf("lines %q", p.Lines)
 	}
 }
 
@@ -272,7 +248,7 @@ func TestReconcileGoesOn(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "new"), filepath.Join(s.Root(), profiles.StateFile)); err != nil {
 		t.Fatal(err)
 	}
-	p := s.Reconcile(profiles.BootOptions{Args: []string{"gateway", "run"}})
+	p := s.Reconcile(profiles.BootOptions{GatewayRun: true})
 	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Lines) != 2 {
 		t.Errorf("plan %+v", p)
 	}
@@ -321,7 +297,7 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
 	var told []profiles.Decision
-	p := s.Reconcile(profiles.BootOptions{Now: bootAt, Decided: func(d profiles.Decision) {
+	p := s.Reconcile(profiles.BootOptions{Decided: func(d profiles.Decision) {
 		told = append(told, d)
 		if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err == nil {
 			t.Error("the boot log says already what is only being decided")
@@ -348,7 +324,7 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 		}
 		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedAhead-1))
 		told := 0
-		p := s.Reconcile(profiles.BootOptions{Now: bootAt, Decided: func(d profiles.Decision) {
+		p := s.Reconcile(profiles.BootOptions{Decided: func(d profiles.Decision) {
 			told++
 			_, err := os.Lstat(last)
 			if cleared := err != nil; d.Profile.Name == profiles.Default && cleared != multiplexed {
@@ -373,7 +349,7 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
+	p := s.Reconcile(profiles.BootOptions{})
 	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings) > 0 {
 		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
@@ -410,7 +386,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 			}
 		}
 	}
-	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
+	p := s.Reconcile(profiles.BootOptions{})
 	if len(p.Profiles) != len(put)+1 || len(p.Warnings) > 0 {
 		t.Fatalf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}

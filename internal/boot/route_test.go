@@ -160,6 +160,7 @@ func TestRouteGateway(t *testing.T) {
 		{"with the agent's path", agentBinary + " gateway run", nil, legacy(up("default", false))},
 		{"through the wrapper", "/opt/hermes/docker/main-wrapper.sh gateway run", nil, legacy(up("default", false))},
 		{"through everything", "/init /opt/hermes/docker/main-wrapper.sh hermes gateway run", nil, legacy(up("default", false))},
+		{"through the dispatcher", "/init /x/main-wrapper.sh /x/entrypoint-dispatch.sh gateway run", nil, legacy(up("default", false))},
 		{"--replace changes nothing", "gateway run --replace", nil, legacy(up("default", false))},
 		{"other words are named", "gateway run --replace -v --force", nil, legacy(up("default", false, "-v", "--force"))},
 		{"profile before", "-p coder gateway run", nil, up("coder", true)},

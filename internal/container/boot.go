@@ -220,7 +220,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	if !c.route.Load().Plain {
 		c.stage.Phase("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Args: c.args, Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
+				Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
 			})
 		})
 	}

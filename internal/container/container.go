@@ -39,7 +39,6 @@ type container struct {
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
-	args    []string                     // the container's CMD as given
 	route   atomic.Pointer[boot.RunPlan] // the request of the CMD: a supervised gateway, or a command; the boot may replace it
 	started time.Time
 	// prepared is true once the data volume is prepared and the boot hooks have run.
@@ -77,7 +76,7 @@ type dataVolume struct {
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
-		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
+		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
 		stage: new(prepare.Stage), // filled below, when the parts that a Stage needs exist
 	}
 	c.cfg.Store(cfg)

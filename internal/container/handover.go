@@ -105,10 +105,10 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 
 // successorMain runs PID 1 after a re-execution. It continues the container that the previous program has handed over in taken.
 // If err is set or the state can't be used, it ends all processes and returns [reexec.ExitFault].
-func successorMain(args []string, sig *signals.Signals, taken *reexec.HandedState, err error) int {
+func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) int {
 	var c *container
 	if err == nil {
-		c, err = restoreContainer(args, sig, taken)
+		c, err = restoreContainer(sig, taken)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
@@ -119,7 +119,7 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.HandedStat
 }
 
 // restoreContainer builds the container from the state that the previous program handed over.
-func restoreContainer(args []string, sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
+func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
 	old := handover{Prepared: true}
 	if err := reexec.DecodeState(taken, &old, &old.PastGenerations); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func restoreContainer(args []string, sig *signals.Signals, taken *reexec.HandedS
 	if old.Loop == nil || old.Logs == nil {
 		return nil, errors.New("it has handed over no services")
 	}
-	start, err := old.ofStart.TakeOver(args)
+	start, err := old.ofStart.TakeOver()
 	if err != nil {
 		return nil, err
 	}

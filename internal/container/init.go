@@ -27,28 +27,28 @@ const flushTime = 700 * time.Millisecond
 // main thread before any other for a signal to the process (complete_signal in Linux's kernel/signal.c). If the main thread
 // hung in a call to a dead disk, SIGTERM would not be noticed.
 func Main(argv0 string, args []string) int {
-	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
+	return begin(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
 // RunServicesOnly runs an init that supervises only the services of a configuration file. If file is "", it searches the usual
 // places, see [prepare.ServicesOnly]. RunServicesOnly blocks until the services are stopped, and returns the exit code of the
 // process. The caller's goroutine must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
-	return begin(nil, func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
+	return begin(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
 
 // begin runs initMain in another goroutine and waits for its exit code. That goroutine can't get the main thread, because the
 // caller's goroutine is locked to it.
-func begin(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
+func begin(settle func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
-	go func() { code <- initMain(args, settle) }()
+	go func() { code <- initMain(settle) }()
 	return <-code
 }
 
 // initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the previous
 // program. Otherwise it builds and boots the container that settle describes. It builds everything before it makes any call that
 // could hang.
-func initMain(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
+func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
 	// a stop.
 	sig := signals.Listen()
@@ -61,7 +61,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	if !errors.Is(none, reexec.ErrNone) {
 		threads()
 		taken.HaltedFor = taken.Halted.Resume()
-		return successorMain(args, sig, taken, none)
+		return successorMain(sig, taken, none)
 	}
 	normalGC := tuning.RelaxGC()
 	start, code, ok := settle()

@@ -21,7 +21,6 @@ const maxOrderedProfiles = 256
 
 // Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
-	Args            []string               // the words of the container's CMD
 	Services        int                    // number of services that are not gateways
 	SlotsMade       func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
 	SetRoute        func(*boot.RunPlan)    // replaces the route: the program that the CMD asks for
@@ -40,7 +39,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
 	plan := m.Store.Reconcile(profiles.BootOptions{
-		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
+		Dashboard: route.DashboardOnly, GatewayRun: route.LegacyGatewayRun, Foreground: m.isCmdGateway(profiles.Default), Getenv: os.Getenv,
+		Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
 			b.Status.SetProfiles(n)
 			m.Registry.SetOrderedStart(n <= maxOrderedProfiles)
@@ -76,7 +76,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		}
 	}
 	switch {
-	case err != nil || !route.Supervise || plan.Skipped:
+	case err != nil || !route.Supervise:
 	case !known:
 		err = fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", route.Profile, route.Profile)
 	default:

@@ -31,7 +31,6 @@ const (
 type Start struct {
 	Config *config.Config
 	Agent  boot.Agent
-	Args   []string // the container's CMD as given
 	Route  boot.RunPlan
 }
 
@@ -50,7 +49,7 @@ func (s Start) HandOver() Handover {
 }
 
 // TakeOver returns the Start of a container that continues after re-execution.
-func (old Handover) TakeOver(args []string) (start Start, err error) {
+func (old Handover) TakeOver() (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
 	}
@@ -62,7 +61,7 @@ func (old Handover) TakeOver(args []string) (start Start, err error) {
 	if old.Route.Plain {
 		agent = boot.CallerAsAgent()
 	}
-	return Start{cfg, agent, args, old.Route}, nil
+	return Start{cfg, agent, old.Route}, nil
 }
 
 // Container returns the Start for the init of a container. path returns the PATH for the agent's programs, given the agent's
@@ -87,7 +86,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 			wd = here
 		}
 	})
-	return Start{cfg, agent, args, boot.PlanRun(boot.CommandLine{
+	return Start{cfg, agent, boot.PlanRun(boot.CommandLine{
 		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, FindProgram: boot.CommandFinder(path(cfg.Home), wd),
 	})}, 0, true
 }
