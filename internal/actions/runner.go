@@ -234,6 +234,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		}
 		r.mu.Lock()
 		j.running, j.tries, failures = false, j.tries+1, failures+1
+		r.letOthersGoFirst(j)
 		switch {
 		case again && j.tries < maxAttempts:
 			if j.tries == 1 {
@@ -257,20 +258,17 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// next returns the job of a target to carry out next, or nil if there is none. The jobs of one service are carried out in order.
-// Among services, a job that has failed lets the jobs of others go first. The caller holds r.mu.
-func (r *Runner) next(target string) (next *Job) {
-	seen := make(map[string]bool)
-	for _, j := range r.state.Jobs {
-		if j.target() != target || seen[j.Service] {
-			continue
-		}
-		seen[j.Service] = true
-		if next == nil || j.tries < next.tries {
-			next = j
-		}
-	}
-	return next
+// next returns the job of a target to carry out next, or nil if there is none. The caller holds r.mu.
+func (r *Runner) next(target string) *Job {
+	j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target })
+	return j
+}
+
+// letOthersGoFirst moves the jobs that j's service has for j's target to the end of the queue, in their order. So each service that
+// waits for the target gets one attempt before this service gets another. The caller holds r.mu.
+func (r *Runner) letOthersGoFirst(j *Job) {
+	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
+	r.state.Jobs = append(others, mine...)
 }
 
 // save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the
@@ -316,7 +314,7 @@ type state struct {
 	Init  time.Time            `json:"init"` // start time of the hinit that the marks belong to
 	Marks SeenConditions       `json:"marks"`
 	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
-	Jobs  []*Job               `json:"jobs"`            // oldest first
+	Jobs  []*Job               `json:"jobs"`            // the next one of each target first; the jobs of a service oldest first
 }
 
 // maxState is the maximum size in bytes of a state file that load accepts.

@@ -311,6 +311,39 @@ func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 	b.waiting(0)
 }
 
+// The receiver failed once on the alert of one service. It was not sent again while the gateway of a tenant made new events.
+func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
+	got, answer, over := make(chan string), make(chan int), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var m actions.Message
+		_ = json.NewDecoder(q.Body).Decode(&m)
+		select {
+		case got <- m.Service:
+			w.WriteHeader(<-answer)
+		case <-over:
+		}
+	}))
+	defer server.Close()
+	b := start(t, filepath.Join(t.TempDir(), "state"), hook(server.URL))
+	b.park(1, "payments")
+	for n, status := 1, http.StatusInternalServerError; ; n++ {
+		if service := <-got; service == "payments" && n > 1 {
+			break
+		}
+		if n > 10 {
+			t.Error("the alert was not sent again after 10 requests")
+			break
+		}
+		b.park(n, "flood") // there is always a new event
+		b.waiting(min(n, 2) + 1)
+		answer <- status
+		status = http.StatusOK
+	}
+	close(over)
+	answer <- http.StatusOK
+	b.waiting(0)
+}
+
 func TestARefusedOneIsGivenUp(t *testing.T) {
 	var failed, refused atomic.Int32
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
