@@ -266,7 +266,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	switch {
 	case len(words) == 1 && words[0] == "status":
 		method, target = http.MethodGet, "/v1/status?as=table"
-	case len(words) == 2 && isVerb(words[0]):
+	case len(words) == 2 && effects[client.Verb(words[0])].past != "":
 		target = "/v1/services/" + url.PathEscape(words[1]) + "/" + words[0]
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"
@@ -280,11 +280,6 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	out := recorder{header: make(http.Header)}
 	s.serve(&out, r)
 	return strings.TrimSpace(out.String())
-}
-
-func isVerb(word string) bool {
-	_, known := effects[client.Verb(word)]
-	return known
 }
 
 // recorder is an http.ResponseWriter that keeps the response in memory.

@@ -295,45 +295,42 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	return change, change.Whole || len(change.Services) > 0
 }
 
-// getFollow streams the status: first all services, then their changes.
-func getFollow(s *Server, r *request) (reply, error) {
-	return s.stream(r, true, func(out *lines) { s.followStatus(out, r) })
-}
-
-// followStatus writes the status and then its changes, until the client stops reading or the server ends. It takes the next
+// getFollow streams the status and then its changes, until the client stops reading or the server ends. It takes the next
 // snapshot only when the last line is written and followGap is over. So the cost of a reader does not depend on the number of
 // changes.
-func (s *Server) followStatus(out *lines, r *request) {
-	f := &follower{server: s, who: r.who}
-	beat := time.NewTimer(0)
-	defer beat.Stop()
-	for due := true; ; {
-		news := s.core.News()
-		line, err := s.inTurn(r, func() (reply, error) {
-			if change, changed := f.next(r.Context()); changed || due {
-				return answer(change)
+func getFollow(s *Server, r *request) (reply, error) {
+	return s.stream(r, true, func(out *lines) {
+		f := &follower{server: s, who: r.who}
+		beat := time.NewTimer(0)
+		defer beat.Stop()
+		for due := true; ; {
+			news := s.core.News()
+			line, err := s.inTurn(r, func() (reply, error) {
+				if change, changed := f.next(r.Context()); changed || due {
+					return answer(change)
+				}
+				return reply{}, nil
+			})
+			if line.sent != nil {
+				out.write(line.body)
+				out.end()
+				line.sent()
+				beat.Reset(client.WatchInterval)
 			}
-			return reply{}, nil
-		})
-		if line.sent != nil {
-			out.write(line.body)
-			out.end()
-			line.sent()
-			beat.Reset(client.WatchInterval)
+			if err != nil || out.err != nil {
+				return
+			}
+			if !pause.For(r.Context(), followGap) {
+				return
+			}
+			due = false
+			select {
+			case <-news:
+			case <-beat.C:
+				due = true
+			case <-r.Context().Done():
+				return
+			}
 		}
-		if err != nil || out.err != nil {
-			return
-		}
-		if !pause.For(r.Context(), followGap) {
-			return
-		}
-		due = false
-		select {
-		case <-news:
-		case <-beat.C:
-			due = true
-		case <-r.Context().Done():
-			return
-		}
-	}
+	})
 }

@@ -135,8 +135,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 		c := &out[i]
 		c.Since = wireTime(c.Since)
 		if c.At != nil {
-			at := wireTime(*c.At)
-			c.At = &at
+			c.At = new(wireTime(*c.At))
 		}
 		if s.policy.classOf(who) == otherClass {
 			c.Answer = ""

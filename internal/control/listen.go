@@ -44,11 +44,7 @@ func Listen(path string) (net.Listener, error) {
 
 func listen(path string) (net.Listener, error) {
 	if strings.HasPrefix(path, "@") {
-		l, err := listenUnix(path)
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, errAlive(path)
-		}
-		return l, withoutAddress(err)
+		return listenUnix(path, path)
 	}
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxPath)
@@ -66,26 +62,26 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenUnix creates a socket that takes no file descriptors, from its first connection on.
-func listenUnix(name string) (*net.UnixListener, error) {
+// listenUnix creates a socket that takes no file descriptors, from its first connection on. path is the name that clients use.
+func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return raw.Control(blocking.RefuseDescriptors) }}
 	l, err := refusing.Listen(context.Background(), "unix", name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, errAlive(path)
+	}
 	u, _ := l.(*net.UnixListener) // nil after an error
-	return u, err
+	return u, withoutAddress(err)
 }
 
 // listenIn creates the socket named base in dir. path is the name that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
-	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
+	addr := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base
 	if err := clearStale(dir, base, path, addr); err != nil {
 		return nil, err
 	}
-	u, err := listenUnix(addr.Name)
+	u, err := listenUnix(addr, path)
 	if err != nil {
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, errAlive(path)
-		}
-		return nil, withoutAddress(err)
+		return nil, err
 	}
 	u.SetUnlinkOnClose(false)
 	l := &listener{UnixListener: u, dir: dir, base: base, path: path}
@@ -99,7 +95,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 	return l, nil
 }
 
-func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
+func clearStale(dir *os.File, base, path, addr string) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
 	switch err := unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); {
@@ -110,7 +106,7 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return errors.New("it exists and is not a socket; move it away")
 	}
-	conn, err := (&net.Dialer{Timeout: probeTime}).DialContext(context.Background(), "unix", addr.Name)
+	conn, err := (&net.Dialer{Timeout: probeTime}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
 		_ = conn.Close() // the connection only tested whether a server listens
@@ -155,8 +151,6 @@ func checkDir(dir *os.File, self int) error {
 	return nil
 }
 
-func unixAddr(name string) *net.UnixAddr { return &net.UnixAddr{Name: name, Net: "unix"} }
-
 func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
@@ -180,7 +174,7 @@ type listener struct {
 }
 
 // Addr returns the address that clients use.
-func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 // Close stops listening. It removes the socket file if the file still belongs to this socket.
 func (l *listener) Close() error {

@@ -49,7 +49,7 @@ func TestListenMakesASocketThatEverybodyMayOpen(t *testing.T) {
 
 func TestListenReplacesADeadSocket(t *testing.T) {
 	path := filepath.Join(socketDir(t), "s")
-	dead, err := net.ListenUnix("unix", unixAddr(path))
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}

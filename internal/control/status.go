@@ -267,13 +267,11 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}
 	if !v.NextStart.IsZero() {
-		at := wireTime(v.NextStart)
-		out.NextStart = &at
+		out.NextStart = new(wireTime(v.NextStart))
 	}
 	out.Task, out.Done, out.Restart = v.Task, v.Done, string(v.RestartPolicy)
 	if !v.NextRun.IsZero() {
-		at := wireTime(v.NextRun)
-		out.NextRun = &at
+		out.NextRun = new(wireTime(v.NextRun))
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
