@@ -12,27 +12,18 @@ import (
 	"hinit/internal/control/show"
 )
 
-// stateFlag is the value of the flag --state, a word of [States].
-type stateFlag string
-
-// String implements flag.Value.
-func (f *stateFlag) String() string { return string(*f) }
-
-// Set implements flag.Value.
-func (f *stateFlag) Set(text string) error {
-	if !slices.Contains(States(), text) {
-		return fmt.Errorf("it is one of %s", strings.Join(States(), ", "))
-	}
-	*f = stateFlag(text)
-	return nil
-}
-
 // parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP, and the
 // flag --state selects some of these services. A plain name is passed on without a check, because hinit may find a service that
 // its status does not list yet. With --state, an unknown name is an error, because an unknown service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
-	var state stateFlag
-	c.Flags.Var(&state, "state", "only services in the state `STATE`: trouble, failed, up and so on")
+	state := ""
+	c.Flags.Func("state", "only services in the state `STATE`: trouble, failed, up and so on", func(text string) error {
+		if !slices.Contains(States(), text) {
+			return fmt.Errorf("it is one of %s", strings.Join(States(), ", "))
+		}
+		state = text
+		return nil
+	})
 	words, code, ok := c.Described().Parse(c.Flags, c.Raw, 0, -1, t.Out, t.Err)
 	if !ok {
 		return nil, code, false
@@ -43,12 +34,12 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	}
 	c.Named = words[:at]
 	if state != "" || slices.ContainsFunc(words[:at], cmdline.IsSelector) {
-		chosen, err := t.SelectServices(c, words[:at], string(state))
+		chosen, err := t.SelectServices(c, words[:at], state)
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
 		}
 		if len(chosen) == 0 {
-			return nil, t.printNone(c, at > 0, string(state)), false
+			return nil, t.printNone(c, at > 0, state), false
 		}
 		words = append(chosen, words[at:]...)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/samber/lo"
 
 	"hinit/client"
 	"hinit/internal/cmdline"
@@ -98,9 +97,8 @@ func (a *app) tick() tea.Cmd {
 
 // reportUse returns a report with the measured usage of services. The next tick draws it.
 func (a *app) reportUse(host int, measured map[string]procusage.Usage) modelUpdate {
-	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) updateResult {
-		a.model.SetUsage(host, used, now)
+		a.model.SetUsage(host, measured, now)
 		return updateResult{}
 	}
 }

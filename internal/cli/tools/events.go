@@ -52,7 +52,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("show events", err)
 	}
 	others := func(e client.Event) bool { // matches the events of services that the user did not ask for
-		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(since.Time))
+		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
 	}
 	past = slices.DeleteFunc(past, others)
 	if *n >= 0 && (since.IsZero() || cli.FlagGiven(c, "n")) {
@@ -104,42 +104,36 @@ func eventNames(ctx context.Context, cl *dial.Client, names []string, past []cli
 	return named, nil
 }
 
-// timeFlag is the value of the flag --since: a time, or a duration before now.
-type timeFlag struct{ time.Time }
-
 // sinceFlag defines the flag --since.
-func sinceFlag(c *cli.Call) *timeFlag {
-	m := &timeFlag{}
-	c.Flags.Var(m, "since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339")
-	return m
+func sinceFlag(c *cli.Call) *time.Time {
+	since := new(time.Time)
+	c.Flags.Func("since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339", func(text string) (err error) {
+		*since, err = parseSince(text)
+		return err
+	})
+	return since
 }
 
-// String implements flag.Value.
-func (m *timeFlag) String() string { return "" }
-
-// Set implements flag.Value.
-func (m *timeFlag) Set(text string) error {
+// parseSince returns the time that the value of --since means: a time, or a duration before now.
+func parseSince(text string) (time.Time, error) {
 	if ago, err := cmdline.ParseDuration(text); err == nil {
 		if ago <= 0 {
-			return errors.New("it must be positive, such as 10m")
+			return time.Time{}, errors.New("it must be positive, such as 10m")
 		}
-		m.Time = time.Now().Add(-ago)
-		return nil
+		return time.Now().Add(-ago), nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
 		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			m.Time = at
-			return nil
+			return at, nil
 		}
 	}
 	for _, layout := range []string{"15:04:05", "15:04"} {
 		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 			now := time.Now()
-			m.Time = time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local)
-			return nil
+			return time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local), nil
 		}
 	}
-	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
+	return time.Time{}, errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
 }
 
 var notifyVerb = cli.Verb{

@@ -46,8 +46,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	all := c.Flags.Bool("all", false, "of everything that has a log file")
 	previous := c.Flags.Bool("previous", false, "the archives too")
 	grep := c.Flags.String("grep", "", "only lines whose text matches `RE`")
-	var least level
-	c.Flags.Var(&least, "level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical")
+	least := levelFlag(c)
 	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
@@ -66,12 +65,12 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
 	// lines since a time may be in an archive
-	opt := reader.Options{N: *n, Follow: *follow, Since: since.Time, Previous: *previous || !since.IsZero()}
+	opt := reader.Options{N: *n, Follow: *follow, Since: *since, Previous: *previous || !since.IsZero()}
 	opt.MaxLine, opt.MaxArchive = largestLog(t)
 	if opt.Previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
-	narrow := *grep != "" || least.Level != 0
+	narrow := *grep != "" || *least != 0
 	width := 0
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
@@ -95,7 +94,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 				if !narrow {
 					readers[i].err = reader.Read(ctx, as, opt, fn)
 				} else {
-					readers[i].err = readMatching(ctx, as, opt, levelAndPattern(least, pattern), fn)
+					readers[i].err = readMatching(ctx, as, opt, levelAndPattern(*least, pattern), fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -336,26 +335,23 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 	return err
 }
 
-// level is the value of the flag --level; 0 means any level.
-type level struct{ loglevel.Level }
-
-// String implements flag.Value.
-func (l *level) String() string { return "" }
-
-// Set implements flag.Value.
-func (l *level) Set(text string) error {
-	if l.Level = loglevel.Named([]byte(text)); l.Level != 0 {
+// levelFlag defines the flag --level. Without the flag, the result is 0, which means any level.
+func levelFlag(c *cli.Call) *loglevel.Level {
+	least := new(loglevel.Level)
+	c.Flags.Func("level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical", func(text string) error {
+		if *least = loglevel.Named([]byte(text)); *least == 0 {
+			return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
+		}
 		return nil
-	}
-	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
+	})
+	return least
 }
 
 // levelAndPattern returns a function that matches lines of one log. A line matches if its level is at least the argument least
 // and its text matches pattern. Use a new function for each log, because it remembers the level of the line before.
-func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool {
+func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		level := log.Of(text) // a line without a level has the level of the line before it
-		return level >= least.Level && pattern.Match(text)
+		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the line before it
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
+	"github.com/samber/lo"
 )
 
 // Role is the meaning of a span. A theme has a style for each role.
@@ -54,20 +55,12 @@ func (l *Line) Add(role Role, text string) {
 
 // Width returns the width of a line, in columns.
 func (l *Line) Width() int {
-	n := 0
-	for _, s := range l.Spans {
-		n += Width(s.Text)
-	}
-	return n
+	return lo.SumBy(l.Spans, func(s Span) int { return Width(s.Text) })
 }
 
 // String returns the text of a line.
 func (l *Line) String() string {
-	var b strings.Builder
-	for _, s := range l.Spans {
-		b.WriteString(s.Text)
-	}
-	return b.String()
+	return strings.Join(lo.Map(l.Spans, func(s Span, _ int) string { return s.Text }), "")
 }
 
 // Fit returns the spans of the line, cut or filled to exactly width columns. Control characters are replaced.
@@ -156,17 +149,12 @@ func Right(text string, width int) string {
 // clean replaces control characters by question marks. It is a second line of defence: callers must already have escaped the
 // texts of services and profiles.
 func clean(text string) string {
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] >= 0x7f {
-			return strings.Map(func(r rune) rune {
-				if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
-					return '?'
-				}
-				return r
-			}, text)
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return '?'
 		}
-	}
-	return text
+		return r
+	}, text)
 }
 
 // Theme defines the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.

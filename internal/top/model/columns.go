@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/procusage"
 	"hinit/internal/top/frame"
 )
 
@@ -19,19 +20,19 @@ const maxMeasurements = 60
 // usageHistory holds the latest measurements of a service in seen. The field last is the newest measurement. known is false if
 // the usage could not be measured.
 type usageHistory struct {
-	last  Usage
+	last  procusage.Usage
 	known bool
-	seen  []Usage
+	seen  []procusage.Usage
 }
 
-func (r *usageHistory) add(u Usage, known bool) {
+func (r *usageHistory) add(u procusage.Usage, known bool) {
 	r.last, r.known = u, known
 	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
 }
 
 // sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height stands
 // for the largest value, or for the argument least if that is larger.
-func sparkline(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
+func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
 		values, least = append(values, figure(u)), max(least, figure(u))
@@ -163,7 +164,7 @@ func optionalColumns() []column {
 			return text(r, width), frame.Plain
 		}
 	}
-	drawn := func(figure func(u Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
+	drawn := func(figure func(u procusage.Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
 				return sparkline(r.seen, figure, width, least), frame.Figure
@@ -185,9 +186,9 @@ func optionalColumns() []column {
 			return show.Line(s.LastExit.Cause), frame.Plain
 		}},
 		{"CPU", 6, byCPU, true, used(func(r *usageHistory, _ int) string { return percent(r.last.CPU) })},
-		{"", figures, byCPU, false, drawn(func(u Usage) float64 { return u.CPU }, 0.02)},
+		{"", figures, byCPU, false, drawn(func(u procusage.Usage) float64 { return u.CPU }, 0.02)},
 		{"MEM", 6, byMemory, true, used(func(r *usageHistory, _ int) string { return size(r.last.Memory) })},
-		{"", figures, byMemory, false, drawn(func(u Usage) float64 { return float64(u.Memory) }, 1)},
+		{"", figures, byMemory, false, drawn(func(u procusage.Usage) float64 { return float64(u.Memory) }, 1)},
 		{"PROC", 4, byTrouble, true, used(func(r *usageHistory, _ int) string { return show.Number(r.last.Processes) })},
 		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.PID), frame.Plain

@@ -10,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/procusage"
 	"hinit/internal/top/frame"
 )
 
@@ -59,7 +60,7 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 
 // SetUsage records the measured usage of a host's services, by service name. usage is nil if the host's processes are not visible
 // here.
-func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
+func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
 		if s.Host != of {
@@ -169,7 +170,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 // narrowest screen must show them.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int
-	var all Usage
+	var all procusage.Usage
 	measured := false
 	for _, s := range m.services {
 		count[m.gradeOf(s)]++

@@ -17,13 +17,6 @@ import (
 // Silence is the time without a status line after which a host is shown as not answering. A working host sends lines more often.
 const Silence = 2*client.WatchInterval + time.Second
 
-// Usage is the total usage of all processes of a service.
-type Usage struct {
-	CPU       float64 // in processors: 1 is one whole processor
-	Memory    uint64  // resident bytes; shared memory is counted in each process
-	Processes int
-}
-
 // Process is one process of a service. Depth is the number of its ancestors in the list.
 type Process struct {
 	PID, Depth int

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/procusage"
 	"hinit/internal/top/frame"
 	"hinit/internal/top/model"
 )
@@ -62,10 +63,10 @@ func scene(width, height int, services []client.Service, keys ...string) *model.
 // measure gives the services of a host twelve measurements.
 func measure(m *model.Model, host int, services []client.Service) {
 	for at := range 12 {
-		used := make(map[string]model.Usage)
+		used := make(map[string]procusage.Usage)
 		for i := range services {
 			if services[i].PID != 0 {
-				used[services[i].Name] = model.Usage{
+				used[services[i].Name] = procusage.Usage{
 					CPU: float64((at*7+i*3)%11) / 200, Memory: uint64(90+(i*13)%70+at%(i%5+1)) * 1_000_000, Processes: 1 + i%3,
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/procusage"
 	"hinit/internal/top/frame"
 )
 
@@ -176,12 +177,7 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 }
 
 func (m *Model) compare(a, b Service) int {
-	last := func(s Service) Usage {
-		if r := m.usage[s.ID()]; r != nil {
-			return r.last
-		}
-		return Usage{}
-	}
+	last := func(s Service) procusage.Usage { return lo.FromPtr(m.usage[s.ID()]).last }
 	return [orders]func() int{
 		byTrouble:  func() int { return cmp.Compare(m.gradeOf(a), m.gradeOf(b)) },
 		byName:     func() int { return strings.Compare(a.Name, b.Name) },
