@@ -185,8 +185,8 @@ func (d *demoRun) run(agent string) (code int, err error) {
 		return 0, err
 	}
 	runtime.LockOSThread() // the kernel kills the init when this thread ends, so the init can't outlive this process
-	stop := make(chan os.Signal, 4)
-	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
 	child, err := d.start(true)
 	if errors.Is(err, unix.EPERM) {
 		fmt.Fprintln(d.Err, "demo: no PID namespace allowed here, so hinit runs as a subreaper instead")
@@ -195,35 +195,22 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-stop: // the init has its own session, so Ctrl-C arrives here only
-				_ = child.Signal(unix.SIGTERM)
-			case <-ended:
-				return
-			}
-			cancel()
-		}
-	}()
-	quit := func() { stop <- syscall.SIGTERM }
+	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has its own session, so Ctrl-C arrives here only
 	if d.period > 0 {
-		time.AfterFunc(d.period, quit)
+		time.AfterFunc(d.period, stop)
 	}
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
 		if d.top != "" {
-			d.openScreen(ctx, quit)
+			d.openScreen(ctx, stop)
 		} else {
 			d.printSteps(ctx)
 		}
 	}()
 	x, err := child.Wait()
-	close(ended)
-	cancel()
+	unhook()
+	stop()
 	<-shown // hinit-top must restore the terminal first
 	if err != nil {
 		return 0, err
