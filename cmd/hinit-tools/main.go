@@ -13,8 +13,8 @@ import (
 	"hinit/internal/agentcli"
 	"hinit/internal/boot"
 	"hinit/internal/boot/identity"
-	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
+	"hinit/internal/cmdline"
 	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if the process can't create threads
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
@@ -43,7 +43,7 @@ func run(argv []string) int {
 	case agentuser.NativeName:
 		call := agentcli.Call{
 			Args: argv[1:], Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
-			Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
+			Dial: func() (agentcli.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
 			List: func() int { return tools.Main([]string{"profile", "list"}) },
 		}
 		return call.Main()
@@ -51,7 +51,7 @@ func run(argv []string) int {
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(&applet.Call{
 			Name: name, Args: argv[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-			Dial: func() (applet.Supervisor, error) { return cli.Dial() },
+			Dial: func() (applet.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
 		})
 	}
 	return tools.Main(argv[1:])

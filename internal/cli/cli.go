@@ -186,9 +186,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init, for programs other than hinit. It blocks as long as [dial.Dial] does.
-func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
-
 // Dial connects to the running init, even if the configuration has mistakes.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 

@@ -15,6 +15,7 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
 	"hinit/internal/varfiles"
 )
 
@@ -225,26 +226,20 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
 		return func() {}
 	}
-	over, wiped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(wiped)
-		timer := time.NewTimer(max(progressAfter-time.Since(since), 0))
-		defer timer.Stop()
-		for drawn := false; ; drawn = true {
-			select {
-			case <-timer.C:
-				fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
-				timer.Reset(progressEvery)
-			case <-over:
-				if drawn {
-					fmt.Fprint(t.progressTo, "\r\x1b[K")
-				}
-				return
-			}
+	ctx, cancel := context.WithCancel(context.Background())
+	var drawing sync.WaitGroup
+	drawing.Go(func() {
+		if !pause.For(ctx, progressAfter-time.Since(since)) {
+			return
 		}
-	}()
+		for ctx.Err() == nil {
+			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
+			pause.For(ctx, progressEvery)
+		}
+		fmt.Fprint(t.progressTo, "\r\x1b[K")
+	})
 	return func() {
-		close(over)
-		<-wiped
+		cancel()
+		drawing.Wait()
 	}
 }

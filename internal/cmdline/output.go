@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"hinit/internal/control/show"
@@ -46,11 +47,10 @@ func JSON(doc []byte) []byte {
 		switch {
 		case r < 0x7f || show.Line(string(doc[:n])) == string(doc[:n]):
 			out = append(out, doc[:n]...)
-		case r > 0xffff:
-			r -= 0x10000
-			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
+			for _, unit := range utf16.AppendRune(nil, r) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
 		}
 		doc = doc[n:]
 	}

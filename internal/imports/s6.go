@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // s6Import is the state of the import of a directory with s6 service directories or s6-rc source directories.
@@ -63,13 +65,8 @@ func (im *importer) s6(path string) error {
 // onlyOfBundle disables the services that do not belong to the bundle that starts at boot. In s6-overlay, that bundle is called
 // user. With other init programs that use s6-rc, it is called default.
 func (d *s6Import) onlyOfBundle() {
-	bundle := ""
-	for _, name := range []string{"default", "user"} {
-		if d.bundles[name] != nil {
-			bundle = name
-		}
-	}
-	if bundle == "" {
+	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return d.bundles[name] != nil })
+	if !is {
 		return
 	}
 	pulled := withReachable(nil, bundle, func(name string) []string {
