@@ -11,7 +11,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				l := &loader{cfg: Defaults(), env: environ(nil)}
+				l := &loader{cfg: Defaults(), Options: Options{Env: environ(nil)}}
 				if _, err := l.buildConfig([]byte(text)); err != nil {
 					b.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,7 +25,7 @@ func environ(vars map[string]string) func(string) (string, bool) {
 // Default returns the configuration without a file and with an empty environment.
 func Default() *Config {
 	c := Defaults()
-	l := loader{cfg: c, env: environ(nil)}
+	l := loader{cfg: c, Options: Options{Env: environ(nil)}}
 	l.decodeDocument(nil)
 	return c
 }
@@ -33,7 +34,7 @@ func Default() *Config {
 func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(cmp.Or(text, "{}")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Load(Options{Path: path, Env: environ(vars)})
@@ -169,6 +170,20 @@ func TestFileMissing(t *testing.T) {
 	}
 	if _, err := Load(Options{Path: big, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a large file: error is %v", err)
+	}
+}
+
+// TestAFileThatAFullDiskHasEmptiedIsNoConfiguration: root copied hinit.yaml to a full disk. The empty file counted as a configuration
+// without isolation, and after a reload the homes of isolated profiles went to the agent's user.
+func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
+	for _, text := range []string{"", "\n", "# isolation of all\n", "---\n", "---\nnull\n", "\xef\xbb\xbf"} {
+		path := writeFile(t, text)
+		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+": it has no key") {
+			t.Errorf("%q: %v", text, err)
+		}
+		if _, err := Load(Options{Path: path, Text: []byte(text), Env: environ(nil)}); err != nil {
+			t.Errorf("a re-execution with what is in force already, %q: %v", text, err)
+		}
 	}
 }
 
@@ -316,9 +331,6 @@ func writeFile(t *testing.T, text string) string {
 
 func TestHarmlessForms(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty":            "",
-		"comments":         "# nothing\n",
-		"null document":    "---\nnull\n",
 		"empty sections":   "restart:\nservices:\nagent:\n  env:\n",
 		"empty dashboard":  "services:\n  dashboard:\n",
 		"byte order mark":  "\xef\xbb\xbf{}\n",

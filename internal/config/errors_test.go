@@ -217,7 +217,7 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, timeout string) {
 		// Everything that Load does but reading the file, which would make the search slow.
 		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
-		l := &loader{cfg: Defaults(), env: env, problems: problems{file: "hinit.yaml"}}
+		l := &loader{cfg: Defaults(), Options: Options{Env: env}, problems: problems{file: "hinit.yaml"}}
 		c, err := l.buildConfig([]byte(text))
 		if (c == nil) == (err == nil) {
 			t.Fatalf("got both or neither: %v and %v", c, err)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Options struct {
 	// Text, unless it is nil, replaces the content of the configuration file. After a re-execution, Text is the content that the
 	// previous program of this process has read. The previous program has also checked which users could write the file.
 	Text []byte
+	// InForce, unless it is nil, is the configuration in force, which an agent wants to reload. If root alone can change the file, its
+	// content must be the same.
+	InForce *Config
 	// Plain is true for a plain supervisor. Its configuration has no agent, no profiles, no built-in services and no hooks, and
 	// ignores the variables of the Hermes image.
 	Plain bool
@@ -45,11 +49,10 @@ type Options struct {
 // error wraps the reason. If the process is root, some keys are valid only in a file that root alone can change. Load may block
 // on the disk.
 func Load(opt Options) (*Config, error) {
-	env := opt.Env
-	if env == nil {
-		env = os.LookupEnv
+	if opt.Env == nil {
+		opt.Env = os.LookupEnv
 	}
-	l := &loader{cfg: Defaults(), env: env, plain: opt.Plain}
+	l := &loader{cfg: Defaults(), Options: opt}
 	if opt.Plain {
 		l.cfg = plainDefaults()
 	} else {
@@ -69,16 +72,16 @@ func Load(opt Options) (*Config, error) {
 
 // loader holds the state of one call of [Load].
 type loader struct {
+	Options
+
 	cfg      *Config
-	env      func(string) (string, bool)
 	problems problems
 	doubt    *trust.Doubt // says which user besides root can change the file; nil if no user can
-	plain    bool         // true for hinit run, see [Options].Plain
 }
 
 // lookup returns the value of an environment variable. An empty value counts as unset.
 func (l *loader) lookup(name string) (string, bool) {
-	v, ok := l.env(name)
+	v, ok := l.Env(name)
 	return v, ok && v != ""
 }
 
@@ -99,8 +102,11 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.plain { // for hinit run, every key of the file decides what runs as root
+	if doubt != nil && l.Plain { // for hinit run, every key of the file decides what runs as root
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
+	}
+	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
+		return nil, fmt.Errorf("cannot read configuration %q: root has changed it, and it may be incomplete; root must reload it: hinit reload", path)
 	}
 	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
 	if doubt != nil {
@@ -112,6 +118,9 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 // buildConfig makes the configuration from data, the text of the configuration file.
 func (l *loader) buildConfig(data []byte) (*Config, error) {
 	doc, faults := yamltext.Parse(data)
+	if data != nil && l.Text == nil && len(faults) == 0 && (doc == nil || doc.Tag == "!!null") {
+		faults = []yamltext.Fault{{Message: "it has no key, as after a copy to a full disk; write {} for the defaults"}}
+	}
 	for _, f := range faults {
 		l.problems.reportAtLine(f.Line, "%s", f.Message)
 	}
@@ -226,7 +235,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.finishIsolation()
 	l.decodeRuns(d, runs)
 	c.Restart.ParkOn = gatewayParks
-	if l.plain {
+	if l.Plain {
 		l.refuseAgent()
 	}
 }
@@ -244,7 +253,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		value, set := l.lookup(k.Env)
-		if k.Env == "" || !set || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
+		if k.Env == "" || !set || l.Plain && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
 		reason, at := "", k.At(l.cfg)
@@ -317,7 +326,7 @@ func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 // TrustedText returns the content of the configuration file that env selects. It returns nil if there is no such file, or if it
 // can't be read or is too large. It also returns nil if a user other than root can change the file.
 func TrustedText(env func(string) (string, bool)) []byte {
-	l := &loader{cfg: new(Config), env: env}
+	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")
 	if err != nil || l.doubt != nil || yamltext.LineOfTooManyValues(text) > 0 {
 		return nil

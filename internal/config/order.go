@@ -314,9 +314,9 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
 	switch {
-	case isService, isGateway && IsName(profile) && !l.plain:
+	case isService, isGateway && IsName(profile) && !l.Plain:
 		return true
-	case isGateway && l.plain:
+	case isGateway && l.Plain:
 		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
@@ -324,7 +324,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, nearest.Word(name, sortedKeys(l.cfg.Services)))
 	default:
 		way := "; a gateway is called gateway-NAME"
-		if l.plain {
+		if l.Plain {
 			way = "; add it below services"
 		}
 		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", sortedKeys(l.cfg.Services)), way)

@@ -17,7 +17,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	for _, b := range builtInServices {
 		_, written := nodes[b.name]
 		_, named := l.lookup(b.variable)
-		if !written && !l.plain && (named || b.name == DashboardName) {
+		if !written && !l.Plain && (named || b.name == DashboardName) {
 			nodes[b.name] = entry{}
 		}
 	}
@@ -32,7 +32,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 // decodeService decodes one service. The entry of a built-in service may be empty.
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
-	if l.plain {
+	if l.Plain {
 		s.Env = map[string]string{} // the service gets the caller's environment unchanged
 		_, s.Log = l.cfg.origins["logs.dir"]
 	}
@@ -41,18 +41,18 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		l.fillActions(&s)
 	}
 	for _, b := range builtInServices {
-		if b.name == name && !l.plain {
+		if b.name == name && !l.Plain {
 			s.EnabledBy = b.variable
 			commandFrom = b.fill(l, &s)
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // the service always runs as root, whatever the file says
 		d.reportDoubt(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
-	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
+	if _, kept := l.lookup(actionsState); name == ActionsName && !l.Plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
 		d.problems.reportAtLine(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
@@ -198,7 +198,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		}
 		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 	}
-	if l.plain {
+	if l.Plain {
 		l.refuseAgentPlaceholder(s, prefix)
 	}
 	l.finishChecks(s, prefix)
@@ -292,12 +292,12 @@ const (
 func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "runs", "the name %q of a run", checkProfileName)
-	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
+	if _, ok := nodes[KanbanWorker]; !ok && !l.Plain {
 		nodes[KanbanWorker] = entry{}
 	}
 	for _, name := range sortedKeys(nodes) {
 		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."
-		if name == KanbanWorker && !l.plain {
+		if name == KanbanWorker && !l.Plain {
 			r.Command = KanbanWorkerCommand()
 			if v, ok := l.lookup("HERMES_BIN"); ok {
 				r.Command[0] = v

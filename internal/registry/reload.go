@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"hinit/client"
@@ -53,18 +52,15 @@ func (r *Registry) ReloadAndSay() {
 
 // Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
 // next start. If the file is invalid or missing, nothing changes, unless how.Force allows a missing file. The reply also lists
-// changed settings that take effect only in a new container. An agent may not reload a file that root may still be writing. The
-// first half of a file may be valid, and lack the limits and the isolation that follow.
+// changed settings that take effect only in a new container. An agent may not reload a file that root alone can change, if root has
+// changed it. The first half of a file may be valid, and lack the limits and the isolation that follow.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := inTurn(ctx, &r.reloadLock); err != nil {
 		return out, err
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
-	cfg, err := r.readConfig(old.Path, how.Force) // without ChangeLock, because the disk may hang
-	if err == nil && byAgent(ctx) && rootMayWrite(cfg.Path) {
-		err = fmt.Errorf("cannot reload: root has changed %q in the last %v, so it may be incomplete; try again after that time", cfg.Path, writeTime)
-	}
+	cfg, err := r.readConfig(ctx, old, how.Force) // without ChangeLock, because the disk may hang
 	if err != nil {
 		return out, err
 	}
@@ -104,15 +100,6 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	return out, err
 }
 
-// writeTime is how long a file of root must be unchanged until it counts as complete.
-const writeTime = 3 * time.Second
-
-// rootMayWrite reports whether root has changed a file so recently that it may still be writing it.
-func rootMayWrite(path string) bool {
-	st, err := blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
-	return err == nil && st.Sys().(*syscall.Stat_t).Uid == 0 && time.Since(st.ModTime()) < writeTime
-}
-
 // byAgent reports whether an agent has ordered a reload. If hinit is not root, everybody is equal, and it returns false.
 func byAgent(ctx context.Context) bool {
 	by := supervisor.AuthorOf(ctx)
@@ -130,19 +117,22 @@ func inTurn(ctx context.Context, lock *sync.Mutex) error {
 	return nil
 }
 
-// readConfig reads the configuration file again. If the file at path is gone, it returns an error, or the configuration without a file
-// if force is set.
-func (r *Registry) readConfig(path string, force bool) (*config.Config, error) {
+// readConfig reads the configuration file of old again. If the file is gone, it returns an error, or the configuration without a
+// file if force is set.
+func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
 	if r.o.Plain {
-		options = config.Options{Path: path, Plain: true}
+		options = config.Options{Path: old.Path, Plain: true}
+	}
+	if byAgent(ctx) {
+		options.InForce = old
 	}
 	cfg, err := LoadConfig(options)
-	if path == "" || !errors.Is(err, fs.ErrNotExist) && (err != nil || cfg.Path != "") {
+	if old.Path == "" || !errors.Is(err, fs.ErrNotExist) && (err != nil || cfg.Path != "") {
 		return cfg, err
 	}
 	if !force {
-		return nil, fmt.Errorf("cannot read configuration %q: it is gone, and without it its services would be stopped (nothing was changed); put it back, or: hinit reload --force", path)
+		return nil, fmt.Errorf("cannot read configuration %q: it is gone, and without it its services would be stopped (nothing was changed); put it back, or: hinit reload --force", old.Path)
 	}
 	options.Text = []byte{}
 	return LoadConfig(options)

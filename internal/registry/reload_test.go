@@ -49,39 +49,42 @@ func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	}
 }
 
-// Root wrote hinit.yaml with cat. An agent's reload in between read its first half, which was valid and had no isolation.
+// TestAReloadOfAnAgentReadTheHalfThatRootHadWritten: root's copy of hinit.yaml stopped in the middle, because the disk was full. An
+// agent's reload minutes later read the first half, which was valid and had no isolation.
 func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root and an agent")
 	}
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
-	if err := os.WriteFile(path, []byte(`services: {one: {command: [sleep, "1"]}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	current, err := config.Load(config.Options{Path: path, Plain: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := New(Options{Plain: true, Config: func() *config.Config { return current }})
+	t.Setenv("HINIT_CONFIG", path)
+	const half, rest = "restart: {factor: 3}\n", "isolation: user\n"
 	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
-	if _, err := r.Reload(agent, client.Reload{}); err == nil || !strings.Contains(err.Error(), "may be incomplete; try again") {
-		t.Errorf("the reload of the agent says: %v", err)
-	}
-	if !rootMayWrite(path) || byAgent(t.Context()) {
-		t.Error("root's own reload is refused")
-	}
-	old := time.Now().Add(-writeTime)
-	if err := os.Chtimes(path, old, old); err != nil {
-		t.Fatal(err)
-	}
-	if rootMayWrite(path) {
-		t.Error("a file that is older does not count as complete")
-	}
-	if err := errors.Join(os.Chtimes(path, time.Now(), time.Now()), os.Chown(path, 10000, 10000)); err != nil {
-		t.Fatal(err)
-	}
-	if rootMayWrite(path) {
-		t.Error("a file of the agent's own counts as root's")
+	const refused, read = "root must reload it", "cannot change home while the container runs" // the reload has got so far
+	for _, c := range []struct {
+		file, inForce string
+		owner         int
+		ctx           context.Context
+		want          string
+	}{
+		{half, half + rest, 0, agent, refused},
+		{half + rest, half, 0, agent, refused},
+		{half, half, 0, agent, read},
+		{half, half + rest, 0, t.Context(), read},
+		{half, "{}\n", 10000, agent, read},
+	} {
+		old := time.Now().Add(-time.Hour)
+		if err := errors.Join(os.WriteFile(path, []byte(c.file), 0o644), os.Chown(path, c.owner, c.owner), os.Chtimes(path, old, old)); err != nil {
+			t.Fatal(err)
+		}
+		current, err := config.Load(config.Options{Path: path, Text: []byte(c.inForce)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current.Home = "/srv/other"
+		r := New(Options{Config: func() *config.Config { return current }})
+		if _, err := r.Reload(c.ctx, client.Reload{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("with %q in a file of uid %d, and %q in force: %v", c.file, c.owner, c.inForce, err)
+		}
 	}
 }
 
