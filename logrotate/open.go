@@ -182,7 +182,7 @@ func (f *file) rotate(now time.Time) {
 			return err
 		}
 		moved = true
-		return f.prune(now)
+		return errors.Join(f.replaceOldest(), f.prune(now))
 	})
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package logrotate
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,10 @@ type Limits struct {
 	// Quota is the largest total size, in bytes, of all files of the log. The current file counts as MaxSize. The oldest archives
 	// are removed first.
 	Quota int64
-	// MinFree is the number of bytes that must stay free on the file system for the agent's user. The free space is checked
-	// at most once a second, when lines are written. If fewer bytes are free, the oldest archives are removed. If this is
-	// not enough, the file is not written, as if the disk were full.
+	// MinFree is the number of bytes that must stay free on the file system for the agent's user. If a rotation finds that
+	// another file of MaxSize bytes would leave fewer, it removes the oldest archive, so the log grows no further. The free
+	// space is checked at most once a second, when lines are written. If fewer bytes are free, the file is not written, as if
+	// the disk were full. No more archives are removed for it: someone else who fills the disk would take that space, too.
 	MinFree int64
 	// Compress compresses archives with gzip, a second or more after their rotation.
 	Compress bool
@@ -89,42 +91,33 @@ func (f *file) Packed(err error) {
 	}
 }
 
-// checkFree returns an error if fewer than MinFree bytes are free even after it has removed all archives of this log.
+// checkFree returns an error if fewer than MinFree bytes are free.
 func (f *file) checkFree() error {
-	least := f.limits.Load().MinFree
-	if least <= 0 {
-		return nil
-	}
-	free, ok := f.freeBytes()
-	if !ok || free >= least {
-		return nil // enough is free, or the free space is unknown; a full disk would make the write fail
-	}
-	err := f.set.opts.Actor.Do(func() error {
-		for !f.archives.Empty() && free < least {
-			if err := f.archives.RemoveOldest(); err != nil {
-				return err
-			}
-			free, _ = f.freeBytes()
-		}
-		return nil
-	})
+	free, least := f.freeBytes()
 	if free >= least {
 		return nil
-	}
-	if err != nil {
-		f.recordError(err)
 	}
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// freeBytes returns the number of bytes that are free on the file system for the agent's user. The second result is false if the
-// number is unknown.
-func (f *file) freeBytes() (int64, bool) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(f.fd, &st); err != nil {
-		return 0, false
+// replaceOldest removes the oldest archive after a rotation if the next file could leave fewer than MinFree bytes free. It keeps the
+// newest archive.
+func (f *file) replaceOldest() error {
+	if free, least := f.freeBytes(); free >= least+f.limits.Load().MaxSize || f.archives.Len() < 2 {
+		return nil
 	}
-	return int64(st.Bavail) * int64(st.Bsize), true //nolint:unconvert // 32 bits wide on some machines
+	return f.archives.RemoveOldest()
+}
+
+// freeBytes returns the number of bytes that are free on the file system for the agent's user, and the number that must stay free.
+// Without a limit, and if the free space is unknown, the first number is the largest one.
+func (f *file) freeBytes() (free, least int64) {
+	least = f.limits.Load().MinFree
+	var st unix.Statfs_t
+	if least <= 0 || unix.Fstatfs(f.fd, &st) != nil {
+		return math.MaxInt64, least
+	}
+	return int64(st.Bavail) * int64(st.Bsize), least //nolint:unconvert // 32 bits wide on some machines
 }
 
 const stampLen = archive.StampLen

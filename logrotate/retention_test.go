@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
@@ -144,32 +147,65 @@ func TestRateIsPerSecond(t *testing.T) {
 	check("i\n", "", "i\n")
 }
 
-// TestSpareSpaceIsMadeOfArchives has a disk with too little free space, most of which the log's own archives take.
-func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
-	disk := smallDisk(t, 8<<20)
-	dir := filepath.Join(disk, "coder")
+// archivesOnASmallDisk makes a disk of 8 MB and a log on it with six archives, which take 6 MB.
+func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string, names []string) {
+	t.Helper()
+	dir = filepath.Join(smallDisk(t, 8<<20), "coder")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	for i := range 6 {
 		names = append(names, archive.Name(time.Now().Add(time.Duration(i-10)*time.Minute)))
 		if err := os.WriteFile(filepath.Join(dir, names[i]), make([]byte, 1<<20), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	s = newSet(Options{Warn: w.add})
+	return s, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), dir, names
+}
+
+// A tenant filled the disk. Each other log removed all its archives to have logs.min_free_mb free, and the tenant took this space, too.
+func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	var w warnings
-	s := newSet(Options{Warn: w.add})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(Limits{MinFree: 4 << 20})
+	s, l, dir, names := archivesOnASmallDisk(t, &w)
+	l.Limit(Limits{MinFree: 1 << 60})
 	say(t, l, "one")
+	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
+	l.Limit(Limits{MinFree: 1})
+	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
 	closeSet(t, s)
 	left, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLines(t, left, names[2:]...) // the newest: 4 of 8 MB
-	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "one")
+	wantLines(t, left, names...)
+}
+
+// TestALogStopsGrowingWhenSpaceIsLow rotates a log whose next file would leave too little free space.
+func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
+	var w warnings
+	s, l, dir, names := archivesOnASmallDisk(t, &w)
+	said := func(line string) {
+		t.Helper()
+		say(t, l, line)
+		testkit.Until(t, line+" is written", func() bool { return slices.Contains(fileLines(t, filepath.Join(dir, archive.Current)), line) })
+	}
+	said("one")
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	l.Limit(Limits{MinFree: int64(st.Bavail) * int64(st.Bsize), MaxSize: 1})
+	said("two")
+	closeSet(t, s)
+	left, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 6 {
+		t.Fatalf("%q are left", left)
+	}
+	wantLines(t, left[:5], names[1:]...)
 	w.want(t)
 }
 

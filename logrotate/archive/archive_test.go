@@ -124,7 +124,7 @@ func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	}
 	for _, want := range []int{maxAtOnce + 1, 1, 0} {
 		err := l.Read()
-		if left, readErr := os.ReadDir(l.Dir); err != nil || readErr != nil || len(left) != want || !l.Empty() {
+		if left, readErr := os.ReadDir(l.Dir); err != nil || readErr != nil || len(left) != want || l.Len() != 0 {
 			t.Fatalf("%d are left in place of %d, %v", len(left), want, errors.Join(err, readErr))
 		}
 	}

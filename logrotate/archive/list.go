@@ -87,8 +87,8 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 	return nil
 }
 
-// Empty reports whether the list contains no archives.
-func (l *List) Empty() bool { return len(l.names) == 0 }
+// Len returns the number of archives in the list.
+func (l *List) Len() int { return len(l.names) }
 
 // RemoveOldest removes the oldest archive, in both its compressed and its uncompressed form. A missing file isn't an error. The
 // list must not be empty.
@@ -125,7 +125,7 @@ func (l *List) countThatFit(room int64) int {
 
 // Expired reports whether the oldest archive is older than the limit age. An age of 0 means no limit.
 func (l *List) Expired(age time.Duration, now time.Time) bool {
-	if age <= 0 || l.Empty() {
+	if age <= 0 || len(l.names) == 0 {
 		return false
 	}
 	t, ok := Time(l.names[0])
