@@ -23,7 +23,6 @@ var outOfTurn = map[string]string{
 	"internal/tuning/memory.go":             "the goroutine that reports, of /proc",
 	"internal/s6/personality/s6.go Open":    "the boot, of /proc",
 	"internal/account/account.go":           "boot.Agent.CredFor takes the turn; before, the boot has no goroutine",
-	"internal/boot/homes.go":                "Adopt takes the turn for adopt",
 	"internal/boot/lines.go":                "the callers of ReportChown have the turn",
 	"internal/boot/program.go":              "stage2 takes the turn",
 	"internal/boot/identity.go":             "the boot, before its first goroutine",

@@ -85,49 +85,35 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
 	}
-	return blocking.Do(blocking.Volume, func() error { return chownProfile(ctx, o, profile) })
+	return blocking.Do(blocking.Volume, func() error {
+		root, err := fsutil.OpenNoLink(o.Home, nil)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		home, err := root.SubOnSameMount(ProfilesDir + "/" + profile)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer home.Close()
+		o.giveFiles(&StepLog{Tell: o.Say}, home, o.Owner())
+		return ctx.Err()
+	})
 }
 
-func chownProfile(ctx context.Context, o Options, profile string) error {
-	root, err := fsutil.OpenNoLink(o.Home, nil)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	give := &Homes{Options: o, StepLog: &StepLog{Tell: o.Say}, Owner: o.Owner()}
-	home, err := root.SubOnSameMount(ProfilesDir + "/" + profile)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer home.Close()
-	give.GiveFiles(home)
-	return ctx.Err()
-}
-
-// Homes changes the owners of profiles' homes.
-type Homes struct {
-	Options
-	*StepLog
-
-	Owner fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
-	// CheckBudget returns an error when the time budget is used up. The repair in the background then handles the other homes. If
-	// CheckBudget is nil, the time is not limited.
-	CheckBudget func() error
-}
-
-// GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant. The
-// repair in the background handles the other files. GiveFiles skips links without a message, as the image's script does.
-func (h *Homes) GiveFiles(home *fsutil.Dir) {
-	to := h.Owner
-	if info, err := home.Lstat(""); err == nil && h.Tenants.HasUID(fsutil.UID(info)) {
+// giveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant. The
+// parameter to is the agent as an owner. The repair in the background handles the other files. giveFiles skips links without a
+// message, as the image's script does.
+func (o Options) giveFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
+	if info, err := home.Lstat(""); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)
 	}
 	give := func(rel string) {
 		_, _, err := home.Chown(rel, to)
-		h.ReportChown(h.Home, home.Path()+"/"+rel, err)
+		log.ReportChown(o.Home, home.Path()+"/"+rel, err)
 	}
 	give("")
 	there := MayExist(home) // one listing costs less than a system call for each name
@@ -142,7 +128,7 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 		}
 		if sub, err := home.SubOnSameMount(rel); err == nil {
 			_, _, err = sub.Chown("", to)
-			h.ReportChown(h.Home, sub.Path(), err)
+			log.ReportChown(o.Home, sub.Path(), err)
 			sub.Close()
 		}
 	}

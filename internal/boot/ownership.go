@@ -38,13 +38,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	}
 	o := p.newOwnershipPhase(s)
 	if end, ok := ctx.Deadline(); ok {
-		enough := time.Now().Add(time.Until(end) / 2)
-		o.homes.CheckBudget = func() error {
-			if time.Now().After(enough) {
-				return errAbandoned
-			}
-			return nil
-		}
+		o.enough = time.Now().Add(time.Until(end) / 2)
 	}
 	if err := o.giveHome(); err != nil {
 		return err
@@ -82,12 +76,12 @@ type ownershipPhase struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
-	homes  Homes
-	queued []string // directories that are mount points, to be handled at the end
+	enough time.Time // when to leave the other homes to the repair in the background; zero for never
+	queued []string  // directories that are mount points, to be handled at the end
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
-	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, StepLog: &s.StepLog, Owner: p.Owner()}}
+	return &ownershipPhase{preparer: p, step: s, to: p.Owner()}
 }
 
 // giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.full: then
@@ -190,8 +184,8 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 	}
 	slices.Sort(found)
 	for _, name := range found {
-		if o.homes.CheckBudget != nil && o.homes.CheckBudget() != nil {
-			return // the repair in the background handles the remaining homes
+		if !o.enough.IsZero() && time.Now().After(o.enough) {
+			return
 		}
 		home, err := d.SubOnSameMount(name)
 		if errors.Is(err, fsutil.ErrMount) {
@@ -201,7 +195,7 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 		if err != nil {
 			continue
 		}
-		o.homes.GiveFiles(home)
+		o.giveFiles(&o.step.StepLog, home, o.to)
 		home.Close()
 	}
 }
@@ -331,7 +325,7 @@ func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 		return
 	}
 	if strings.HasPrefix(rel, ProfilesDir+"/") {
-		o.homes.GiveFiles(d)
+		o.giveFiles(&o.step.StepLog, d, o.to)
 		return
 	}
 	if fsutil.UID(info) == 0 || rel == ProfilesDir {

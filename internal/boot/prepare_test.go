@@ -136,12 +136,12 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	work := (&preparer{Options: o, root: d}).newOwnershipPhase(NewStep(o.Say))
-	work.homes.CheckBudget = func() error { return errAbandoned }
+	work.enough = time.Now().Add(-time.Hour)
 	work.giveProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != 0 {
 		t.Errorf("a home beyond the time is uid %d's", uid)
 	}
-	work.homes.CheckBudget = nil
+	work.enough = time.Time{}
 	work.giveProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != agentUID {
 		t.Errorf("the home is uid %d's", uid)

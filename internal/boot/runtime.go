@@ -21,10 +21,9 @@ const systemRuntimeDir = account.RuntimeDir
 
 // Runtime says where hinit's control socket is.
 type Runtime struct {
-	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
-	Dir      string // directory of Socket, ready for use; empty if Socket is abstract or empty
-	Fallback bool   // the control socket is not at the configured place
-	Warning  string // one line that says why another place is used; may be empty
+	Socket  string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
+	Dir     string // directory of Socket, ready for use; empty if Socket is abstract or empty
+	Warning string // one line that says why another place is used; may be empty
 }
 
 // PrepareRuntime chooses and creates the directory of the control socket. socket is the configured path. If it is empty,
@@ -102,7 +101,7 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 		}
 		err := makeDir(dir, mode, uid, pod)
 		if err == nil {
-			r := Runtime{Socket: socket, Dir: dir, Fallback: i > 0}
+			r := Runtime{Socket: socket, Dir: dir}
 			if first != nil {
 				r.Warning = fmt.Sprintf("%v; using %q", first, dir)
 			}
@@ -113,13 +112,13 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 		}
 	}
 	if abstract == "" {
-		return Runtime{Fallback: true, Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}
+		return Runtime{Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}
 	}
 	volume := "a tmpfs"
 	if pod {
 		volume = "an emptyDir"
 	}
-	return Runtime{Socket: abstract, Fallback: true, Warning: fmt.Sprintf(
+	return Runtime{Socket: abstract, Warning: fmt.Sprintf(
 		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, volume,
 	)}
 }

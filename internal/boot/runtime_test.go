@@ -75,7 +75,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 			continue
 		case mode != 0o755:
 			list = []string{bad, socket}
-			want.Fallback, want.Warning = true, `cannot use "/proc/none" for the control socket: no such file or directory; using `+strconv.Quote(want.Dir)
+			want.Warning = `cannot use "/proc/none" for the control socket: no such file or directory; using ` + strconv.Quote(want.Dir)
 		}
 		for range 2 { // the second time it is there
 			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
@@ -168,7 +168,7 @@ func TestPrepareRefuses(t *testing.T) {
 			}
 			got := prepareSocketDir([]string{tt.bad + "/control.sock", good}, testAbstract, uid, false)
 			want := Runtime{
-				Socket: good, Dir: filepath.Dir(good), Fallback: true,
+				Socket: good, Dir: filepath.Dir(good),
 				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(filepath.Dir(good)),
 			}
 			if got != want {
@@ -224,7 +224,7 @@ func TestPrepareWithoutAnyPlace(t *testing.T) {
 	nowhere := []string{"/proc/a/control.sock", "/proc/b/control.sock"}
 	got := prepareSocketDir(nowhere, testAbstract, os.Geteuid(), false)
 	want := Runtime{
-		Socket: testAbstract, Fallback: true,
+		Socket: testAbstract,
 		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so the socket is ` +
 			`"@hinit-test" without a file (mount a tmpfs on /run to have one)`,
 	}
@@ -233,8 +233,7 @@ func TestPrepareWithoutAnyPlace(t *testing.T) {
 	}
 	got = prepareSocketDir(nowhere, "", os.Geteuid(), false)
 	want = Runtime{
-		Fallback: true,
-		Warning:  `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so there is no control socket`,
+		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so there is no control socket`,
 	}
 	if got != want {
 		t.Errorf("without an abstract socket: got  %+v\nwant %+v", got, want)
