@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -9,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
-	"hinit/internal/guard"
 )
 
 // diskCall runs a part of a check that may wait for a disk. While an earlier call still waits, the check fails.
@@ -19,43 +20,49 @@ type diskCall struct {
 	timeout time.Duration
 }
 
-func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer string)) (good bool, answer string) {
+func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer string)) (bool, string) {
 	if p.waits.Swap(true) {
 		return false, "an earlier check still waits for the disk"
 	}
-	type result struct {
-		good   bool
-		answer string
-	}
-	came := make(chan result, 1)
-	guard.Go("a check", func() {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	var good bool
+	var answer string
+	if blocking.Wait(ctx, "a check", func() error {
 		defer p.waits.Store(false)
-		good, answer := call()
-		came <- result{good, answer}
-	})
-	select {
-	case r := <-came:
-		return r.good, r.answer
-	case <-time.After(time.Until(deadline)):
+		good, answer = call()
+		return nil
+	}) != nil {
 		return false, "no answer within " + p.timeout.String()
 	}
+	return good, answer
 }
 
-// unixCheck checks whether it can connect to a Unix socket, as the service's user.
-type unixCheck struct {
+// pathCheck runs a part of a check that uses a path as the service's user.
+type pathCheck struct {
 	diskCall
 	path  string
 	actor *fsutil.Actor
 }
 
-func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
-	return u.runCall(deadline, func() (bool, string) {
-		d, err := fsutil.OpenNoLink(filepath.Dir(u.path), u.actor)
+// runIn opens the directory of the path, and calls the function call with it and the last element of the path.
+func (p *pathCheck) runIn(deadline time.Time, call func(d *fsutil.Dir, name string) (good bool, answer string)) (bool, string) {
+	return p.runCall(deadline, func() (bool, string) {
+		d, err := fsutil.OpenNoLink(filepath.Dir(p.path), p.actor)
 		if err != nil {
 			return false, shortFileError(err)
 		}
 		defer d.Close()
-		fd, err := d.Connect(filepath.Base(u.path))
+		return call(d, filepath.Base(p.path))
+	})
+}
+
+// unixCheck checks whether it can connect to a Unix socket.
+type unixCheck struct{ pathCheck }
+
+func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
+	return u.runIn(deadline, func(d *fsutil.Dir, name string) (bool, string) {
+		fd, err := d.Connect(name)
 		if err != nil {
 			return false, shortFileError(err)
 		}
@@ -64,22 +71,15 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// fileCheck checks, as the service's user, whether a file exists and was written recently enough.
+// fileCheck checks whether a file exists and was written recently enough.
 type fileCheck struct {
-	diskCall
-	path    string
+	pathCheck
 	fresher time.Duration
-	actor   *fsutil.Actor
 }
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
-	return f.runCall(deadline, func() (bool, string) {
-		d, err := fsutil.OpenNoLink(filepath.Dir(f.path), f.actor)
-		if err != nil {
-			return false, shortFileError(err)
-		}
-		defer d.Close()
-		info, err := d.Lstat(filepath.Base(f.path))
+	return f.runIn(deadline, func(d *fsutil.Dir, name string) (bool, string) {
+		info, err := d.Lstat(name)
 		switch {
 		case err != nil:
 			return false, shortFileError(err)

@@ -84,9 +84,9 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 		host, _, _ := cutPort(target)
 		return &tcpCheck{to, host == "localhost" || host == "::1" || strings.HasPrefix(host, "127."), c.Timeout}, err
 	case config.CheckUnix:
-		return &unixCheck{diskCall: diskCall{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
+		return &unixCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.Dial.Path), t.Actor}}, nil
 	case config.CheckFile:
-		return &fileCheck{diskCall: diskCall{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
+		return &fileCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.File.Path), t.Actor}, c.File.Fresher}, nil
 	case config.CheckExec:
 		return newExec(c, t), nil
 	case config.CheckLog:

@@ -267,7 +267,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
 	} {
-		f := &fileCheck{diskCall: diskCall{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
+		f := &fileCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}, time.Minute}
 		if good, answer := f.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("file %s: %t, %q", path, good, answer)
 		}
@@ -275,7 +275,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"sock": "", "none": "it does not exist", "socklink": "it is not a socket", "new": "it is not a socket", "fifo": "it is not a socket", "dirlink/sock": "a symbolic link is on the way",
 	} {
-		u := &unixCheck{diskCall: diskCall{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
+		u := &unixCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}}
 		if good, answer := u.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("socket %s: %t, %q", path, good, answer)
 		}
