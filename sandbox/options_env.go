@@ -322,7 +322,7 @@ func (e *envReader) readCwd(opts *Options) {
 			source, _ = os.Getwd()
 		}
 		info, err := os.Stat(source)
-		real := err == nil && info.IsDir() && filepath.IsAbs(source) && !beneath(source, "/workspace") && !beneath(source, "/root")
+		real := err == nil && info.IsDir() && filepath.IsAbs(source) && !strings.HasPrefix(source+"/", "/workspace/") && !strings.HasPrefix(source+"/", "/root/")
 		if isHostPath(source) || real {
 			opts.HostCwd, opts.Cwd = source, "/workspace"
 			return
@@ -339,11 +339,6 @@ func (e *envReader) readCwd(opts *Options) {
 	default:
 		opts.Cwd = dir
 	}
-}
-
-// beneath reports whether a path is dir or below it.
-func beneath(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // maxDotenv limits the size of a .env file.

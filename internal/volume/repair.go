@@ -39,7 +39,6 @@ type Result struct {
 	Mounts  int64 // mount points that were not entered
 
 	Culprits []Culprit // the first maxCulprits files with another owner
-	Links    []string  // directories of the agent that were skipped because they are links
 }
 
 // String returns the result as one line for the log.
@@ -275,11 +274,9 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	switch {
 	case r.endReason != nil:
 		return r.endReason
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
 	case errors.Is(err, fsutil.ErrMount):
 		r.walk.Mounts++
-	case errors.Is(err, fsutil.ErrSymlink):
-		r.result.Links = append(r.result.Links, d.Path()+"/"+rel)
 	default:
 		r.walk.Failed++
 		r.addCulprit(d.Path()+"/"+rel, 0, err)

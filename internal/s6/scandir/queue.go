@@ -26,10 +26,6 @@ type turn struct {
 	reached chan<- struct{}
 }
 
-func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
-}
-
 // Enqueue asks the scanner to make the directory for a service of hinit later. It is like [Scanner.Publish], but does not block.
 // Errors are reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
@@ -75,10 +71,6 @@ func (q *queue) await(t turn) {
 	q.mu.Lock()
 	q.turns = append(q.turns, t)
 	q.mu.Unlock()
-	q.notify()
-}
-
-func (q *queue) notify() {
 	pause.Wake(q.wake)
 }
 
@@ -147,7 +139,7 @@ func (s *Scanner) serveQueue() {
 		close(first.reached)
 	}
 	if more {
-		s.queue.notify()
+		pause.Wake(s.queue.wake)
 	}
 }
 

@@ -111,7 +111,7 @@ func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scanner {
 	return &Scanner{
 		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
-		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: newQueue(),
+		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)},
 		entries: make(map[string]*entry), again: make(map[string]bool),
 		due: time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
 	}
