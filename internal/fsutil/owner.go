@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -212,4 +213,13 @@ func RenameNew(dir int, from, to string) error {
 		return fmt.Errorf("rename: %w", err)
 	}
 	return nil
+}
+
+// SetAccessTime sets the access time of a file or directory, and no other time. It doesn't follow a symbolic link. Unless the caller
+// is root, the file must be the caller's own (utimensat(2)).
+func (d *Dir) SetAccessTime(rel string, to time.Time) error {
+	return d.at("set the access time of", rel, func(parent int, base string) error {
+		times := []unix.Timespec{unix.NsecToTimespec(to.UnixNano()), {Nsec: unix.UTIME_OMIT}}
+		return unix.UtimesNanoAt(parent, base, times, unix.AT_SYMLINK_NOFOLLOW)
+	})
 }

@@ -40,11 +40,12 @@ const address = "@hinit-gate"
 // initName is the process name of an init that has passed the gate.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the two states of the gate
-// that this program reports.
+// Go is the verdict that lets the command run, Unpack announces an archive, and Times asks for access times. Opened and Waiting are
+// the two states of the gate that this program reports.
 const (
 	Go      = "go\n"
 	Unpack  = "unpack\n"
+	Times   = "times\n"
 	Opened  = "open\n"
 	Waiting = "waits\n"
 )
@@ -162,7 +163,7 @@ const stateTime = 5 * time.Second
 
 // Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, or "- -"
 // if the path is missing. An empty line ends this list. Then Check reads commands, one on each line. [Unpack] is followed by
-// an archive, which Check unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has
+// an archive, which Check unpacks below the root. At [Times] it prints the access time of each path, in nanoseconds since 1970. At [Go] it passes the verdict on, and returns when the first process has
 // received it. It answers each command by printing the same line.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
@@ -194,6 +195,12 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		switch line, err = lines.ReadString('\n'); line {
 		case Unpack:
 			err = archive.Unpack(lines, "/")
+		case Times:
+			for _, path := range paths {
+				var st unix.Stat_t
+				_ = unix.Stat(path, &st) // of a missing path it prints 0, which the service does not expect
+				fmt.Fprintln(out, st.Atim.Nano())
+			}
 		case Go:
 			err = sendGo()
 		default:

@@ -1,13 +1,18 @@
 package policy
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/gate"
 )
@@ -73,5 +78,56 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 				t.Errorf("a command ran in it: %v, %v", err, e.did)
 			}
 		})
+	}
+}
+
+// gvisor is an engine whose containers have file numbers of their own. At the mount target there is the directory mounted.
+type gvisor struct {
+	answering
+
+	mounted string
+}
+
+func (e *gvisor) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attachment, error) {
+	service, program := net.Pipe()
+	go func() {
+		defer program.Close()
+		fmt.Fprint(program, gate.Waiting, "1 1\n\n")
+		for lines := bufio.NewScanner(program); lines.Scan(); fmt.Fprintln(program, lines.Text()) {
+			if info, err := os.Stat(e.mounted); err == nil && lines.Text()+"\n" == gate.Times {
+				fmt.Fprintln(program, fsutil.Stat(info).Atim.Nano())
+			}
+		}
+	}()
+	return conn{service}, nil
+}
+
+type conn struct{ net.Conn }
+
+func (conn) CloseWrite() error { return nil }
+func (conn) Said() string      { return "" }
+
+// No sandbox with a mount started on gVisor, whose kernel gives files numbers of its own.
+func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		root := t.TempDir()
+		e := &gvisor{mounted: root + "/home"}
+		if elsewhere {
+			e.mounted = t.TempDir()
+		}
+		c := container("mine", "1000", "coder")
+		c.State = "exited"
+		c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root + "/home", Target: "/mnt"}}
+		if err := os.Mkdir(root+"/home", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		e.answering = answering{engine: engine{containers: map[string]sandbox.Container{"mine": c}}}
+		g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+		if err := g.Start(t.Context(), "mine"); (err == nil) == elsewhere {
+			t.Errorf("mounted elsewhere: %v; the start said: %v", elsewhere, err)
+		}
+		if info, err := os.Stat(root + "/home"); err != nil || fsutil.Stat(info).Atim.Nano() > time.Now().UnixNano() {
+			t.Error("the access time is not put back:", err)
+		}
 	}
 }
