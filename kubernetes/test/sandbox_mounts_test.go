@@ -105,7 +105,7 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	program := []byte("#!/bin/sh\necho replaced > /work/replaced; exec sleep infinity\n")
 	err := errors.Join(
 		os.Mkdir(links, 0o755), os.Symlink("/sbin", filepath.Join(links, "s")), os.Chown(links, 10000, 10000), //nolint:gosec // the agents read it
-		os.WriteFile(evil, program, 0o755), //nolint:gosec // and this one they run
+		os.WriteFile(evil, program, 0o755), os.Chown(evil, 10000, 10000), //nolint:gosec // and this one they run
 	)
 	if err != nil {
 		t.Fatal(err)

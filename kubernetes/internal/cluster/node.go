@@ -82,6 +82,25 @@ imports = []
       BinaryName = 'BIN/runc'
       Root = 'DIR/mapped'
       SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + GvisorRuntime + `]
+    runtime_type = 'io.containerd.runsc.v1'
+    runtime_path = 'DIR/gvisor-shim'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + GvisorRuntime + `.options]
+      TypeUrl = 'io.containerd.runsc.v1.options'
+      ConfigPath = 'DIR/gvisor.toml'
+`
+
+// gvisorConfig is a template like containerdConfig. It configures gVisor's shim.
+const gvisorConfig = `binary_name = "BIN/runsc"
+root = "DIR/gvisor"
+`
+
+// gvisorShim is a template like containerdConfig. It starts gVisor's shim where oom_score_adj can't be lowered: the shim gives up then,
+// unless it believes that it is in a user namespace.
+const gvisorShim = `#!/bin/sh
+echo 0 1 65536 > DIR/uid_map
+mount --bind DIR/uid_map /proc/$$/uid_map
+exec BIN/shim "$@"
 `
 
 // MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than the one in Debian 12:
@@ -90,6 +109,12 @@ const MappedRuntime = "mapped"
 
 // Maps reports whether the nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
+
+// GvisorRuntime is the RuntimeClass handler of gVisor, for pods with a kernel of their own.
+const GvisorRuntime = "gvisor"
+
+// HasGvisor reports whether the nodes have GvisorRuntime.
+func (c *Cluster) HasGvisor() bool { return has(filepath.Join(c.Bin, "runsc")) }
 
 // kubeletConfig is a template like containerdConfig. It has four more placeholders: NODE (the node's name), ADDRESS, PKI
 // (the directory of the certificates) and GROUP (the parent control group).
@@ -145,13 +170,13 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
 	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
 	for name, text := range map[string]string{
-		"containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
+		"containerd.toml": containerdConfig, "gvisor.toml": gvisorConfig, "gvisor-shim": gvisorShim, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
 	} {
 		path := filepath.Join(node.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil {
 			return nil, err
 		}
 	}

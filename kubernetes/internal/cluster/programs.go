@@ -51,6 +51,7 @@ var allModules = []module{
 		},
 	},
 	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, c: "libseccomp", optional: true},
+	{dir: "programs/gvisor", packages: []string{"gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor/shim"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 }
 

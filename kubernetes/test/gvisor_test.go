@@ -1,0 +1,71 @@
+package test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/kubernetes/internal/cluster"
+)
+
+// TestASandboxHasGvisorsKernel: with a RuntimeClass of gVisor, commands run on gVisor's kernel, and the rules of sandboxes hold there.
+func TestASandboxHasGvisorsKernel(t *testing.T) {
+	cluster.InFull(t)
+	b := withServer(t)
+	if b.LeftOut == "" && !b.HasGvisor() {
+		t.Skip("gVisor was not built; make test-kubernetes builds it")
+	}
+	b.apply(&nodev1.RuntimeClass{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"},
+		ObjectMeta: metav1.ObjectMeta{Name: cluster.GvisorRuntime}, Handler: cluster.GvisorRuntime,
+	})
+	t.Cleanup(func() { b.must("delete", "runtimeclass", cluster.GvisorRuntime) })
+	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.GvisorRuntime)
+	const name = "hermes-0000000e"
+	began := time.Now()
+	id := a.made(a.run(name, "-e", "WORD=said"))
+	t.Logf("made in %v, which includes the trial of user namespaces", time.Since(began))
+	if r := a.sh(id, "dmesg | head -n 1"); !strings.Contains(r.out, "gVisor") {
+		t.Error("this is not gVisor's kernel:", r)
+	}
+	if r := a.sh(id, "id -u; pwd; echo $WORD; echo kept > file; exit 7"); !strings.HasPrefix(r.out, "10000\n/root\nsaid\n") || r.code != 7 {
+		t.Error(r)
+	}
+	if text, err := os.ReadFile(a.volume + "/sandboxes/docker/default/home/file"); string(text) != "kept\n" {
+		t.Error("the file of the sandbox is not on the agent's volume:", string(text), err)
+	}
+	if r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "head -c 1000000 /dev/zero | /opt/hinit/docker exec -i "+id+" wc -c"); r.out != "1000000\n" {
+		t.Error("of a million bytes of input arrived:", r)
+	}
+	a.try("exec", "agents-0", "-c", "agents", "--", "timeout", "1", "/opt/hinit/docker", "exec", id, "sh", "-c", "sleep 100 & sleep 100")
+	a.until("the tree has ended with its caller", func() string {
+		if r := a.sh(id, "ps | grep -c '[s]leep 100'"); !strings.HasPrefix(r.out, "0\n") {
+			return r.String()
+		}
+		return ""
+	})
+	if r := a.lostOne(id, func() { a.must("delete", "pod", object(name), "--grace-period=0", "--force", "--wait=false") }); r.code == 0 || !strings.Contains(r.out, "sandbox") {
+		t.Error("the caller of a lost command is told:", r)
+	}
+	a.docker("rm", "-f", id)
+	id = a.made(a.run(name))
+	if r := a.docker("stop", "-t", "1", id); r.code != 0 {
+		t.Error(r)
+	}
+	if r := a.docker("start", id); r.code != 0 {
+		t.Error(r)
+	}
+	if r := a.sh(id, "cat file"); r.out != "kept\n" {
+		t.Error(r)
+	}
+	if r := a.docker("rm", "-f", id); r.code != 0 {
+		t.Error(r)
+	}
+	a.gone(name)
+	t.Run("links below mounts", func(t *testing.T) { a.linksBelowMounts(t, "hermes-0000002a") })
+	t.Run("a race", a.mountRace)
+}
