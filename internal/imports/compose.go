@@ -19,7 +19,6 @@ import (
 // composeImport is the state of the import of a process-compose.yaml or of a compose file.
 type composeImport struct {
 	*importer
-	file    string
 	shell   []string
 	raw     bool // do not replace $$ in commands, because process-compose expands no variables (disable_env_expansion)
 	docker  bool // the file is a compose file of Docker
@@ -43,7 +42,7 @@ func (im *importer) processCompose(path string) error {
 	if err != nil {
 		return err
 	}
-	c := &composeImport{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
+	c := &composeImport{importer: im, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
 		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
 		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},

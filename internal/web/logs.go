@@ -66,7 +66,7 @@ type search struct {
 
 func newSearch(r *http.Request, log string, n int) *search {
 	s := &search{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
-	s.Dir, s.N, s.Previous = filepath.Dir(log), n, r.FormValue("archives") != ""
+	s.Dir, s.N = filepath.Dir(log), n
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.N = time.Now().Add(-d), -1
 	}
@@ -76,6 +76,7 @@ func newSearch(r *http.Request, log string, n int) *search {
 	if len(s.text) > 0 || s.least != 0 {
 		s.N = -1
 	}
+	s.Previous = r.FormValue("archives") != "" && s.Since.IsZero()
 	return s
 }
 

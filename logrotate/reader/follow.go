@@ -31,8 +31,8 @@ type Options struct {
 	N int
 	// Since, if not zero, makes Read leave out lines with an earlier timestamp. Read then reads as many archives as necessary.
 	Since time.Time
-	// Previous makes Read begin with the oldest archive when N is -1 and Since isn't set. Without it, Read begins with the
-	// current file.
+	// Previous makes Read begin with the oldest archive when N is -1. Together with Since, Read then also finds lines that were
+	// written after the clock was set back. Without Previous and Since, Read begins with the current file.
 	Previous bool
 	// Follow makes Read continue with new lines until ctx ends.
 	Follow bool

@@ -64,10 +64,9 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
-	// lines since a time may be in an archive
-	opt := reader.Options{N: *n, Follow: *follow, Since: *since, Previous: *previous || !since.IsZero()}
+	opt := reader.Options{N: *n, Follow: *follow, Since: *since, Previous: *previous && since.IsZero()}
 	opt.MaxLine, opt.MaxArchive = largestLog(t)
-	if opt.Previous && !cli.FlagGiven(c, "n") {
+	if (*previous || !since.IsZero()) && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
 	narrow := *grep != "" || *least != 0
