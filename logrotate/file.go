@@ -283,10 +283,7 @@ func (f *file) beginFault(err error, now time.Time) {
 	f.scheduleRetry()
 }
 
-func (f *file) recordError(err error) {
-	text := err.Error()
-	f.lastErr.Store(&text)
-}
+func (f *file) recordError(err error) { f.lastErr.Store(new(err.Error())) }
 
 // scheduleRetry starts a timer for the next attempt to write. Otherwise a service that writes no more lines would never cause an
 // attempt.

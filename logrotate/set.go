@@ -55,16 +55,10 @@ func New(o Options) *Set {
 	}
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
-	s.inputs.New = func() any {
-		b := make([]byte, o.MaxLine+readSize)
-		return &b
-	}
+	s.inputs.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
 	// Twice the size is enough for one read with the timestamps of lines of usual length, so that each read causes one write. It
 	// is also enough for any single line.
-	s.outputs.New = func() any {
-		b := make([]byte, 0, 2*(o.MaxLine+readSize))
-		return &b
-	}
+	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor = gzipped.New(o.Pack, o.period)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)

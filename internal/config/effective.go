@@ -148,8 +148,7 @@ func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntr
 		builtin = plainDefaults()
 	}
 	if s, ok := c.Services[service]; ok {
-		was := NewService(builtin, service)
-		return differingEntries(c, "services."+service+".", &s, &was)
+		return differingEntries(c, "services."+service+".", &s, new(NewService(builtin, service)))
 	}
 	profile, ok := strings.CutPrefix(service, gatewayPrefix)
 	if !ok {

@@ -145,8 +145,7 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	a.send = program.Send
 	var fault atomic.Pointer[string]
 	guard.Handle(func(doing string, value any, stack []byte) {
-		said := fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)
-		fault.CompareAndSwap(nil, &said)
+		fault.CompareAndSwap(nil, new(fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)))
 		program.Kill() // then Run restores the terminal
 	})
 	defer guard.Handle(nil)

@@ -144,8 +144,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 	for i := range hooks { // a hook that is not required, such as the image's Python steps, may fail
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
-	n := len(hooks)
-	p.send(boot.Message{Begin: &n})
+	p.send(boot.Message{Begin: new(len(hooks))})
 	steps, err := RunHooks(ctx, hooks, p, memory, job.Strict, p.line)
 	p.send(boot.Message{Steps: steps})
 	if err != nil || memory == nil {

@@ -321,6 +321,5 @@ func (r *repair) publish(err error, done bool) {
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	now := r.result // a copy, because the walk continues to change r.result
-	r.lastResult.Store(&now)
+	r.lastResult.Store(new(r.result)) // a copy, because the walk continues to change r.result
 }

@@ -133,8 +133,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 
 // stateClass returns the style class of a state in a bar.
 func stateClass(state string) string {
-	s := client.Service{State: state, Ready: true}
-	return lookOf(&s).Class
+	return lookOf(&client.Service{State: state, Ready: true}).Class
 }
 
 // timeline returns the bars of the services for the period from `from` to `to`, and their outages, newest first. It computes both

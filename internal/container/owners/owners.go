@@ -121,8 +121,7 @@ func (r *Repairer) Status() *client.Repair {
 	if r.status == nil {
 		return nil
 	}
-	now := *r.status
-	return &now
+	return new(*r.status)
 }
 
 // TakeOver sets the progress of the repair of all files. After a re-execution, the progress comes from the previous program.

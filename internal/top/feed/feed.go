@@ -71,8 +71,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	f.repeat(ctx, lost, func() error {
 		return f.client.Watch(ctx, func(c client.StatusChange) error {
 			c.Apply(&st)
-			now := st
-			f.status.Store(&now)
+			f.status.Store(new(st))
 			change(c)
 			return nil
 		})
