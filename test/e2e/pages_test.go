@@ -327,7 +327,7 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("")
+	write("{}")
 	chatty := "/opt/data/profiles/chatty/"
 	c := start(t, setup{
 		options: []string{"--name", r.names["my"], "-v", etc + ":/etc/hinit:ro"},
