@@ -15,8 +15,8 @@ type Backend struct {
 	Loop
 
 	// StartRun starts a one-shot run of a command, or returns the existing run with the same tag. The server has not checked the
-	// names in the request. byRoot reports whether root sent the request.
-	StartRun func(ctx context.Context, r client.RunRequest, byRoot bool) (client.Run, error)
+	// names in the request. byRoot reports whether root sent the request; service is the service that the sender belongs to, or "".
+	StartRun func(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
 	Runs     Runs
 
 	// Command stores an order for a service durably, and carries it out. ctx holds the author of the order, see

@@ -230,17 +230,21 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	case !s.noticeLimit[s.policy.classOf(r.who)].allow(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: show.Line(n.Data)}
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: show.Line(n.Data), Service: s.serviceOf(r.who)}
 	if n.Data != "" {
 		event.Text += ": " + event.Data
 	}
+	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
+}
+
+// serviceOf returns the name of the service whose session a client belongs to, or "" if it belongs to none.
+func (s *Server) serviceOf(who peer) string {
 	for _, v := range s.core.Snapshot().Services {
-		if proc.InSession(int(r.who.pid), v.PID) {
-			event.Service = v.Name
-			break
+		if proc.InSession(int(who.pid), v.PID) {
+			return v.Name
 		}
 	}
-	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
+	return ""
 }
 
 var validKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z./_-]+$`) })

@@ -63,7 +63,7 @@ func (c hungCore) SlotControl(ctx context.Context, _, _ string) error { return h
 
 func (c hungCore) ControlScanner(ctx context.Context, _ string) error { return hang(ctx) }
 
-func (c hungCore) StartRun(ctx context.Context, _ client.RunRequest, _ bool) (client.Run, error) {
+func (c hungCore) StartRun(ctx context.Context, _ client.RunRequest, _ bool, _ string) (client.Run, error) {
 	return client.Run{}, hang(ctx)
 }
 

@@ -58,7 +58,7 @@ func hog(socket string) {
 // core is what a test has in the place of PID 1.
 type core interface {
 	Loop
-	StartRun(ctx context.Context, r client.RunRequest, byRoot bool) (client.Run, error)
+	StartRun(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	FindRun(id string) (client.Run, error)
 	RunsSince(cursor uint64) ([]client.Run, uint64)

@@ -27,7 +27,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
-	run, err := s.core.StartRun(r.Context(), ask, r.who.uid == 0)
+	run, err := s.core.StartRun(r.Context(), ask, r.who.uid == 0, s.serviceOf(r.who))
 	return answerLater(http.StatusOK, run, err)
 }
 
@@ -89,15 +89,14 @@ func getRuns(s *Server, r *request) (reply, error) {
 
 // getRun returns one run. With the parameter wait_ms it first waits for the end of the run, at most for that time.
 func getRun(s *Server, r *request) (reply, error) {
-	query := r.query
-	id := r.PathValue("id")
+	id, wait := r.PathValue("id"), r.query.Get("wait_ms")
 	run, err := s.core.Runs.Find(id)
-	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
+	if err != nil || run.End != nil || wait == "" {
 		return answerLater(http.StatusOK, run, err)
 	}
-	ms, bad := strconv.ParseInt(query.Get("wait_ms"), 10, 64)
+	ms, bad := strconv.ParseInt(wait, 10, 64)
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
-		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", query.Get("wait_ms"), longestWait.Milliseconds())
+		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, longestWait.Milliseconds())
 	}
 	release, err := s.wait(r.who)
 	if err != nil {

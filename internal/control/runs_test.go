@@ -22,7 +22,7 @@ type fakeRuns struct {
 	said string
 }
 
-func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest, _ bool) (client.Run, error) {
+func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest, _ bool, _ string) (client.Run, error) {
 	c.rm.Lock()
 	defer c.rm.Unlock()
 	run := client.Run{ID: "x-1", Tag: r.Tag, Template: r.Template, PID: 42, Seq: uint64(len(c.runs) + 1), StartedAt: time.Now().UTC()}

@@ -21,10 +21,10 @@ import (
 const runLogMode = 0o644
 
 // StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in
-// hinit.yaml. byRoot reports whether root is the client. If the profile has its own user, a client other than root may pass
+// hinit.yaml. byRoot reports whether root is the client, and service names the service that the client belongs to. If the profile has its own user, a client other than root may pass
 // only the variables and options that the dispatcher of the task board passes. With a variable such as BASH_ENV, the client
 // could run its own code as that user.
-func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool) (client.Run, error) {
+func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool, service string) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
@@ -57,9 +57,13 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if err != nil {
 		return client.Run{}, err
 	}
+	caller, grace := "", cmp.Or(time.Duration(ask.GraceMS)*time.Millisecond, template.Grace)
+	if !byRoot { // the agent can start any number of services, so only the services of hinit.yaml are counted separately
+		caller, grace = cmp.Or(cfg.Services[service].Name, "other clients"), min(grace, template.Grace)
+	}
 	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{
 		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
-		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: cmp.Or(max(0, time.Duration(ask.GraceMS)*time.Millisecond), template.Grace),
+		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace, Caller: caller,
 	})
 }
 

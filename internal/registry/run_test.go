@@ -1,19 +1,26 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/logs"
+	"hinit/internal/container/units"
 	"hinit/internal/fsutil"
+	"hinit/internal/runs"
 	"hinit/internal/testkit"
+	"hinit/supervisor"
 )
 
 func TestWhatMayNotRun(t *testing.T) {
@@ -30,12 +37,71 @@ func TestWhatMayNotRun(t *testing.T) {
 		{client.RunRequest{Template: "worker", Tag: "a/b c"}, client.KindBadRequest},
 	} {
 		var refused *client.Error
-		if _, err := r.StartRun(t.Context(), tt.ask, false); !errors.As(err, &refused) || refused.Kind != tt.kind {
+		if _, err := r.StartRun(t.Context(), tt.ask, false, ""); !errors.As(err, &refused) || refused.Kind != tt.kind {
 			t.Errorf("%+v: %v", tt.ask, err)
 		}
 	}
-	if _, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: "one"}, false); !errors.Is(err, elsewhere) {
+	if _, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: "one"}, false, ""); !errors.Is(err, elsewhere) {
 		t.Errorf("without the lease: %v", err)
+	}
+}
+
+// upLoop is a supervisor whose services start at once and never end.
+type upLoop struct {
+	units []supervisor.Unit
+	views []*supervisor.Service
+}
+
+func (l *upLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+	l.units = append(l.units, u)
+	l.views = append(l.views, &supervisor.Service{Name: u.Name, Kind: u.Kind, State: supervisor.Up, PID: 1})
+	return nil
+}
+
+func (l *upLoop) Do(context.Context, supervisor.Event) error { return nil }
+func (l *upLoop) Post(supervisor.Event)                      {}
+func (l *upLoop) Snapshot() *supervisor.Snapshot             { return &supervisor.Snapshot{Services: l.views} }
+func (l *upLoop) News() <-chan struct{}                      { return nil }
+func (l *upLoop) Ended() <-chan struct{}                     { return nil }
+
+// An agent started 256 runs that ignored TERM, each with a year until KILL. The dispatcher of the task board could start no worker for any
+// profile, and to stop a run again did not end it.
+func TestTheRunsOfAnAgentKeptTheDispatcherFromStartingAnyForAYear(t *testing.T) {
+	cfg := &config.Config{
+		Runs:     map[string]config.Run{"worker": {Command: []string{"worker"}, Grace: 5 * time.Second}},
+		Services: map[string]config.Service{config.KanbanName: {Name: config.KanbanName}},
+	}
+	loop := &upLoop{}
+	book := runs.NewBook()
+	book.Attach(loop)
+	r := New(Options{
+		Config: func() *config.Config { return cfg }, MayRun: func() error { return nil },
+		Units: units.NewMaker(boot.Agent{}, t.TempDir(), nil, false), Logs: &logs.Logs{Runs: book},
+	})
+	start := func(byRoot bool, service string) error {
+		year := 365 * 24 * time.Hour
+		_, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: book.Unique(), GraceMS: year.Milliseconds()}, byRoot, service)
+		return err
+	}
+	var err error
+	for n := 0; err == nil && n < 1000; n++ {
+		err = start(false, []string{"", "gateway-a", "run/1", "agents-slot"}[n%4])
+	}
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Kind != client.KindBusy {
+		t.Fatalf("the agent's last run: %v", err)
+	}
+	for _, u := range loop.units {
+		if u.Policy.Grace != 5*time.Second {
+			t.Errorf("%s from TERM to KILL", u.Policy.Grace)
+			break
+		}
+	}
+	if err := start(false, config.KanbanName); err != nil {
+		t.Errorf("the dispatcher's: %v", err)
+	}
+	if err := start(true, ""); err != nil || loop.units[len(loop.units)-1].Policy.Grace < 24*time.Hour {
+		t.Errorf("root's: %v", err)
 	}
 }
 

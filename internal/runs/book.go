@@ -26,17 +26,22 @@ import (
 // MaxEndedRuns is the number of ended runs that a Book remembers.
 const MaxEndedRuns = 1000
 
-// maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor.
+// maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor. A caller other
+// than root may have half of them.
 const maxLive = 256
 
-// unknownRun returns the error for an id that no run has.
-func unknownRun(id string) error {
-	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
-}
-
-// errFull returns the error for a new run when there are too many living runs.
-func errFull() error {
-	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, which is the limit; end some, or wait", maxLive)}
+// checkRoom returns an error if too many runs are alive for another run of a caller. The caller of checkRoom holds b.mu.
+func (b *Book) checkRoom(caller string) error {
+	mine := 0
+	for _, e := range b.live {
+		if caller != "" && e.caller == caller {
+			mine++
+		}
+	}
+	if len(b.live) < maxLive && mine < maxLive/2 {
+		return nil
+	}
+	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, %d of this caller; the limits are %d and %d; end some, or wait", len(b.live), mine, maxLive, maxLive/2)}
 }
 
 // Loop is the part of [supervisor.Loop] that a Book uses.
@@ -57,6 +62,7 @@ type StartRequest struct {
 	Log                    string   // path of Output, for people
 	Limit                  time.Duration
 	Grace                  time.Duration
+	Caller                 string // the client whose runs are counted together; "" is root, which has no limit of its own
 }
 
 // Book holds the runs of one supervisor. Its methods may be called from any goroutine.
@@ -76,6 +82,7 @@ type Book struct {
 type entry struct {
 	client.Run
 
+	caller  string
 	limit   time.Duration
 	timer   *time.Timer
 	output  *os.File
@@ -130,14 +137,13 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
-		if o.Output != nil {
-			_ = o.Output.Close() // no data was written to the file
-		}
+		_ = o.Output.Close() // no data was written to the file
 		return b.awaitStart(ctx, e)
 	}
-	if len(b.live) >= maxLive {
+	if err := b.checkRoom(o.Caller); err != nil {
 		b.mu.Unlock()
-		return client.Run{}, errFull()
+		_ = o.Output.Close()
+		return client.Run{}, err
 	}
 	b.next++
 	e := &entry{
@@ -145,7 +151,7 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 			ID: b.instance + "-" + strconv.FormatUint(b.next, 10), Tag: o.Tag, Template: o.Template, Profile: o.Profile,
 			Service: namePrefix + o.Tag, Log: o.Log, StartedAt: time.Now(),
 		},
-		limit: o.Limit, output: o.Output, starts: make(chan struct{}),
+		caller: o.Caller, limit: o.Limit, output: o.Output, starts: make(chan struct{}),
 	}
 	b.live[e.ID], b.byTag[e.Tag] = e, e
 	b.mu.Unlock()
@@ -155,10 +161,8 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	}, supervisor.WantUp)
 	b.mu.Lock()
 	e.started, e.err = true, err
-	if o.Output != nil {
-		_ = o.Output.Close() // the run's process has its own copy of the file
-		e.output = nil
-	}
+	_ = o.Output.Close() // the run's process has its own copy of the file
+	e.output = nil
 	over := false
 	if err != nil {
 		delete(b.live, e.ID)
@@ -171,16 +175,10 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	out := e.Run
 	close(e.starts)
 	b.mu.Unlock()
-	b.removeService(over, out.Service)
-	return out, err
-}
-
-// removeService makes the supervisor forget a run if over is true. The caller must not hold b.mu, because the call waits for the
-// loop.
-func (b *Book) removeService(over bool, service string) {
 	if over {
-		b.loop.Post(supervisor.Remove{Name: service})
+		b.loop.Post(supervisor.Remove{Name: out.Service}) // without b.mu, because Post waits for the loop
 	}
+	return out, err
 }
 
 // awaitStart waits until the call of Start that created the run has started it.
@@ -197,21 +195,19 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, e := range b.live {
-		if e.Service != service {
-			continue
-		}
-		if e.output == nil {
-			return nil, nil, nil
-		}
-		fd, err := unix.FcntlInt(e.output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", service, err)
-		}
-		f := os.NewFile(uintptr(fd), e.Log)
-		return f, f, nil
+	e := b.byTag[strings.TrimPrefix(service, namePrefix)]
+	if e == nil {
+		return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
 	}
-	return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
+	if e.output == nil {
+		return nil, nil, nil
+	}
+	fd, err := unix.FcntlInt(e.output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", service, err)
+	}
+	f := os.NewFile(uintptr(fd), e.Log)
+	return f, f, nil
 }
 
 // startTimer starts the timer for the time limit of a run. The caller holds b.mu.
@@ -237,9 +233,8 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 		return b.find(id)
 	}
 	e.Asked = cmp.Or(e.Asked, why)
-	service := e.Service
 	b.mu.Unlock()
-	err := b.loop.Do(ctx, supervisor.Stop{Name: service})
+	err := b.loop.Do(ctx, supervisor.Stop{Name: e.Service})
 	if errors.Is(err, supervisor.ErrUnknown) { // the run has just ended
 		err = nil
 	}
@@ -264,7 +259,7 @@ func (b *Book) find(id string) (client.Run, error) {
 			return e.Run, nil
 		}
 	}
-	return client.Run{}, unknownRun(id)
+	return client.Run{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
 }
 
 // Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
@@ -344,7 +339,7 @@ func (b *Book) compareAll() {
 	}
 	b.mu.Unlock()
 	for _, service := range over {
-		b.removeService(true, service)
+		b.loop.Post(supervisor.Remove{Name: service})
 	}
 }
 
@@ -357,7 +352,8 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	case v == nil: // the supervisor has dropped the run at the shutdown of the container
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
-		e.End, over = runEnd(v.LastExit), true
+		x := v.LastExit
+		e.End, over = &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}, true
 	default:
 		if v.PID != 0 && e.PID == 0 {
 			e.PID = v.PID
@@ -398,8 +394,4 @@ func (b *Book) moveToEnded(e *entry) {
 		}
 		b.ended = slices.Delete(b.ended, 0, n)
 	}
-}
-
-func runEnd(x *supervisor.Exit) *client.RunEnd {
-	return &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
 }

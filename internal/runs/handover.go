@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -17,8 +18,9 @@ type Handover struct {
 
 // HandedRun is one run of a [Handover].
 type HandedRun struct {
-	Run   client.Run
-	Limit time.Duration
+	Run    client.Run
+	Limit  time.Duration
+	Caller string
 }
 
 // HandOver returns the state that the new program needs to continue the same runs. It includes runs that are just being started.
@@ -27,10 +29,10 @@ func (b *Book) HandOver() *Handover {
 	defer b.mu.Unlock()
 	h := &Handover{Instance: b.instance, Next: b.next, Seq: b.seq}
 	for _, e := range b.live {
-		h.Live = append(h.Live, HandedRun{e.Run, e.limit})
+		h.Live = append(h.Live, HandedRun{e.Run, e.limit, e.caller})
 	}
 	for _, e := range b.ended {
-		h.Ended = append(h.Ended, HandedRun{e.Run, e.limit})
+		h.Ended = append(h.Ended, HandedRun{e.Run, e.limit, e.caller})
 	}
 	return h
 }
@@ -45,17 +47,13 @@ func (b *Book) TakeOver(h *Handover) {
 	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq
 	begun := make(chan struct{})
 	close(begun)
-	add := func(r HandedRun) *entry {
-		e := &entry{Run: r.Run, limit: r.Limit, starts: begun, started: true}
+	for _, r := range slices.Concat(h.Live, h.Ended) {
+		e := &entry{Run: r.Run, caller: r.Caller, limit: r.Limit, starts: begun, started: true}
 		b.byTag[e.Tag] = e
-		return e
-	}
-	for _, r := range h.Live {
-		e := add(r)
-		b.live[e.ID] = e
-	}
-	for _, r := range h.Ended {
-		e := add(r)
+		if e.End == nil {
+			b.live[e.ID] = e
+			continue
+		}
 		e.shortenTexts() // an older program may have kept long texts
 		b.ended = append(b.ended, e)
 	}
