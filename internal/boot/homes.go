@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -44,6 +45,9 @@ const (
 	EnvFile = ".env"
 	// StampFile is a note about the install method. Older images left it in homes that they shared with the host.
 	StampFile = ".install_method"
+	// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's
+	// user. The agent's user can rename the home, but it can't write this file.
+	NameFile = ".hinit-profile"
 	// ConfigFile is the agent's configuration file in a home.
 	ConfigFile = "config.yaml"
 	// ConfigMode is the mode of ConfigFile after every boot (step 8).
@@ -72,10 +76,10 @@ type Options struct {
 }
 
 // Owner returns the agent's user as the owner of files. A change to this owner leaves out the files of tenants, wherever the
-// agent has moved them.
+// agent has moved them. It also leaves out former tenants' homes, because the configuration may lack the isolation by mistake.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
-	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID}
+	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
 // Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The
@@ -107,19 +111,26 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 // giveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant. The
 // parameter to is the agent as an owner. The repair in the background handles the other files. giveFiles skips links without a
 // message, as the image's script does.
+//
+// It warns of a home that belongs to the user of a tenant although its profile is no tenant, and changes nothing there. The agent
+// could have renamed the home to get a tenant's files, and hinit.yaml could have lost the isolation by mistake.
 func (o Options) giveFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
-	if info, err := home.Lstat(""); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
+	profile := path.Base(home.Path())
+	if info, err := home.Lstat(""); err == nil && o.Tenants.Includes(profile) && o.Tenants.HasUID(fsutil.UID(info)) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)
 	}
-	give := func(rel string) {
-		_, _, err := home.Chown(rel, to)
-		log.ReportChown(o.Home, home.Path()+"/"+rel, err)
+	was, _, err := home.Chown("", to)
+	if errors.Is(err, fsutil.ErrKept) {
+		log.Warn("the home of profile %s stays uid %d's, the user of an isolated profile: rename it back, set isolation: user for it, or give its "+
+			"files to the agent's user as root: hinit isolate apply %s — continuing", profile, was, profile)
+		return
 	}
-	give("")
+	log.ReportChown(o.Home, home.Path(), err)
 	there := MayExist(home) // one listing costs less than a system call for each name
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
-			give(name)
+			_, _, err := home.Chown(name, to)
+			log.ReportChown(o.Home, home.Path()+"/"+name, err)
 		}
 	}
 	for _, rel := range slices.Concat(AlwaysDirs[1:], TargetedDirs) {

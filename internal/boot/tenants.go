@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"fmt"
 	"io/fs"
 
 	"hinit/internal/blocking"
@@ -50,20 +49,10 @@ func (t Tenants) HasUID(uid uint32) bool {
 	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.AgentUID
 }
 
-// RenamedHome returns the warning about a home that belongs to a tenant's user although its profile is no tenant. hinit does
-// not change the owner by itself, because the agent could have renamed the home to get a tenant's files. The warning tells
-// root what to do.
-func RenamedHome(profile string, uid uint32) string {
-	return fmt.Sprintf("the home of profile %s stays uid %d's, the user of an isolated profile: rename it back, or give its files to the agent's user "+
-		"as root: hinit isolate apply %s", profile, uid, profile)
-}
-
-// HasRightOwner reports whether the owner of a profile's home is right. A tenant's home must belong to a tenant's user that
-// owns no other home. The result is also true for a missing home, and for the home of a profile that is no tenant. If the
-// home of a profile that is no tenant belongs to a tenant's user, the warning is [RenamedHome]. HasRightOwner blocks on the
-// disk.
-func (o Options) HasRightOwner(profile string) (right bool, warning string) {
-	right = true
+// HasRightOwner reports whether the owner of a tenant's home is right: a tenant's user that owns no other home. The result is also
+// true for a missing home. HasRightOwner blocks on the disk.
+func (o Options) HasRightOwner(profile string) bool {
+	right := true
 	err := blocking.Do(blocking.Volume, func() error {
 		homes, err := fsutil.OpenNoLink(o.Home+"/"+ProfilesDir, nil)
 		if err != nil {
@@ -75,14 +64,7 @@ func (o Options) HasRightOwner(profile string) (right bool, warning string) {
 			return nil //nolint:nilerr // the home is missing
 		}
 		uid := fsutil.UID(info)
-		switch own := o.Tenants.HasUID(uid); {
-		case !o.Tenants.Includes(profile):
-			if own {
-				warning = RenamedHome(profile, uid)
-			}
-			return nil
-		case !own:
-			right = false
+		if right = o.Tenants.HasUID(uid); !right {
 			return nil
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
@@ -98,5 +80,5 @@ func (o Options) HasRightOwner(profile string) (right bool, warning string) {
 			})
 		})
 	})
-	return right && err == nil, warning
+	return right && err == nil
 }

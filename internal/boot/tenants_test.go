@@ -17,8 +17,8 @@ import (
 func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
-	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"plain": false}}}
-	for name, uid := range map[string]int{"own": 20001, "one": 20002, "copy": 20002, "agents": 10000, "plain": 10000, "former": 20003} {
+	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
+	for name, uid := range map[string]int{"own": 20001, "one": 20002, "copy": 20002, "agents": 10000} {
 		dir := filepath.Join(home, ProfilesDir, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -27,11 +27,9 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o.Tenants.ByProfile["former"] = false
-	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "plain": true, "former": true, "missing": true} {
-		got, warning := o.HasRightOwner(name)
-		if got != want || (warning != "") != (name == "former") {
-			t.Errorf("%s: %t, %q", name, got, warning)
+	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "missing": true} {
+		if got := o.HasRightOwner(name); got != want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }
@@ -50,13 +48,13 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if right, _ := o.HasRightOwner("own"); !right {
+	if !o.HasRightOwner("own") {
 		t.Error("a home beside files has a wrong owner")
 	}
 	if err := os.WriteFile(homes+"/more", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if right, _ := o.HasRightOwner("own"); right {
+	if o.HasRightOwner("own") {
 		t.Error("names without an end are examined")
 	}
 }

@@ -37,15 +37,30 @@ type Owner struct {
 	// keeps its files. A decision by a file's name would not be enough, because the agent can also rename directories of
 	// other users.
 	Keep func(uid uint32) bool
+	// HomeMark is the name of a file that each home of a user has, or "". If a directory has such a file, and both belong to the same
+	// user, who is not root, the directory is a home. Its owner keeps it with everything in it, wherever the agent has moved it.
+	HomeMark string
+
+	allowed uint32 // see AllowingUID
 }
 
 // Keeps reports whether a file of the user uid must not be given to o, see [ErrKept].
-func (o Owner) Keeps(uid uint32) bool { return uid != o.UID && o.Keep != nil && o.Keep(uid) }
+func (o Owner) Keeps(uid uint32) bool {
+	return uid != o.UID && uid != o.allowed && o.Keep != nil && o.Keep(uid)
+}
 
-// AllowingUID returns o with one exception from o.Keep: files of the user uid are given to o.
+// KeepsOpen is like Keeps, for the open file fd with the status st. The file may be a home, see o.HomeMark.
+func (o Owner) KeepsOpen(fd int, st unix.Stat_t) bool {
+	if o.HomeMark == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowed || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return o.Keeps(st.Uid)
+	}
+	mark, err := LstatAt(fd, o.HomeMark)
+	return o.Keeps(st.Uid) || err == nil && mark.Uid == st.Uid
+}
+
+// AllowingUID returns o with one exception: files of the user uid are given to o.
 func (o Owner) AllowingUID(uid uint32) Owner {
-	keep := o
-	o.Keep = func(other uint32) bool { return other != uid && keep.Keeps(other) }
+	o.allowed = uid
 	return o
 }
 
@@ -115,7 +130,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 	if st.Uid == to.UID {
 		return false, nil
 	}
-	if to.Keeps(st.Uid) {
+	if to.KeepsOpen(fd, st) {
 		return false, ErrKept
 	}
 	switch st.Mode & unix.S_IFMT {

@@ -101,7 +101,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTime)
 	defer cancel()
-	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner(), HomeMark: NameFile}, start: time.Now()}
+	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner()}, start: time.Now()}
 	r.lastResult.Store(&Result{})
 	done := make(chan struct{})
 	guard.Go("repairing owners", func() {

@@ -173,17 +173,16 @@ const privateMode = 0o700
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
-		w.CopyUID, w.TopMode, w.HomeMark = was, privateMode, NameFile
+		w.CopyUID, w.TopMode = was, privateMode
 	}
-	if err := w.Give(d, profile, false); err != nil || !tenant || w.DryRun || w.Failed > 0 || was == to.UID {
+	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || was == to.UID {
 		return err
+	}
+	if !tenant {
+		return d.RemoveAll(profile + "/" + boot.NameFile)
 	}
 	return RecordName(d, profile, to.UID)
 }
-
-// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's
-// user. The agent's user can rename the home, but it can't write this file.
-const NameFile = ".hinit-profile"
 
 // asUID returns the actor of a tenant's user.
 func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
@@ -191,7 +190,7 @@ func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UI
 // IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If that record can't be
 // read, IsHome returns true.
 func IsHome(d *fsutil.Dir, rel string) bool {
-	_, err := d.Lstat(rel + "/" + NameFile)
+	_, err := d.Lstat(rel + "/" + boot.NameFile)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -202,7 +201,9 @@ func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
 	if err != nil {
 		return err
 	}
-	write := func() error { return home.Replace(NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}) }
+	write := func() error {
+		return home.Replace(boot.NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600})
+	}
 	return errors.Join(asUID(uid).Do(write), home.Close())
 }
 
@@ -222,7 +223,7 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	case expected != 0 && uint32(expected) != uid:
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
-		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
+		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
 		if err = nil; string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
 				"profile, which the agent's user has renamed; if it is the right one, use: hinit %s %s --uid %d", uid, command, profile, uid)
@@ -256,13 +257,8 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		if starting != "" && name != starting {
 			continue
 		}
-		switch _, tenant := tenants[name]; {
-		case tenant:
-		case o.Tenants.Includes(name):
+		if _, tenant := tenants[name]; !tenant && o.Tenants.Includes(name) {
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
-			continue
-		case o.Tenants.HasUID(homes[name]):
-			say.Warn("%s — continuing", boot.RenamedHome(name, homes[name]))
 			continue
 		}
 		to, tenant := HomeOwner(o, name, tenants, homes)

@@ -80,7 +80,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		must(t, os.RemoveAll(home+"/profiles/coder/"+NameFile)) // it was not there on the way out
+		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile)) // it was not there on the way out
 		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}

@@ -116,7 +116,7 @@ func bootTenants(t *testing.T, o Options) {
 		if !home.IsDir() {
 			continue
 		}
-		if right, _ := o.HasRightOwner(home.Name()); !right {
+		if o.Tenants.Includes(home.Name()) && !o.HasRightOwner(home.Name()) {
 			moveHomes(t.Context(), o.Options, home.Name())
 		}
 		must(t, boot.Adopt(t.Context(), o.Options, home.Name()))
@@ -164,11 +164,58 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			}
 			bootTenants(t, o)
 			wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
-			if right, warning := o.HasRightOwner("coder"); !right || warning != "" || read(t, o.Home+"/profiles/coder/.env") != "SECRET=1" {
-				t.Errorf("after it was renamed back: %t, %q", right, warning)
+			if !o.HasRightOwner("coder") || read(t, o.Home+"/profiles/coder/.env") != "SECRET=1" {
+				t.Error("after it was renamed back, it is not right")
 			}
 		})
 	}
+}
+
+// TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation: a copy of hinit.yaml was cut, and the next start gave the home of an
+// isolated profile, with the keys in its .env, to the agent's user.
+func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T) {
+	testkit.NeedRoot(t)
+	for lost, tenants := range map[string]boot.Tenants{
+		"all of it":     {},
+		"the range":     {On: true, All: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"default": false, "coder": false, "x": false, ".x": false}},
+		"every profile": {On: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"other": true}},
+	} {
+		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
+			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {
+				o, said, uid := tenantVolume(t, true)
+				must(t, agent().Do(func() error { // the agent renames it
+					dir := filepath.Dir(o.Home + "/" + place)
+					err := errors.Join(os.Rename(o.Home+"/profiles/coder", o.Home+"/profiles/y"), os.Rename(o.Home+"/profiles/y", o.Home+"/profiles/"+filepath.Base(place)))
+					if filepath.Base(dir) != "profiles" {
+						err = errors.Join(err, os.RemoveAll(dir), os.Rename(o.Home+"/profiles", dir))
+					}
+					return err
+				}))
+				o.Tenants, o.Full = tenants, true
+				bootTenants(t, o)
+				for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644", "/cron": "0755", "/cron/jobs.json": "0644"} {
+					wantOwner(t, o.Home+"/"+place+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
+				}
+				if name, is := strings.CutPrefix(place, "profiles/"); is && !strings.Contains(said.text(), "hinit isolate apply "+name) {
+					t.Errorf("said %q", said.text())
+				}
+			})
+		}
+	}
+}
+
+// TestAHomeThatWasGivenBackFollowsTheAgentsUID: the file that marks the home of an isolated profile must not keep the home from an agent
+// that gets another uid later.
+func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
+	o.Tenants, o.Full, o.Agent = boot.Tenants{}, true, fsutil.NewActor(fsutil.Identity{UID: agentUID + 1, GID: agentGID})
+	bootTenants(t, o)
+	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
 }
 
 // TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith: the agent exchanged two homes after root had decided about one of them.

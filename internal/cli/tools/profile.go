@@ -22,7 +22,6 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
-	"hinit/internal/volume"
 	"hinit/profiles"
 	"hinit/profiles/manage"
 )
@@ -173,7 +172,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	if m.isTenant(owner) {
 		// The agent's user gets the home only after the files in it are removed, so this user can't read them. The marker
 		// and the record of the name stay, so that the command can be repeated.
-		err := m.emptyHome(home, owner, m.store.Marker(), volume.NameFile)
+		err := m.emptyHome(home, owner, m.store.Marker(), boot.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
 		}

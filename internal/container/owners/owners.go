@@ -96,14 +96,8 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
 	}
-	if o.Tenants.On {
-		right, warning := o.HasRightOwner(profile)
-		if warning != "" {
-			r.Warn("%s", warning)
-		}
-		if !right {
-			r.move(ctx, profile)
-		}
+	if o.Tenants.Includes(profile) && !o.HasRightOwner(profile) {
+		r.move(ctx, profile)
 	}
 	if err := boot.Adopt(ctx, o, profile); err != nil {
 		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)

@@ -36,6 +36,9 @@ var ErrHome = errors.New("this user already has a home, which lies in this one; 
 // Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the other
 // fields count results.
 type Walk struct {
+	// To is the user that gets the files. If another user owns the top directory, and RefuseLinked is set, Give looks for a file
+	// w.To.HomeMark of this user in the directories below. If it finds one, the error is [ErrHome], and the top directory keeps its
+	// owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
 	To fsutil.Owner
 	// RefuseLinked refuses files that also have names (hard links) outside the tree. So a file is never in the directories
 	// of two users.
@@ -49,11 +52,6 @@ type Walk struct {
 	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
 	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
 	TopMode fs.FileMode
-	// HomeMark is the name of a file that each home of a user has, or "". If another user owns the top directory, Give looks for a
-	// file with this name and the owner w.To in the directories below. If it finds one, the error is [ErrHome], and the top
-	// directory keeps its owner. Give looks before the first change, and again when the old owner can't change the top directory
-	// any more.
-	HomeMark string
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun  bool
 	OnlyUID uint32 // change only files of this uid; 0: files of any user
@@ -100,7 +98,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 			return err
 		case w.Top != nil && st.Uid != *w.Top:
 			return unix.ESTALE
-		case w.To.Keeps(st.Uid):
+		case w.To.KeepsOpen(fd, st):
 			return fsutil.ErrKept
 		}
 		if w.linkCounts = nil; w.RefuseLinked {
@@ -132,8 +130,8 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 // count reads the tree, and returns the number of names of each file that has several. top is the status of the top directory.
 func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
 	counting := Walk{To: w.To, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
-	if top.Uid != w.To.UID {
-		counting.HomeMark = w.HomeMark
+	if top.Uid == w.To.UID {
+		counting.To.HomeMark = ""
 	}
 	counting.tree(in, fd, path, 1)
 	return counting.linkCounts, counting.stop
@@ -148,7 +146,7 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 	if depth > 1 || !w.TopLast {
 		w.give(fd, st, path)
 	}
-	if w.To.Keeps(st.Uid) {
+	if w.To.KeepsOpen(fd, st) {
 		return
 	}
 	if depth > maxDepth {
@@ -195,7 +193,7 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
-		if err == nil && depth > 1 && name == w.HomeMark && st.Uid == w.To.UID {
+		if err == nil && depth > 1 && name == w.To.HomeMark && st.Uid == w.To.UID {
 			w.stop = ErrHome
 		}
 		if err == nil && st.Nlink > 1 {

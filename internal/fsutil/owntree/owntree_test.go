@@ -164,7 +164,7 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 			move()
 		}
 		w := owntree.Walk{
-			To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700, HomeMark: mark,
+			To: fsutil.Owner{UID: after, GID: after, HomeMark: mark}, RefuseLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700,
 			OnFound: func(string, uint32, error) { move() },
 		}
 		err := w.Give(d, "home", false)
