@@ -23,7 +23,7 @@ func BenchmarkBootOfMany(b *testing.B) {
 				answers := make([]func() error, 0, n)
 				for i := range n {
 					u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%05d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{ResetAfter: 1e11, Grace: 1e9}}
-					answers = append(answers, l.RegisterSoon(context.Background(), u, supervisor.WantUp))
+					answers = append(answers, l.RegisterSoon(context.Background(), &u, supervisor.WantUp))
 				}
 				for _, answer := range answers {
 					if err := answer(); err != nil {

@@ -46,7 +46,7 @@ func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 				return all
 			}
 			state := func() State { return m.services["a"].state }
-			run(Add{Name: "a", Policy: policy, Want: WantUp})
+			run(Add{Name: "a", Policy: new(policy), Want: WantUp})
 			run(Exited{Name: "a", PID: m.services["a"].pid, Code: 1})
 			if state() != Backoff {
 				t.Fatalf("it is %s", state())

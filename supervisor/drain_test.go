@@ -18,7 +18,7 @@ var draining = func() Policy {
 func withLogger(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.do(Add{Name: "log", Policy: draining, Want: WantUp})
+	r.do(Add{Name: "log", Policy: new(draining), Want: WantUp})
 	r.do(Spawned{"log", 50})
 	r.up()
 	return r
@@ -121,7 +121,7 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining
 	last.DrainSignal = 30
-	r.do(Add{Name: "lease", Policy: last, Want: WantUp})
+	r.do(Add{Name: "lease", Policy: new(last), Want: WantUp})
 	r.do(Spawned{"lease", 50})
 	r.up()
 	if got := r.acted(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
@@ -151,8 +151,8 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 // run.
 func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l := NewLoop(Config{})
-	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{DrainSignal: 30}}}
-	l.units["s"] = &unit{Unit: Unit{Name: "s"}}
+	l.units["lease"] = &unit{Unit: &Unit{Name: "lease", Policy: Policy{DrainSignal: 30}}}
+	l.units["s"] = &unit{Unit: &Unit{Name: "s"}}
 	for event, want := range map[Event]error{
 		SignalMain{Name: "lease", Signal: 30}: ErrReservedSignal, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,
 		SignalMain{Name: "s"}: nil, SignalMain{Name: "lease"}: nil,

@@ -41,7 +41,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 		}
 	}
 	r := newRig(t)
-	r.do(Add{Name: "cmd", Policy: Policy{IsCMD: true}, Want: WantUp})
+	r.do(Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	r.do(Spawned{"cmd", 7})
 	r.do(Evict{Names: []string{"cmd"}})
 	if s := r.m.services["cmd"]; s == nil || s.state != Up {
@@ -53,7 +53,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 func TestWhatIsNotAdmittedIsNotStarted(t *testing.T) {
 	refused := errors.New("the lease is lost")
 	l := NewLoop(Config{Admit: func(string, Kind) error { return refused }})
-	l.units["a"] = &unit{Unit: Unit{Name: "a", Kind: KindGateway}}
+	l.units["a"] = &unit{Unit: &Unit{Name: "a", Kind: KindGateway}}
 	got, ok := l.spawn(Spawn{Name: "a", Run: 1}).(SpawnFailed)
 	if !ok || got.Error != refused.Error() || got.Permanent {
 		t.Errorf("got %+v", got)

@@ -85,7 +85,7 @@ func (w *world) act(b int) {
 	w.operator = false
 	switch b % kinds {
 	case 0:
-		w.step(Add{Name: name, Policy: policy, Want: WantUp})
+		w.step(Add{Name: name, Policy: new(policy), Want: WantUp})
 	case 1:
 		w.step(Start{name})
 	case 2:
@@ -106,7 +106,7 @@ func (w *world) act(b int) {
 	case 7:
 		w.step(Remove{name})
 	case 8:
-		w.step(Add{Name: name, Policy: policy, Want: WantDown, Needs: []string{"boot"}})
+		w.step(Add{Name: name, Policy: new(policy), Want: WantDown, Needs: []string{"boot"}})
 	case 9:
 		w.step(NeedMet{"boot"})
 	case 10:
@@ -182,7 +182,7 @@ func (w *world) act(b int) {
 		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:
 		policy.RestartAndNeeds = fuzzOrder(name, w.pids+b)
-		w.step(Add{Name: name, Policy: policy, Want: WantUp})
+		w.step(Add{Name: name, Policy: new(policy), Want: WantUp})
 	}
 }
 
@@ -349,7 +349,7 @@ func (w *world) check() {
 		if s.paused && !s.isRunning() {
 			w.t.Fatalf("%s is paused and does not run", s.name)
 		}
-		if v := s.snapshot(&unit{}); v.PID != 0 && p.finish {
+		if v := s.snapshot(&unit{Unit: &Unit{}}); v.PID != 0 && p.finish {
 			w.t.Fatalf("%s shows the process of its finish command", s.name)
 		}
 		switch s.state {

@@ -71,7 +71,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 		}
 		l.machine.services[s.name] = s
 		l.machine.dependentServices += s.policy.dependsOnOthers()
-		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}
+		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
 	for _, u := range h.Units {

@@ -121,9 +121,9 @@ func everyEvent(m *Machine) []Event {
 		Swept{},
 		Tick{},
 		Remark{Text: "x"},
-		Add{Name: "new", Policy: policy, Want: WantUp},
-		Add{Name: "a", Policy: Policy{}, Want: WantUp},
-		Add{Name: "new", Policy: Policy{RestartAndNeeds: RestartAndNeeds{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
+		Add{Name: "new", Policy: new(policy), Want: WantUp},
+		Add{Name: "a", Policy: &Policy{}, Want: WantUp},
+		Add{Name: "new", Policy: &Policy{RestartAndNeeds: RestartAndNeeds{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
 	}
 	for _, s := range m.order {
 		n := s.name
@@ -244,7 +244,7 @@ func TestARunOfAnOlderGenerationHasItsAge(t *testing.T) {
 	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), processSince: up}} {
 		s.policy, s.state, s.pid, s.number, s.want = &Policy{}, Up, 7, 1, WantUp
 		next := NewLoop(Config{})
-		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: Unit{Name: "s"}}}}, func(uint64) int { return 7 })
+		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: &Unit{Name: "s"}}}}, func(uint64) int { return 7 })
 		next.machine.Step(up.Add(time.Minute), Exited{Name: "s", PID: 7, Code: 1})
 		if got := next.machine.services["s"].lastExit.Uptime; got != time.Minute {
 			t.Errorf("it was up for %s, not for a minute", got)
@@ -256,7 +256,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	now := time.Now()
 	m := Machine{}
 	for _, name := range []string{"spawned", "not-spawned", "lost", "well"} {
-		m.Step(now, Add{Name: name, Policy: policy, Want: WantUp})
+		m.Step(now, Add{Name: name, Policy: new(policy), Want: WantUp})
 		if name == "lost" || name == "well" {
 			m.Step(now, Spawned{name, 100 + len(m.order)})
 		}

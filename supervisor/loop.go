@@ -167,13 +167,13 @@ func (l *Loop) Sweep(ctx context.Context) error { return l.sendRequest(ctx, requ
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
-	return l.sendRequest(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: &u})
+	return l.RegisterSoon(ctx, &u, want)()
 }
 
 // RegisterSoon queues a Register and returns immediately. The returned function answer blocks until the result is known. The loop
-// adds services in the order of the calls.
-func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
-	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: &u})
+// adds services in the order of the calls. It keeps u, which must not change any more.
+func (l *Loop) RegisterSoon(ctx context.Context, u *Unit, want Want) (answer func() error) {
+	return l.enqueue(ctx, request{event: Add{u.Name, &u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: u})
 }
 
 func (l *Loop) sendRequest(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
@@ -285,7 +285,7 @@ func (l *Loop) Run() (code int) {
 		for _, r := range answers {
 			r.reply <- nil
 		}
-		answers = answers[:0]
+		answers = nil // an array that is used again would keep the definitions of services
 		if l.shutdownDone {
 			return l.exitCode
 		}
@@ -330,10 +330,10 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 		if r.unit != nil {
 			u := l.units[r.unit.Name]
 			if u == nil {
-				u = &unit{}
+				u = &unit{Unit: r.unit}
 				l.units[r.unit.Name] = u
 			}
-			u.setDefinition(*r.unit)
+			u.setDefinition(r.unit)
 			l.markChanged(u)
 		}
 		if _, word := r.event.(Ready); !word {

@@ -407,7 +407,7 @@ func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
 			t.Errorf("%T is not told", r.event)
 		}
 	}
-	turn(request{event: Add{Name: "web"}, unit: &Unit{Name: "web"}})
+	turn(request{event: Add{Name: "web", Policy: &Policy{}}, unit: &Unit{Name: "web"}})
 	turn(request{event: Remove{"web"}})
 	records, _ := l.history.Since(0)
 	if last := records[len(records)-1]; !last.Dropped || l.Snapshot().Find("web") != nil {

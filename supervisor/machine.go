@@ -373,7 +373,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		if !s.hasChecks || !e.HasReadinessChecks { // the set of checks may have changed, so earlier results don't count
 			s.checkReport = readinessReport{}
 		}
-		s.policy, s.hasChecks = &e.Policy, e.HasReadinessChecks
+		s.policy, s.hasChecks = e.Policy, e.HasReadinessChecks
 		switch {
 		case s.state == Up:
 			m.updateReadiness(now, s)
@@ -393,7 +393,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		m.services = make(map[string]*service)
 	}
 	s := &service{
-		name: e.Name, policy: &e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.HasReadinessChecks, now},
+		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.HasReadinessChecks, now},
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s

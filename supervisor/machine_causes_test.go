@@ -44,7 +44,7 @@ func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
 	refusing := policy
 	refusing.ParkOnOutput = "Refusing to bind"
-	r.do(Add{Name: "s", Policy: refusing, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(refusing), Want: WantUp})
 	r.spawned()
 	r.exit(1)
 	r.do(LastLines{"s", r.s().number, []string{"Traceback", "it crashed"}})

@@ -60,7 +60,7 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		r := newRig(t)
 		own := policy
 		own.ReportsReadiness = announces
-		r.do(Add{Name: "s", Policy: own, HasReadinessChecks: true})
+		r.do(Add{Name: "s", Policy: new(own), HasReadinessChecks: true})
 		r.do(Start{"s"})
 		r.do(Spawned{"s", 7})
 		expect := func(when string, ready bool, said string) {
@@ -80,14 +80,14 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		expect("when it says so too", true, "one platform fails")
 		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after another bad answer", false, "one platform fails; no port")
-		r.do(Add{Name: "s", Policy: own})
+		r.do(Add{Name: "s", Policy: new(own)})
 		expect("without the checks", true, "one platform fails")
 	}
 }
 
 func TestAnUnhealthyCmdIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "c", Policy: Policy{IsCMD: true}, Want: WantUp})
+	r.do(Add{Name: "c", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	r.do(Spawned{"c", 9})
 	r.do(Unhealthy{Name: "c", Run: r.m.services["c"].number})
 	if got := r.m.services["c"].state; got != Up {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 			name := fmt.Sprintf("s%03d", i)
 			r.pid++
 			pids[name] = r.pid
-			r.m.Step(r.now, Add{Name: name, Policy: Policy{ResetAfter: time.Minute, Grace: time.Second}, Want: WantUp})
+			r.m.Step(r.now, Add{Name: name, Policy: &Policy{ResetAfter: time.Minute, Grace: time.Second}, Want: WantUp})
 			r.m.Step(r.now, Spawned{name, r.pid})
 		}
 		name := fmt.Sprintf("s%03d", many/2)
@@ -41,4 +42,34 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	if many > few {
 		t.Errorf("a start allocates %v times beside 500 services, and %v times beside 10", many, few)
 	}
+}
+
+// TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService fails if memory at rest grows by copies that only one step needed.
+func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
+	b := newBench(t)
+	for i := range 100 {
+		u := Unit{Name: fmt.Sprintf("s%03d", i), Kind: KindService, Needs: []string{"boot"}}
+		if err := b.Register(context.Background(), u, WantUp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range []Event{NeedMet{"boot"}, Remark{Text: "a small step"}} {
+		if err := b.Do(context.Background(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := b.RunInLoop(context.Background(), func() {
+		if n := cap(b.undo.savedCopies); n > 50 {
+			t.Errorf("there is room for copies of %d services", n)
+		}
+		for name, s := range b.machine.services {
+			if s.policy != &b.units[name].Policy {
+				t.Fatalf("%s has two policies", name)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.shutdown(t)
 }

@@ -13,7 +13,7 @@ type (
 	// Add registers a service, or changes the policy of a known one. The service starts when Want is up and its needs are met.
 	Add struct {
 		Name   string
-		Policy Policy
+		Policy *Policy
 		Want   Want
 		Needs  []string // names of conditions; the service does not start before a NeedMet event has reported each of them
 		// HasReadinessChecks is true if the service has readiness checks. The service is then ready only after a ChecksReported

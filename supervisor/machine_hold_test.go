@@ -15,7 +15,7 @@ var sheds = func() Policy {
 
 // memory turns a word of the transition table that is about memory into events.
 func (r *rig) memory(word string) []string {
-	r.do(Add{Name: "s", Policy: sheds})
+	r.do(Add{Name: "s", Policy: new(sheds)})
 	switch word {
 	case "shed":
 		return r.do(Hold{Name: "s", Reason: "shed, 96 % are used"})
@@ -32,7 +32,7 @@ func (r *rig) memory(word string) []string {
 func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 	for _, way := range []string{"room", "operator"} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
 		r.spawned()
 		r.do(HoldStarts{"waits for memory"})
 		r.do(Hold{Name: "s", Reason: "shed"})
@@ -56,7 +56,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 
 func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
 	r.spawned()
 	r.do(HoldStarts{"waits for memory: 92 %"})
 	r.want(Up)
@@ -66,7 +66,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	if r.s().reason != "waits for memory: 92 %" {
 		t.Errorf("the reason is %q", r.s().reason)
 	}
-	r.do(Add{Name: "critical", Policy: policy, Want: WantUp})
+	r.do(Add{Name: "critical", Policy: new(policy), Want: WantUp})
 	r.do(Hold{Name: "critical", Reason: "shed"})
 	if c := r.m.services["critical"]; c.state != Starting || r.m.shortage.held["critical"] != "" {
 		t.Errorf("the critical one is %s, held %q", c.state, r.m.shortage.held["critical"])
@@ -92,8 +92,8 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r.m.Parallel = 1
 	turns := sheds
 	turns.LimitedStarts, turns.ReportsReadiness = true, true
-	r.do(Add{Name: "first", Policy: turns, Want: WantUp})
-	r.do(Add{Name: "s", Policy: turns, Want: WantUp})
+	r.do(Add{Name: "first", Policy: new(turns), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(turns), Want: WantUp})
 	r.want(Waiting)
 	r.do(HoldStarts{"waits for memory"})
 	r.do(Spawned{"first", 50})
@@ -111,7 +111,7 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	const reason = "disk: its files have 5GiB"
 	for _, way := range []string{"room", "operator"} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: policy, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
 		r.spawned()
 		r.do(Hold{Name: "s", Reason: reason, Disk: true})
 		r.want(Stopping)
@@ -141,7 +141,7 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 // TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom: two reasons to wait are two.
 func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
 	r.spawned()
 	r.do(Hold{Name: "s", Reason: "shed"})
 	r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})

@@ -17,7 +17,7 @@ func with(o RestartAndNeeds) Policy {
 // order brings about what the words of the transition table say that need another policy, or another service.
 func (r *rig) order(word string) []string {
 	other := []Need{{Name: "o", Until: UntilReady}}
-	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: with(o)}) }
+	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: new(with(o))}) }
 	switch word {
 	case "lacking":
 		define(RestartAndNeeds{Needs: other})
@@ -29,15 +29,15 @@ func (r *rig) order(word string) []string {
 		define(RestartAndNeeds{Needs: other})
 		r.do(NeedMet{"boot"})
 		r.want(Waiting)
-		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
+		r.do(Add{Name: "o", Policy: new(policy), Want: WantUp})
 		return r.do(Spawned{"o", 50})
 	case "crowded", "turn":
 		r.m.Parallel = 1
 		p := policy
 		p.LimitedStarts, p.ReportsReadiness = true, true
-		r.do(Add{Name: "o", Policy: p, Want: WantUp})
+		r.do(Add{Name: "o", Policy: new(p), Want: WantUp})
 		r.do(Spawned{"o", 50})
-		r.do(Add{Name: "s", Policy: p})
+		r.do(Add{Name: "s", Policy: new(p)})
 		if word == "crowded" {
 			return r.do(Start{"s"})
 		}
@@ -46,7 +46,7 @@ func (r *rig) order(word string) []string {
 		return r.do(Ready{"o", r.m.services["o"].number, true, ""})
 	case "follow":
 		define(RestartAndNeeds{RestartOn: []string{"o"}})
-		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
+		r.do(Add{Name: "o", Policy: new(policy), Want: WantUp})
 		r.do(Spawned{"o", 50})
 		r.want(Up)
 		r.do(Exited{Name: "o", PID: 50, Code: 1})
@@ -72,7 +72,7 @@ type crew struct {
 func newCrew(t *testing.T) crew { return crew{newRig(t)} }
 
 func (c crew) add(name string, o RestartAndNeeds) {
-	c.do(Add{Name: name, Policy: with(o), Want: WantUp})
+	c.do(Add{Name: name, Policy: new(with(o)), Want: WantUp})
 }
 
 func (c crew) of(name string) *service { return c.m.services[name] }
@@ -122,7 +122,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.spawn("log")
 	db := with(RestartAndNeeds{})
 	db.ReportsReadiness = true
-	c.do(Add{Name: "db", Policy: db, Want: WantUp})
+	c.do(Add{Name: "db", Policy: new(db), Want: WantUp})
 	c.spawn("db")
 	c.why("web", "waits for db to be ready (it is up, and not ready), and for migrate, which does not exist")
 	c.add("migrate", RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true, Needs: needs("db:ready")})
@@ -130,7 +130,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.do(Ready{"db", c.of("db").number, true, ""})
 	c.spawn("migrate")
 	c.is("web", Waiting)
-	if got := c.of("web").snapshot(&unit{}).Needs; !slices.Equal(got, []string{"migrate"}) {
+	if got := c.of("web").snapshot(&unit{Unit: &Unit{}}).Needs; !slices.Equal(got, []string{"migrate"}) {
 		t.Errorf("web waits for %v", got)
 	}
 	c.ends("migrate", 3)
@@ -164,7 +164,7 @@ func TestOptionalNeedsAreLeftOutWhereNobodyWantsThem(t *testing.T) {
 	o := RestartAndNeeds{Needs: []Need{{"cache", UntilReady, true}}}
 	c.add("web", o)
 	c.spawn("web")
-	c.do(Add{Name: "cache", Policy: policy, Want: WantDown})
+	c.do(Add{Name: "cache", Policy: new(policy), Want: WantDown})
 	c.add("web2", o)
 	c.spawn("web2")
 	c.do(Start{"cache"})
@@ -334,11 +334,11 @@ func TestRestartOn(t *testing.T) {
 
 func TestASchedule(t *testing.T) {
 	c := newCrew(t)
-	c.do(Add{Name: "s", Policy: with(RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true}), Want: WantDown})
+	c.do(Add{Name: "s", Policy: new(with(RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true})), Want: WantDown})
 	next := c.now.Add(time.Hour)
 	c.do(Scheduled{"s", next, false})
 	c.is("s", Down)
-	if got := c.of("s").snapshot(&unit{}); !got.NextStart.Equal(next) || !got.Task || got.Done {
+	if got := c.of("s").snapshot(&unit{Unit: &Unit{}}); !got.NextStart.Equal(next) || !got.Task || got.Done {
 		t.Errorf("got %+v", got)
 	}
 	c.now = next
@@ -356,11 +356,11 @@ func TestASchedule(t *testing.T) {
 		t.Errorf("an overlap is not told: %v", c.acts)
 	}
 	c.ends("s", 0)
-	if got := c.of("s").snapshot(&unit{}); got.State != Down || got.Want != WantDown || !got.Done || !got.NextStart.Equal(next.Add(2*time.Hour)) {
+	if got := c.of("s").snapshot(&unit{Unit: &Unit{}}); got.State != Down || got.Want != WantDown || !got.Done || !got.NextStart.Equal(next.Add(2*time.Hour)) {
 		t.Errorf("got %+v", got)
 	}
 	c.do(Scheduled{"s", time.Time{}, false})
-	if got := c.of("s").snapshot(&unit{}); !got.NextStart.IsZero() {
+	if got := c.of("s").snapshot(&unit{Unit: &Unit{}}); !got.NextStart.IsZero() {
 		t.Errorf("next start %v without a schedule", got.NextStart)
 	}
 }

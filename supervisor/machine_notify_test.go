@@ -22,7 +22,7 @@ func TestARunTellsOfItself(t *testing.T) {
 	r := newRig(t)
 	p := policy
 	p.ReportsReadiness = true
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.told(NotifyMessage{Status: "loading", HasStatus: true})
 	if s := r.s(); s.ready || s.status != "loading" || s.readinessText != "" {
@@ -43,7 +43,7 @@ func TestARunTellsOfItself(t *testing.T) {
 	r.told(NotifyMessage{Status: "last", HasStatus: true})
 	r.exit(1)
 	r.told(NotifyMessage{Status: "too late", HasStatus: true})
-	if s := r.s(); s.status == "too late" || s.snapshot(&unit{}).Status != "" {
+	if s := r.s(); s.status == "too late" || s.snapshot(&unit{Unit: &Unit{}}).Status != "" {
 		t.Errorf("%q of one that has ended", s.status)
 	}
 	r.wait(policy.Backoff.Initial)

@@ -65,7 +65,7 @@ func (r *rig) s() *service { return r.m.services["s"] }
 // up brings "s" up.
 func (r *rig) up() {
 	if r.s() == nil {
-		r.do(Add{Name: "s", Policy: policy, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
 	} else {
 		r.do(Start{"s"})
 	}
@@ -98,11 +98,11 @@ func (r *rig) wait(d time.Duration) []string {
 func (r *rig) enter(state State) {
 	switch state {
 	case Down:
-		r.do(Add{Name: "s", Policy: policy, Want: WantDown})
+		r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
 	case Waiting:
-		r.do(Add{Name: "s", Policy: policy, Want: WantUp, Needs: []string{"boot"}})
+		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp, Needs: []string{"boot"}})
 	case Starting:
-		r.do(Add{Name: "s", Policy: policy, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
 	case Up:
 		r.up()
 	case Stopping:
@@ -161,7 +161,7 @@ func (r *rig) cause(word string) []string {
 	case "again":
 		return r.exit(75)
 	case "dies":
-		r.do(Add{Name: "s", Policy: finishing})
+		r.do(Add{Name: "s", Policy: new(finishing)})
 		return r.exit(1)
 	case "finished":
 		return r.exit(0)
@@ -635,7 +635,7 @@ func TestRemoveStopsThenForgets(t *testing.T) {
 	if r.s() != nil || len(r.m.order) != 0 {
 		t.Error("still known")
 	}
-	r.do(Add{Name: "s", Policy: policy, Want: WantDown})
+	r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
 	r.do(Remove{"s"})
 	if r.s() != nil {
 		t.Error("a down service is not forgotten at once")
@@ -657,20 +657,20 @@ func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.do(Remove{"s"})
-	r.do(Add{Name: "s", Policy: policy, Want: WantDown})
+	r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
 	r.exit(0)
 	r.want(Down)
 }
 
 func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: finishing, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(finishing), Want: WantUp})
 	for range 3 {
 		r.spawned()
 		main := r.s().pid
 		r.exit(1)
 		r.want(Finishing)
-		if v := r.s().snapshot(&unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
+		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
 			t.Fatalf("while it finishes: %+v", v)
 		}
 		if x := r.s().lastExit; x.PID != main || x.Cause != CauseCrash {
@@ -684,7 +684,7 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		if got := r.s().deadline.Sub(r.now); got < time.Second {
 			t.Fatalf("the next start is %v after the finish command", got)
 		}
-		if v := r.s().snapshot(&unit{}); !v.ReadySince.Equal(r.now) || !v.ProcessSince.Equal(died) {
+		if v := r.s().snapshot(&unit{Unit: &Unit{}}); !v.ReadySince.Equal(r.now) || !v.ProcessSince.Equal(died) {
 			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.ProcessSince)
 		}
 		r.wait(r.s().deadline.Sub(r.now))
@@ -736,12 +736,12 @@ func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing
 	r.enter(Finishing)
 	r.exit(125)
 	r.want(Down)
-	if v := r.s().snapshot(&unit{}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
+	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
 		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.Permanent, v.Reason)
 	}
 	r.do(Start{"s"})
 	r.spawned()
-	if v := r.s().snapshot(&unit{}); v.Permanent {
+	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Permanent {
 		t.Error("still marked after a start")
 	}
 }
@@ -755,7 +755,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 		r.enter(Finishing)
 		p := finishing
 		p.KillScope = c.kill
-		r.do(Add{Name: "s", Policy: p})
+		r.do(Add{Name: "s", Policy: new(p)})
 		if got := r.wait(p.FinishTimeout - 1); len(got) != 0 {
 			t.Fatalf("before its time: %v", got)
 		}
@@ -768,7 +768,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 	r := newRig(t)
 	p := finishing
 	p.FinishTimeout = 0
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.exit(0)
 	if at, ok := r.m.Deadline(); ok {
@@ -801,7 +801,7 @@ func TestShutdownLetsAFinishCommandRunWithinTheBudget(t *testing.T) {
 	r := newRig(t)
 	p := finishing
 	p.FinishTimeout = 0
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	begin := r.now
 	r.do(Shutdown{Reason: "asked"})
@@ -824,7 +824,7 @@ func TestShutdownLetsAFinishCommandRunWithinTheBudget(t *testing.T) {
 
 func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: finishing, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(finishing), Want: WantUp})
 	r.spawned()
 	r.do(Shutdown{Reason: "asked"})
 	r.do(Shutdown{Reason: "again"})
@@ -846,7 +846,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		want  State
 	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
@@ -863,7 +863,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 
 func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
 	for range 20 {
 		r.spawned()
 		r.exit(1)
@@ -877,11 +877,11 @@ func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
 func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 	for _, permanent := range []bool{false, true} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
 		for range 3 {
 			r.do(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
 			r.want(Backoff)
-			v := r.s().snapshot(&unit{})
+			v := r.s().snapshot(&unit{Unit: &Unit{}})
 			if v.NextStart.Sub(r.now) != time.Minute || v.Started || v.Want != WantUp || !strings.Contains(v.Reason, "permission") {
 				t.Fatalf("%+v", v)
 			}
@@ -893,7 +893,7 @@ func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 
 func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
 	r.spawned()
 	for range 2 {
 		if got := r.do(Stop{"s"}); !slices.Equal(got, []string{"signal"}) {
@@ -920,7 +920,7 @@ func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 		r := newRig(t)
 		p := s6like
 		p.KillNever, p.Grace, p.KillScope = false, 2*time.Second, scope
-		r.do(Add{Name: "s", Policy: p, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
 		r.do(Stop{"s"})
 		if got := r.wait(2 * time.Second); !slices.Equal(got, []string{want}) {
@@ -932,7 +932,7 @@ func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 
 func TestWhatASparingServiceLeavesBehindIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: s6like, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
 	r.spawned()
 	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true}); len(got) != 0 {
 		t.Errorf("actions %v", got)
@@ -946,7 +946,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 		r.enter(from)
 		r.do(Once{"s"})
 		r.spawned()
-		if v := r.s().snapshot(&unit{}); v.Want != WantDown {
+		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown {
 			t.Errorf("from %s: want %s", from, v.Want)
 		}
 		r.exit(1)
@@ -997,7 +997,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r.up()
 	paused := func(want bool) {
 		t.Helper()
-		if v := r.s().snapshot(&unit{}); v.Paused != want || v.State == Up && !v.Ready {
+		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Paused != want || v.State == Up && !v.Ready {
 			t.Fatalf("paused %v, ready %v in %s", v.Paused, v.Ready, v.State)
 		}
 	}
@@ -1046,7 +1046,7 @@ func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 	r := newRig(t)
 	p := policy
 	p.StopSignal = sigHup
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.acts = nil
 	r.do(SignalMain{"s", 0, true})
@@ -1070,7 +1070,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.do(Add{Name: "t", Policy: policy, Want: WantUp})
+	r.do(Add{Name: "t", Policy: new(policy), Want: WantUp})
 	r.do(Spawned{"t", 50})
 	r.do(Stop{"t"})
 	r.do(Shutdown{Reason: "asked"})
@@ -1130,7 +1130,7 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	p := policy
 	p.ReportsReadiness = true
 	r = newRig(t)
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	if r.s().ready {
 		t.Error("ready before it said so")
@@ -1158,10 +1158,10 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 	now := time.Unix(1000, 0)
 	names := []string{"a", "b", "c"}
 	for i, n := range names {
-		m.Step(now, Add{Name: n, Policy: policy, Want: WantUp})
+		m.Step(now, Add{Name: n, Policy: new(policy), Want: WantUp})
 		m.Step(now, Spawned{n, 10 + i})
 	}
-	m.Step(now, Add{Name: "d", Policy: policy, Want: WantUp})
+	m.Step(now, Add{Name: "d", Policy: new(policy), Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "d", Error: "no"})
 	signals := 0
 	for _, a := range m.Step(now, Shutdown{Code: 0, Reason: "asked"}) {
@@ -1244,7 +1244,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 	} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, c.e)
 		m.Step(now, Gone{"cmd", 1})
@@ -1271,7 +1271,7 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 	} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, Shutdown{Code: c.told, Reason: "received SIGTERM"})
 		m.Step(now, c.ends)
@@ -1291,7 +1291,7 @@ func TestATaskRunsOnce(t *testing.T) {
 		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: p, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		end(r)
 		r.want(Down)
 		r.wait(time.Hour)
@@ -1305,7 +1305,7 @@ func TestATaskRunsOnce(t *testing.T) {
 func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	m := Machine{Budget: time.Second}
 	now := time.Unix(1000, 0)
-	m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true}, Want: WantUp})
+	m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
 	acts := m.Step(now, Swept{})
 	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 127 {
@@ -1328,7 +1328,7 @@ func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 	for passing, want := range map[bool]State{true: Backoff, false: Down} {
 		m := Machine{Budget: time.Second}
 		now := time.Unix(1000, 0)
-		m.Step(now, Add{Name: "cmd", Policy: Policy{IsCMD: true, SpawnRetry: time.Second}, Want: WantUp})
+		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, SpawnRetry: time.Second}, Want: WantUp})
 		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Temporary: passing})
 		if got := m.services["cmd"].state; got != want || m.Stopping() == passing {
 			t.Errorf("passing %v: the CMD is %s, the container stops: %v", passing, got, m.Stopping())
@@ -1342,7 +1342,7 @@ func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 		m := Machine{}
 		now := time.Unix(1000, 0)
 		again := backoff.Policy{Initial: time.Second, Max: time.Second, Factor: 1}
-		m.Step(now, Add{Name: "s", Policy: Policy{SpawnRetry: time.Minute, Backoff: again}, Want: WantUp})
+		m.Step(now, Add{Name: "s", Policy: &Policy{SpawnRetry: time.Minute, Backoff: again}, Want: WantUp})
 		m.Step(now, SpawnFailed{Name: "s", Error: "text file busy", Code: 126, Temporary: passing})
 		if at, ok := m.Deadline(); !ok || at.Sub(now) != want {
 			t.Errorf("passing %v: again at %v, want %v later", passing, at, want)

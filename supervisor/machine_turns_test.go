@@ -16,7 +16,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	names := []string{"a", "b", "old", "new", "middle"}
 	for i, name := range names {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
-		c.do(Add{Name: name, Policy: p, Want: WantUp})
+		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
 	see := func() string {
 		var out []string
@@ -66,7 +66,7 @@ func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	c := newCrew(t)
 	p := policy
 	p.ReportsReadiness = true
-	c.do(Add{Name: "a", Policy: p, Want: WantUp})
+	c.do(Add{Name: "a", Policy: new(p), Want: WantUp})
 	crash := func(pid int, ready bool, want State) {
 		t.Helper()
 		c.do(Spawned{"a", pid})
@@ -112,7 +112,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
-		c.do(Add{Name: name, Policy: p, Want: WantUp, Needs: []string{"profiles"}})
+		c.do(Add{Name: name, Policy: new(p), Want: WantUp, Needs: []string{"profiles"}})
 	}
 	c.do(NeedMet{Need: "profiles"})
 	for name, want := range map[string]State{"a": Waiting, "b": Waiting, "old": Waiting, "new": Starting, "middle": Starting} {
@@ -130,7 +130,7 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for _, name := range []string{"a", "b", "c"} {
 		p.LastUsed = time.Unix(0, 0)
-		c.do(Add{Name: name, Policy: p, Want: WantUp})
+		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
 	if c.m.services["b"].queuePosition == 0 || c.m.services["c"].queuePosition == 0 || len(c.m.queue) != 2 {
 		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].queuePosition, c.m.services["c"].queuePosition, len(c.m.queue))
@@ -146,7 +146,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range many {
 		name := fmt.Sprint("s", i)
-		c.do(Add{Name: name, Policy: p, Want: WantUp})
+		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
 	began, pid := c.now, 100
 	for up := 0; up < many; {
@@ -177,7 +177,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range 6 {
-		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantUp})
+		c.do(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantUp})
 	}
 	starting := func() (n int) {
 		for _, s := range c.m.services {
@@ -204,12 +204,12 @@ func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c.m.Parallel, c.m.ParallelExtra = 2, 2
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
-	c.do(Add{Name: "default", Policy: p, Want: WantUp})
+	c.do(Add{Name: "default", Policy: new(p), Want: WantUp})
 	c.do(Spawned{"default", 50})
 	c.do(Ready{"default", c.m.services["default"].number, true, ""})
 	c.wait(time.Hour)
 	for i := range 6 {
-		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantDown})
+		c.do(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantDown})
 	}
 	for i := range 6 {
 		c.do(Start{fmt.Sprint("s", i)})

@@ -11,7 +11,7 @@ func commanding(t *testing.T) *rig {
 	r := newRig(t)
 	p := policy
 	p.StopCommand = []string{"ask"}
-	r.do(Add{Name: "s", Policy: p, Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	return r
 }
@@ -171,7 +171,7 @@ func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {
 		r := newRig(t)
 		p := policy
 		p.RestartPolicy, p.Successes, p.IsConfiguredTask = RestartOnFailure, []int{3}, true
-		r.do(Add{Name: "s", Policy: p, Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
 		r.exit(code)
 		if s := r.s(); s.state != want || s.succeeded != (want == Down) {

@@ -16,9 +16,10 @@ type undo struct {
 
 // prepare saves all state that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
-	u.armed = true
-	u.savedMachine = *m
-	clear(u.savedServices)
+	u.armed, u.savedMachine = true, *m
+	if cap(u.savedCopies) > 2*len(m.queue)+16 { // do not keep the memory for copies of all services
+		u.savedServices, u.savedCopies = nil, nil
+	}
 	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
 	one := m.services[changedService(e)]
 	if add, ok := e.(Add); m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too

@@ -51,10 +51,10 @@ const MaxNotifyFD = 1023
 
 // unit is a registered definition, together with the descriptors of its service.
 type unit struct {
-	Unit     `reexec:"Unit"`
-	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run has a different one
-	Stdio    bool        // the output goes to Files and not to a log; descriptors that Files lacks are /dev/null
-	Files    [3]*os.File // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
+	*Unit    `reexec:"Unit"` // never modified: the machine keeps a pointer to its Policy
+	LastSpec *proc.Spec      `reexec:"Ran"` // definition of the last run, if the next run has a different one
+	Stdio    bool            // the output goes to Files and not to a log; descriptors that Files lacks are /dev/null
+	Files    [3]*os.File     // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
 
 	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
 	view          *Service `reexec:"-"`
@@ -63,14 +63,11 @@ type unit struct {
 }
 
 // setDefinition replaces the unit's definition. The running process keeps the old one until its next start.
-func (u *unit) setDefinition(next Unit) {
-	ran := u.Spec
-	if u.LastSpec != nil {
-		ran = *u.LastSpec
-	}
+func (u *unit) setDefinition(next *Unit) {
+	ran := cmp.Or(u.LastSpec, &u.Spec)
 	u.Unit, u.LastSpec = next, nil
-	if !next.Spec.Same(ran) {
-		u.LastSpec = &ran
+	if !next.Spec.Same(*ran) {
+		u.LastSpec = ran
 	}
 	u.Stdio, u.Files = next.Stdio != nil, next.StdOverrides
 	if u.Stdio {

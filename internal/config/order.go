@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -100,7 +101,7 @@ const gatewayPrefix = "gateway-"
 // services.
 func NewProfile(c *Config) Profile {
 	return Profile{
-		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, ProcessSettings: c.Agent.inherited(),
+		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, ProcessSettings: c.Agent.ProcessSettings,
 		Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation,
 	}
 }
@@ -203,6 +204,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
+		p.Env, p.Limits = map[string]string{}, maps.Clone(p.Limits) // decoding changes them in place
 		before := len(d.problems.list)
 		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {

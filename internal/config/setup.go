@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -153,12 +152,6 @@ func (b Bytes) Text() string {
 		}
 	}
 	return strconv.FormatUint(n, 10)
-}
-
-// inherited returns a copy of s for a profile. It copies the mapping of limits, because decoding changes that mapping in place.
-func (s ProcessSettings) inherited() ProcessSettings {
-	s.Limits = maps.Clone(s.Limits)
-	return s
 }
 
 func newSetup() ProcessSettings {

@@ -261,7 +261,7 @@ func components(rel string) ([]string, error) {
 	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
 		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)
 	}
-	var names []string
+	names := make([]string, 0, strings.Count(rel, "/")+1)
 	for name := range strings.SplitSeq(rel, "/") {
 		switch name {
 		case "", ".":

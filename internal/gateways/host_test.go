@@ -226,7 +226,7 @@ func (h *host) refuseFrom(why string) {
 
 func (h *host) Adopt(_ context.Context, profile string) { h.Say("adopted %s", profile) }
 
-func (h *host) RegisterSoon(_ context.Context, u supervisor.Unit, want supervisor.Want) func() error {
+func (h *host) RegisterSoon(_ context.Context, u *supervisor.Unit, want supervisor.Want) func() error {
 	if h.Snapshot().Find(u.Name) == nil {
 		h.service(u.Profile, supervisor.Service{State: supervisor.Down})
 	}

@@ -30,7 +30,7 @@ type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
 	Sweep(ctx context.Context) error
-	RegisterSoon(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error)
+	RegisterSoon(ctx context.Context, u *supervisor.Unit, want supervisor.Want) (answer func() error)
 	Snapshot() *supervisor.Snapshot
 	News() <-chan struct{}
 	Ended() <-chan struct{}
@@ -97,7 +97,7 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 // services are registered through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start only after the boot
-		return r.Loop.RegisterSoon(ctx, u, want)
+		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
 	r.o.Health.Prepare(&u)
@@ -110,7 +110,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	if !known { // set the checks before the start, so that they see the first line of output
 		r.o.Health.Check(&u)
 	}
-	registered := r.Loop.RegisterSoon(ctx, u, want)
+	registered := r.Loop.RegisterSoon(ctx, &u, want)
 	return func() error {
 		defer release()
 		if err := registered(); err != nil {

@@ -203,7 +203,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	}
 	h.checks.TakeOver(old.Checks)
 	for _, u := range services.Units {
-		h.Check(&u.Unit)
+		h.Check(u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // last, because messages from the sockets go to the checks
 	h.deaf.Resume()
