@@ -44,9 +44,8 @@ func (ch *channel) runForeground() mux.End {
 	s.copy(ch)
 	<-ended
 	s.drain()
-	end := runEnd(r)
-	finish(r, &end)
-	return end
+	finish(&r.end)
+	return r.end
 }
 
 func endNotBegun(err error) mux.End {
@@ -55,10 +54,6 @@ func endNotBegun(err error) mux.End {
 		end.Code = spawn.ShellCode()
 	}
 	return end
-}
-
-func runEnd(r *run) mux.End {
-	return mux.End{Code: r.exit.Code, Signal: r.exit.Signal, TimedOut: r.timedOut, Interrupted: r.interrupted, OOM: r.oom, Survivors: r.survivors}
 }
 
 // streams holds the descriptors for a command's standard streams.

@@ -104,8 +104,8 @@ func (j *jobs) ended(b *job, r *run) {
 	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may write
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.timedOut
-	if b.Code, b.Signal = r.exit.Code, r.exit.Signal; b.Signal > 0 {
+	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut
+	if b.Code, b.Signal = r.end.Code, r.end.Signal; b.Signal > 0 {
 		b.Code = 128 + b.Signal
 	}
 	close(b.done)
@@ -165,7 +165,7 @@ func (ch *channel) sendOutput(b *job) (survivors int) {
 // kill ends a background command's process tree. It also works after the command's main process has ended.
 func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
-	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.survivors })
+	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.end.Survivors })
 	survivors = <-gone
 	ch.await(b.done) // another goroutine records the end of the command
 	return survivors

@@ -12,6 +12,7 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
+	"hinit/sandbox/mux"
 )
 
 // loop owns the process table and all runs. Only its goroutine accesses them.
@@ -26,20 +27,17 @@ type loop struct {
 // run is a started command with its process tree.
 type run struct {
 	id        uint64
-	mainAlive bool // the main process has not been reaped yet
-	exit      proc.Exit
+	mainAlive bool      // the main process has not been reaped yet
+	end       mux.End   // how the main process and its tree have ended
 	deadline  time.Time // the time limit; zero for none
 	grace     time.Duration
 
-	killAt                time.Time // when SIGKILL is due; zero unless the run is being ended
-	giveUpAt              time.Time // when to give up on processes that survive SIGKILL
-	timedOut, interrupted bool
-	survivors             int
-	killsBefore           uint64
-	oom                   bool
-	kept                  bool         // the run is kept after its main process has ended, so that its tree can still be ended
-	onDone                func(*run)   // called when the main process has ended; when the tree is being ended, after its last process
-	onForget              []func(*run) // called when the run is dropped
+	killAt      time.Time // when SIGKILL is due; zero unless the run is being ended
+	giveUpAt    time.Time // when to give up on processes that survive SIGKILL
+	killsBefore uint64
+	kept        bool         // the run is kept after its main process has ended, so that its tree can still be ended
+	onDone      func(*run)   // called when the main process has ended; when the tree is being ended, after its last process
+	onForget    []func(*run) // called when the run is dropped
 }
 
 const (
@@ -122,7 +120,7 @@ func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 		case gone != nil:
 			gone(r)
 		}
-		l.endTreeNow(r, grace, &r.interrupted)
+		l.endTreeNow(r, grace, &r.end.Interrupted)
 	}
 }
 
@@ -131,7 +129,7 @@ func (l *loop) endTreeNow(r *run, grace time.Duration, why *bool) {
 		return
 	}
 	due := time.Now().Add(grace)
-	if !r.timedOut && !r.interrupted {
+	if !r.end.TimedOut && !r.end.Interrupted {
 		*why = true
 	}
 	if r.killAt.IsZero() {
@@ -153,8 +151,8 @@ func (l *loop) reap() {
 		if r == nil {
 			return
 		}
-		r.mainAlive, r.exit = false, x
-		r.oom = l.oomKills() > r.killsBefore
+		r.mainAlive, r.end.Code, r.end.Signal = false, x.Code, x.Signal
+		r.end.OOM = l.oomKills() > r.killsBefore
 		if r.killAt.IsZero() {
 			l.finish(r)
 		}
@@ -174,7 +172,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 				next = min(next, left)
 				continue
 			}
-			l.endTreeNow(r, r.grace, &r.timedOut)
+			l.endTreeNow(r, r.grace, &r.end.TimedOut)
 		}
 		switch {
 		case gone()[r.id]:
@@ -187,7 +185,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 		case r.giveUpAt.IsZero():
 			r.giveUpAt = now.Add(survivorTime)
 		case now.After(r.giveUpAt):
-			r.survivors = l.table.SignalTree(r.id, 0)
+			r.end.Survivors = l.table.SignalTree(r.id, 0)
 			l.finish(r)
 			continue
 		}

@@ -43,7 +43,7 @@ func validSession(name string) bool {
 }
 
 // prepare returns the specification of the process to start for a request. Call finish when this process has ended.
-func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
+func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fault *mux.End) {
 	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
 	if open.TTY && proc.Getenv(spec.Env, "TERM") == "" {
@@ -54,7 +54,7 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.En
 			return spec, nil, badOpen("no command")
 		}
 		spec.Env = proc.SetEnv(spec.Env, open.Env)
-		return spec, func(*run, *mux.End) {}, nil
+		return spec, func(*mux.End) {}, nil
 	}
 	for name := range open.Env {
 		if !mux.ValidName(name) {
@@ -64,7 +64,7 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.En
 	return s.sessions.prepare(ch, spec)
 }
 
-func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, *mux.End), *mux.End) {
+func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
 	if !validSession(open.Session) {
 		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
@@ -76,7 +76,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
-		return spec, func(*run, *mux.End) {}, nil
+		return spec, func(*mux.End) {}, nil
 	}
 	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
 	own := fmt.Sprintf(".%d.%d", os.Getpid(), ss.commands.Add(1))
@@ -84,7 +84,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
-	return spec, func(_ *run, end *mux.End) {
+	return spec, func(end *mux.End) {
 		if end.Dir = readPath(c.Where); end.Dir != "" {
 			_ = os.Rename(c.Exports, exports)
 			_ = os.Rename(c.Where, where)
@@ -151,7 +151,7 @@ func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
 		<-ended
 		return "", errors.New("cancelled")
 	}
-	if r.timedOut || r.exit.Code != 0 {
+	if r.end.TimedOut || r.end.Code != 0 {
 		_ = os.Remove(temp)
 		return "", errors.New("the login shell failed")
 	}
