@@ -29,12 +29,6 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// Claim claims a ready task for a worker. It returns false if another worker has the task, the task isn't ready, or a parent
-// isn't finished. In the last case the task goes back to todo. A ttl of 0 means the default. The returned task has no body.
-func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
-	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
-}
-
 // lockOf returns the value of claim_lock for one claim. The value is the claimer's host:pid, as all writers of the board
 // store it, then a dot and the number of the run. Each claim has a different lock. So an update whose condition is a lock
 // can't match a later claim of the same process.
@@ -50,12 +44,14 @@ func claimant(lock string) string {
 }
 
 type claimOptions struct {
-	ttl     time.Duration
+	ttl     time.Duration // 0: the default
 	from    Status
 	profile string // required assignee of the task; empty: any
 	scratch string // directory of scratch workspaces; if set, the claim also stores the workspace's path in the same transaction
 }
 
+// claim claims a task for a worker. It returns false if another worker has the task, the task has another status, or a parent
+// isn't finished. In the last case a ready task goes back to todo. The returned task has no body.
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
 	expires := now.Unix() + s.ttl(o.ttl)

@@ -24,7 +24,7 @@ func TestClaims(t *testing.T) {
 					return
 				}
 				defer s.Close()
-				if _, won, err := s.Claim(t.Context(), b.now, id, 0); err != nil {
+				if _, won, err := s.claim(t.Context(), b.now, id, claimOptions{from: Ready}); err != nil {
 					t.Error(err)
 				} else if won {
 					wins.Add(1)
@@ -73,11 +73,11 @@ func TestClaims(t *testing.T) {
 				continue
 			}
 			b.exec("UPDATE tasks SET status = ? WHERE id = ?", s, id)
-			if _, won, err := b.Claim(t.Context(), b.now, id, 0); won || err != nil {
+			if _, won, err := b.Store.claim(t.Context(), b.now, id, claimOptions{from: Ready}); won || err != nil {
 				t.Errorf("%s: %v %v", s, won, err)
 			}
 		}
-		if _, won, err := b.Claim(t.Context(), b.now, "t_ffffffff", 0); won || err != nil {
+		if _, won, err := b.Store.claim(t.Context(), b.now, "t_ffffffff", claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("unknown: %v %v", won, err)
 		}
 	})
@@ -85,7 +85,7 @@ func TestClaims(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
 		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // behind the back of link
-		if _, won, err := b.Claim(t.Context(), b.now, child, 0); won || err != nil {
+		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
 		b.wantStatus(child, Todo)
@@ -374,7 +374,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 		},
 		"leaked": func(b *board, id string, early time.Time) error {
 			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL WHERE id = ?", id)
-			_, _, err := b.Claim(b.t.Context(), early, id, 0)
+			_, _, err := b.Store.claim(b.t.Context(), early, id, claimOptions{from: Ready})
 			return err
 		},
 	} {

@@ -165,7 +165,7 @@ func TestOperationsDie(t *testing.T) {
 			return err
 		},
 		"claim": func(s *Store, b *board, ids []string) error {
-			_, _, err := s.Claim(b.t.Context(), b.now, ids[1], 0)
+			_, _, err := s.claim(b.t.Context(), b.now, ids[1], claimOptions{from: Ready})
 			return err
 		},
 		"link": func(s *Store, b *board, ids []string) error { return s.Link(b.t.Context(), b.now, ids[0], ids[1]) },

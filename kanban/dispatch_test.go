@@ -253,7 +253,7 @@ func TestReviewLane(t *testing.T) {
 			t.Errorf("%v %v", won, err)
 		}
 		review := inReview(b, "alpha")
-		if _, won, err := b.Claim(t.Context(), b.now, review, 0); won || err != nil {
+		if _, won, err := b.Store.claim(t.Context(), b.now, review, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
 	})

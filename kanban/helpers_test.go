@@ -130,7 +130,7 @@ func (b *board) lastRun(id string) Run {
 
 func (b *board) claim(id string) Task {
 	b.t.Helper()
-	task, won, err := b.Claim(b.t.Context(), b.now, id, 0)
+	task, won, err := b.Store.claim(b.t.Context(), b.now, id, claimOptions{from: Ready})
 	must(b.t, err)
 	if !won {
 		b.t.Fatalf("cannot claim %s: %+v", id, b.task(id))

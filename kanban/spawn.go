@@ -184,9 +184,11 @@ type Git func(ctx context.Context, profile, dir string, args ...string) (string,
 // gitTimeout is the time limit for making a worktree.
 const gitTimeout = 60 * time.Second
 
-// Claim is like [Store.Claim], but also makes the workspace. It is for a caller that works on the task itself.
+// Claim claims a ready task and makes its workspace. It is for a caller that works on the task itself. A ttl of 0 means the default.
+// Claim returns false if another worker has the task, the task isn't ready, or a parent isn't finished. In the last case the task goes
+// back to todo. The returned task has no body.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
-	task, won, err := d.Store.Claim(ctx, now, id, ttl)
+	task, won, err := d.Store.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 	if !won || err != nil {
 		return task, false, err
 	}

@@ -64,12 +64,8 @@ func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
 	r.open[index] = string(open[:min(len(open), tailLine)])
-	var ready []*tailRequest
-	for _, q := range r.waiting {
-		if q.number <= min(r.reached[0], r.reached[1]) {
-			ready = append(ready, q)
-		}
-	}
+	reached := min(r.reached[0], r.reached[1])
+	ready := slices.DeleteFunc(slices.Clone(r.waiting), func(q *tailRequest) bool { return q.number > reached })
 	r.mu.Unlock()
 	for _, q := range ready {
 		r.answerRequest(q)

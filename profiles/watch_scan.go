@@ -110,7 +110,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
-			if d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+			if rel := filepath.Join(profilesDir, name); !w.store.isSilent(rel) && d.CheckExists(filepath.Join(rel, w.store.marker)) == nil {
 				names = append(names, name)
 			}
 		}
@@ -181,11 +181,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 				changed = append(changed, name)
 			}
 		}
-		for name := range w.candidates {
-			if rel := filepath.Join(profilesDir, name); !w.store.isSilent(rel) && d.CheckExists(filepath.Join(rel, w.store.marker)) == nil {
-				changed = append(changed, name)
-			}
-		}
+		changed = append(changed, w.newlyMarked(d)...)
 		return nil
 	})
 	slices.Sort(changed)

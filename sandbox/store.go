@@ -206,16 +206,17 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist. It selects the records whose names are not
-// in the map keep, and whose last change was before the time in the parameter before.
-func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
+// sweepRecords removes the records and directories of containers that no longer exist. It selects the records that no
+// container in keep has, and whose last change was before the time in the parameter before.
+func (v *store) sweepRecords(keep []Container, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
 		if err != nil {
 			return
 		}
 		for _, e := range entries {
-			if info, err := e.Info(); err == nil && !keep[e.Name()] && info.ModTime().Before(before) {
+			kept := slices.ContainsFunc(keep, func(c Container) bool { return c.Name == e.Name() })
+			if info, err := e.Info(); err == nil && !kept && info.ModTime().Before(before) {
 				_ = v.dir.RemoveAll(filepath.Join(below, e.Name()))
 			}
 		}

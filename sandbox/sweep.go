@@ -80,9 +80,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if err != nil {
 		return nil, next, err
 	}
-	names := make(map[string]bool)
 	for _, c := range list {
-		names[c.Name] = true
 		if !m.isOurs(c, cmp.Or(what.Profile, m.opts.Profile)) {
 			continue
 		}
@@ -101,10 +99,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if err != nil {
 		return out, next, err
 	}
-	for _, c := range all {
-		names[c.Name] = true
-	}
-	m.store.sweepRecords(names, begin.Add(-what.MaxAge))
+	m.store.sweepRecords(append(list, all...), begin.Add(-what.MaxAge))
 	return out, next, nil
 }
 

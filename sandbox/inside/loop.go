@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -175,7 +176,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 			l.endTreeNow(r, r.grace, &r.end.TimedOut)
 		}
 		switch {
-		case gone()[r.id]:
+		case slices.Contains(gone(), r.id):
 			l.finish(r)
 			continue
 		case now.Before(r.killAt):
@@ -195,20 +196,16 @@ func (l *loop) tick(now time.Time) time.Duration {
 }
 
 // emptyRuns returns the ids of the runs that are being ended and have no process left.
-func (l *loop) emptyRuns() map[uint64]bool {
-	var ids []uint64
+func (l *loop) emptyRuns() (ids []uint64) {
 	for _, r := range l.runs {
 		if !r.killAt.IsZero() && !r.mainAlive {
 			ids = append(ids, r.id)
 		}
 	}
-	set := make(map[uint64]bool)
 	if len(ids) > 0 {
-		for _, id := range l.table.EndedRuns(ids) {
-			set[id] = true
-		}
+		ids = l.table.EndedRuns(ids)
 	}
-	return set
+	return ids
 }
 
 func (l *loop) finish(r *run) {
