@@ -44,12 +44,10 @@ func (c *console) addOrWait(src *source, rest []byte) {
 		c.pumps = append(c.pumps, w)
 		left := max(c.reader.stall-c.reader.idle(), time.Millisecond)
 		c.mu.Unlock()
-		timer := time.NewTimer(left)
 		select {
 		case <-w.woken:
-		case <-timer.C:
+		case <-time.After(left):
 		}
-		timer.Stop()
 		c.mu.Lock()
 		if i := slices.Index(c.pumps, w); i >= 0 {
 			c.pumps = slices.Delete(c.pumps, i, i+1)

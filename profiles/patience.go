@@ -63,8 +63,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		}
 		done <- answer{r, err}
 	}()
-	tick := time.NewTicker(answerTimeout / answerSteps)
-	defer tick.Stop()
+	tick := time.Tick(answerTimeout / answerSteps)
 	for beats, quiet := 0, 0; ; {
 		select {
 		case got, ok := <-done:
@@ -72,7 +71,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 				return result, a.silentError()
 			}
 			return got.result, got.err
-		case <-tick.C:
+		case <-tick:
 		}
 		now := a.beatCount()
 		if now != beats {

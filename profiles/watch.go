@@ -222,10 +222,7 @@ func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.inotify.Close()
 	_ = w.scanAll(ctx) // the error was reported as a warning
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for ctx.Err() == nil {
-		timer.Reset(time.Until(w.deadline()))
 		select {
 		case <-ctx.Done():
 		case ev, ok := <-w.inotify.Events:
@@ -244,7 +241,7 @@ func (w *Watcher) run(ctx context.Context) {
 			w.scanInputs(ctx)
 		case r := <-w.asked:
 			w.answerRequests(ctx, r)
-		case <-timer.C:
+		case <-time.After(time.Until(w.deadline())):
 		}
 		switch now := time.Now(); {
 		case ctx.Err() != nil:

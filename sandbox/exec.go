@@ -236,12 +236,9 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	grace := cmp.Or(t.request.Grace, defaultGrace)
 	var late <-chan time.Time
 	if timeout > 0 {
-		timer := time.NewTimer(timeout + grace + endLimit)
-		defer timer.Stop()
-		late = timer.C
+		late = time.After(timeout + grace + endLimit)
 	}
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
+	tick := time.Tick(watchInterval)
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(grace.Milliseconds()))) })
 	unread := make(chan error, 1) // error of reading the input of a copy, which ends the copy
@@ -281,7 +278,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 		case <-late:
 			t.link.close()
 			return errors.New("the helper does not end the command")
-		case <-tick.C:
+		case <-tick:
 			if err := t.checkHelper(ctx, &said); err != nil {
 				t.link.close() // needed because the socket may outlive the helper
 				return err

@@ -305,8 +305,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *lines) {
 		f := &follower{server: s, who: r.who}
-		beat := time.NewTimer(0)
-		defer beat.Stop()
+		beat := time.After(0)
 		for due := true; ; {
 			news := s.core.News()
 			line, err := s.inTurn(r, func() (reply, error) {
@@ -319,7 +318,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 				out.write(line.body)
 				out.end()
 				line.sent()
-				beat.Reset(client.WatchInterval)
+				beat = time.After(client.WatchInterval)
 			}
 			if err != nil || out.err != nil {
 				return
@@ -330,7 +329,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 			due = false
 			select {
 			case <-news:
-			case <-beat.C:
+			case <-beat:
 				due = true
 			case <-r.Context().Done():
 				return

@@ -139,8 +139,6 @@ func (g goal) endedByItself(v *supervisor.Service) bool {
 // its state at that time.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
 	for {
 		news := s.core.News()
 		snap := s.core.Snapshot()
@@ -169,10 +167,9 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		if !is.recheckAt.IsZero() && is.recheckAt.Before(end) {
 			next = is.recheckAt
 		}
-		timer.Reset(next.Sub(now))
 		select {
 		case <-news:
-		case <-timer.C:
+		case <-time.After(next.Sub(now)):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -166,8 +166,6 @@ func (p *Prober) wakeUp() {
 
 // run is the scheduler, which runs in its own goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
 	for {
 		news := p.options.News()
 		p.mu.Lock()
@@ -182,11 +180,9 @@ func (p *Prober) run() {
 		p.makeAttempts()
 		next, some := p.nextWake()
 		p.timerAt = time.Time{}
+		var due <-chan time.Time
 		if some {
-			p.timerAt = next
-			timer.Reset(max(time.Until(next), 0))
-		} else {
-			timer.Stop()
+			p.timerAt, due = next, time.After(time.Until(next))
 		}
 		events := p.outbox
 		p.outbox = nil
@@ -197,7 +193,7 @@ func (p *Prober) run() {
 		select {
 		case <-news:
 		case <-p.wake:
-		case <-timer.C:
+		case <-due:
 			p.wakes.Add(1)
 		case <-p.options.Ended:
 			return

@@ -217,8 +217,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
-	beats := time.NewTicker(beat)
-	defer beats.Stop()
+	beats := time.Tick(beat)
 	for text := heartbeat; ; {
 		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
 			return
@@ -237,7 +236,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 			if text == "" {
 				return
 			}
-		case <-beats.C:
+		case <-beats:
 			text = heartbeat
 		case <-s.ended:
 			return

@@ -69,15 +69,14 @@ func (l *loop) serve() {
 	runtime.LockOSThread() // children with Spec.DiesWithStarter are killed when the thread that started them ends
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
-	timer := time.NewTimer(time.Hour)
 	for {
-		timer.Reset(l.tick(time.Now()))
+		due := time.After(l.tick(time.Now()))
 		select {
 		case <-children:
 			l.reap()
 		case f := <-l.calls:
 			f()
-		case <-timer.C:
+		case <-due:
 		}
 	}
 }

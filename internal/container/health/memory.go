@@ -84,18 +84,17 @@ func (t *table[K, V]) of(service K) (value V) {
 
 func (w *memoryWatch) watch() {
 	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
-	timer := time.NewTimer(memoryPeriod)
-	defer timer.Stop()
+	due := time.After(memoryPeriod)
 	for looked := time.Now(); ; {
 		select {
-		case now := <-timer.C:
+		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
 				w.measureAll()
 				looked = now
 			}
-			timer.Reset(memoryPeriod)
+			due = time.After(memoryPeriod)
 			if w.shedOrAdmit() {
-				timer.Reset(pressurePeriod)
+				due = time.After(pressurePeriod)
 			}
 		case <-w.loop.Ended():
 			return

@@ -222,8 +222,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 	begin := time.Now()
 	t.setUnknown()
 	got, busy := t.acquire(ctx, standby())
-	late := time.NewTimer(volumePatience)
-	defer late.Stop()
+	late := time.After(volumePatience)
 	for {
 		select {
 		case a := <-got:
@@ -254,7 +253,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
 			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 			return ctx, true
-		case <-late.C:
+		case <-late:
 			why := fmt.Sprintf("%s within %s", t.whyNotServing(t.state.Load()), volumePatience)
 			if t.host.Config().Boot.Strict {
 				b.Ready()

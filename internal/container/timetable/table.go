@@ -132,14 +132,12 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	defer close(s.done)
 	s.load(entries)
 	s.replace(entries, resumed)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		timer.Reset(s.startDue())
+		due := time.After(s.startDue())
 		select {
 		case entries := <-s.changes:
 			s.replace(entries, false)
-		case <-timer.C:
+		case <-due:
 		case <-s.ctx.Done():
 			return
 		}

@@ -227,15 +227,14 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 		})
 	})
 	lines(nil)
-	tick := time.NewTicker(logEvery)
-	defer tick.Stop()
+	tick := time.Tick(logEvery)
 	for over := false; !over; {
 		select {
 		case <-ctx.Done():
 			return
 		case err = <-ended:
 			over = true
-		case <-tick.C:
+		case <-tick:
 		}
 		mu.Lock()
 		batch := fresh[max(0, len(fresh)-logBatch):]

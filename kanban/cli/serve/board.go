@@ -155,8 +155,7 @@ func identity(path string) string {
 
 // passes makes passes until ctx ends, or until the board's file is removed or replaced.
 func (b *board) passes(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	due := time.After(0)
 	failed := failedRetry
 	for {
 		changed := false
@@ -166,14 +165,14 @@ func (b *board) passes(ctx context.Context) {
 		case <-b.changes.C:
 			changed = true
 		case <-b.workerEnded:
-		case <-timer.C: // fires immediately for the first pass
+		case <-due: // fires immediately for the first pass
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return
 		}
 		if changed {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // no other program has written; the timer keeps running
+				continue // no other program has written; the planned pass remains
 			}
 			if !b.pauseBeforePass(ctx) {
 				return
@@ -183,9 +182,8 @@ func (b *board) passes(ctx context.Context) {
 		if !ok {
 			return
 		}
-		timer.Stop()
-		if wait > 0 {
-			timer.Reset(wait)
+		if due = nil; wait > 0 {
+			due = time.After(wait)
 		}
 	}
 }
@@ -194,10 +192,8 @@ func (b *board) passes(ctx context.Context) {
 // pass took, at most maxPassPause. Without this pause, a busy board would cause one pass after the other. The end of a worker
 // ends the pause. pauseBeforePass returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
-	rest := time.NewTimer(min(b.took, maxPassPause))
-	defer rest.Stop()
 	select {
-	case <-rest.C:
+	case <-time.After(min(b.took, maxPassPause)):
 	case <-b.workerEnded:
 	case <-ctx.Done():
 		return false

@@ -74,15 +74,14 @@ func (s *Server) Run(ctx context.Context) error {
 	defer list.Close()
 	s.scan(ctx, &all)
 	all.Go(func() { s.tellReady(ctx) })
-	timer := time.NewTicker(rescanEvery)
-	defer timer.Stop()
+	rescan := time.Tick(rescanEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-list.C: // a new directory is empty at first; the watcher reports the directory again after a pause
 			s.scan(ctx, &all)
-		case <-timer.C:
+		case <-rescan:
 			s.scan(ctx, &all)
 		case <-s.ended:
 			if s.boardsAtWarning > 0 {
