@@ -39,7 +39,7 @@ type doctorRun struct {
 
 func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x := &doctorRun{Terminal: t}
-	cl, plain := x.init()
+	plain, answers := x.init()
 	options := config.Options{Env: t.Env}
 	if plain != "" {
 		options.Path, options.Plain = plain, true
@@ -52,7 +52,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
-		x.volume(cl)
+		x.volume(answers)
 		x.companions(cfg)
 	}
 	x.kernel()
@@ -83,20 +83,13 @@ func (x *doctorRun) companions(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status. It returns a client, or nil if the init does not answer. plain is the
-// configuration file of a plain supervisor (hinit run), or "" for any other init.
-func (x *doctorRun) init() (cl *dial.Client, plain string) {
-	cl, err := x.Dial()
+// init checks the running init and its status, and reports whether the init answers. plain is the configuration file of a plain
+// supervisor (hinit run), or "" for any other init.
+func (x *doctorRun) init() (plain string, answers bool) {
+	st, err := x.Status(cli.ShortWait)
 	if err != nil {
 		x.found.Failed("init", "%v", err)
-		return nil, ""
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
-	defer cancel()
-	st, err := cl.Status(ctx)
-	if err != nil {
-		x.found.Failed("init", "%v", err)
-		return nil, ""
+		return "", false
 	}
 	x.found.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
 	x.binary(st.Init)
@@ -128,7 +121,7 @@ func (x *doctorRun) init() (cl *dial.Client, plain string) {
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
-	return cl, st.Init.Plain
+	return st.Init.Plain, true
 }
 
 // lease reports which init holds the lease, the right to serve the profiles of the data volume.
@@ -278,12 +271,12 @@ func (x *doctorRun) image(cfg *config.Config) {
 
 // volume asks hinit to examine the data volume. This command does not touch the volume: a process with a thread that waits for a
 // disk can't end before the disk answers, even after SIGKILL.
-func (x *doctorRun) volume(cl *dial.Client) {
-	if cl == nil {
+func (x *doctorRun) volume(answers bool) {
+	if !answers {
 		x.found.Warning("home", "not examined, because only a running hinit examines it")
 		return
 	}
-	found, err := cl.Examine(context.Background())
+	found, err := cli.Ask(x.Terminal, 2*time.Minute, func(ctx context.Context, cl *dial.Client) (client.Findings, error) { return cl.Examine(ctx) })
 	switch {
 	case err == nil:
 		x.found = append(x.found, found...)

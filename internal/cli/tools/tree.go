@@ -61,13 +61,7 @@ func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 
 // branches asks hinit for the services and reads their processes from /proc.
 func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
-	cl, err := t.Dial()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
-	defer cancel()
-	st, err := cl.Status(ctx, names...)
+	st, err := t.Status(cli.ShortWait, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -85,11 +79,11 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		if runs, err := cl.Runs(ctx); err == nil { // without permission, the runs appear among the processes that belong to no service
-			for _, r := range runs {
-				if r.End == nil && r.PID != 0 {
-					roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
-				}
+		// Without permission there are no runs here, and their processes appear among those that belong to no service.
+		runs, _ := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Run, error) { return cl.Runs(ctx) })
+		for _, r := range runs {
+			if r.End == nil && r.PID != 0 {
+				roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
 			}
 		}
 	}
