@@ -15,9 +15,9 @@ import (
 // peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another user namespace
 // appears as the overflow user.
 type peer struct {
-	pid      int32
-	uid, gid uint32
-	shutOut  bool // the process belongs to an isolated profile and may not use the socket
+	pid     int32
+	uid     uint32
+	shutOut bool // the process belongs to an isolated profile and may not use the socket
 }
 
 // fifoPID is the pid of a peer that wrote to the FIFO. The kernel does not tell who writes to a FIFO.
@@ -33,7 +33,7 @@ func peerOf(c net.Conn) (peer, error) {
 	if err != nil {
 		return peer{}, err
 	}
-	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
+	return peer{pid: cred.Pid, uid: cred.Uid}, nil
 }
 
 // authorOf returns the author of an order, for the history: the client, and the way in which its request came. The ways are the

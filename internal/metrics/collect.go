@@ -47,7 +47,6 @@ type Collector struct {
 	Proc        func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
 	Sent        func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
 	MaxServices int                          // largest number of services with metrics; 0 means the constant MaxServices
-	Timeout     time.Duration                // time limit for hinit's answers; 0 means five seconds
 	Now         func() time.Time             // returns the current time; nil means time.Now
 	Context     func() context.Context       // returns the context for requests to hinit; nil means context.Background
 }
@@ -65,7 +64,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	if c.Context != nil {
 		parent = c.Context()
 	}
-	ctx, cancel := context.WithTimeout(parent, cmp.Or(c.Timeout, 5*time.Second))
+	ctx, cancel := context.WithTimeout(parent, 5*time.Second)
 	defer cancel()
 	st, err := c.Source.Status(ctx)
 	out := sink{ch}

@@ -47,9 +47,8 @@ type Exit struct {
 	ID           uint64 // number of the run; 0 for an orphan
 	OrphanRun    uint64 // for an orphan: its run, if the main process of this run was reaped earlier; 0 if unknown
 	PID          int
-	Code         int // exit code, -1 after a signal
-	Signal       int // the signal that ended the process, 0 after an exit
-	Core         bool
+	Code         int   // exit code, -1 after a signal
+	Signal       int   // the signal that ended the process, 0 after an exit
 	OOM          *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
 	Leftover     bool  // other processes of the run are alive
 	MaybeMembers []int // living orphans whose run is unknown and may be this one
@@ -138,7 +137,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		status, usage := reap(pid)
 		x.Code = status.ExitStatus()
 		if status.Signaled() {
-			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()
+			x.Code, x.Signal = -1, int(status.Signal())
 		}
 		if r := t.runs[id]; r != nil && r.cgroup != "" && x.Signal == int(unix.SIGKILL) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
