@@ -294,6 +294,26 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	}
 }
 
+// The reading of a log ended early while it skipped lines that the receiver had. Then the files with these lines were removed.
+func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
+	l, f := newLog(t)
+	l.write(3)
+	w := &Forwarder{Hinit: f, Log: slog.New(slog.DiscardHandler), records: make(chan Record)}
+	r := &logReader{Forwarder: w, from: &logFile{}, log: w.Log, at: position{At: time.Unix(1, 0), Same: 3}, skip: 2}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.readers.Go(func() { r.read(ctx, f.dir, fsutil.Self()) })
+	var got []string
+	for range 4 {
+		got = append(got, (<-w.records).Text)
+	}
+	cancel()
+	w.readers.Wait()
+	if !slices.Equal(got[1:], l.all()) {
+		t.Errorf("sent %q", got)
+	}
+}
+
 // The forwarder runs all the time, and the receiver was down for longer than the rotation keeps files.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
