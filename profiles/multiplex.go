@@ -66,19 +66,12 @@ func (s *Store) Topology(getenv func(string) string, as string) (Topology, error
 	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
 
-func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (t Topology, err error) {
+func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (Topology, error) {
 	text, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	config, word := parseAgentConfig(text), ""
-	if list := agentSetting(config, allowKey); list != nil && list.ShortTag() != "!!null" {
-		t.limited = true
-		_ = list.Decode(&t.allowed) // a value that isn't a list allows no profile
-	}
-	if value := agentSetting(config, multiplexKey); value != nil {
-		_ = value.Decode(&word) // a list or a mapping is an unknown word
-	}
+	t, word := agentTopology(text)
 	if on, known := parseSwitch(word); known {
 		t.Multiplexed, t.From = on, configFile
 	}
@@ -114,6 +107,25 @@ const (
 	multiplexKey = "multiplex_profiles"
 	allowKey     = "multiplex_profile_allowlist"
 )
+
+// agentTopology returns what the agent's config.yaml sets: the allowed profiles, and the word for a multiplexed gateway. The agent
+// writes the text and PID 1 reads it, so a text at which the YAML library panics sets nothing.
+func agentTopology(text []byte) (t Topology, word string) {
+	defer func() {
+		if recover() != nil {
+			t, word = Topology{}, ""
+		}
+	}()
+	config := parseAgentConfig(text)
+	if list := agentSetting(config, allowKey); list != nil && list.ShortTag() != "!!null" {
+		t.limited = true
+		_ = list.Decode(&t.allowed) // a value that isn't a list allows no profile
+	}
+	if value := agentSetting(config, multiplexKey); value != nil {
+		_ = value.Decode(&word) // a list or a mapping is an unknown word
+	}
+	return t, word
+}
 
 // parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, isn't YAML, or has too
 // many values for the memory of PID 1.
