@@ -41,6 +41,7 @@ var readers = map[string][]string{
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
 	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount", "Stat"},
+	"hinit/internal/config":    {"ReadFile"},
 	"hinit/internal/wholefile": {"Open", "Read"},
 }
 

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/imports"
+	"hinit/internal/wholefile"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -41,7 +40,7 @@ func run(args []string, out, errs io.Writer) int {
 		from = text
 		return nil
 	})
-	file := c.Flags.String("o", "", "write this `FILE`, which must not exist")
+	file := c.Flags.String("o", "", "write this `FILE`, which must not exist; only its owner may read it")
 	words, code, ok := c.Parse(1, 1)
 	if !ok {
 		return code
@@ -58,7 +57,7 @@ func run(args []string, out, errs io.Writer) int {
 		_, err := out.Write(result.YAML)
 		return c.Failed(doing, err)
 	}
-	f, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	f, err := wholefile.Create(*file)
 	if err == nil {
 		_, err = f.Write(result.YAML)
 		err = errors.Join(err, f.Close())

@@ -369,7 +369,9 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 		if err != nil {
 			return true, fmt.Errorf("cannot read the secret: %w", err)
 		}
-		q.Header.Set(SignatureHeader, signature(bytes.TrimSpace(key), j.Body))
+		mac := hmac.New(sha256.New, bytes.TrimSpace(key))
+		mac.Write(j.Body)
+		q.Header.Set(SignatureHeader, "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	}
 	a, err := webhookClient.Do(q)
 	if err != nil {
@@ -387,12 +389,6 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 		return true, errors.New("the answer is " + a.Status)
 	}
 	return false, errors.New("it is refused: the answer is " + a.Status)
-}
-
-func signature(key, body []byte) string {
-	mac := hmac.New(sha256.New, key)
-	mac.Write(body)
-	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
 // run runs the command of j's action in a new session, and passes j.Body to the command on standard input. When the action's time

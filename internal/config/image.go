@@ -34,7 +34,7 @@ type Image struct {
 // as missing.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
-		data, doubt, err := readFile(filepath.Join(dir, name))
+		data, doubt, err := ReadFile(filepath.Join(dir, name))
 		if err != nil || doubt != nil {
 			return ""
 		}

@@ -95,7 +95,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 	}
 	optional := path == ""
 	path = cmp.Or(path, DefaultPath)
-	data, doubt, err := readFile(path)
+	data, doubt, err := ReadFile(path)
 	if err != nil {
 		if optional && errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
@@ -131,9 +131,10 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The returned doubt names a
-// user other than root who can change the content, now or before the next read.
-func readFile(path string) ([]byte, *trust.Doubt, error) {
+// ReadFile reads a regular file of limited size. Opening another kind of file could block for ever. The returned doubt names a
+// user other than root who can change the content, now or before the next read. If root runs the program, a file that such a user
+// may have chosen by a link is an error.
+func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err

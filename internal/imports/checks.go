@@ -89,10 +89,12 @@ func (c *composeImport) commandWords(e setting) []string {
 	if e.node.Kind == yaml.ScalarNode {
 		words = c.split(e)
 	}
-	for i, word := range words {
-		words[i] = strings.ReplaceAll(word, "$$", "$")
-	}
-	return words
+	return withoutDoubledDollars(words)
+}
+
+// withoutDoubledDollars replaces each $$ by $, which it stands for where variables are replaced.
+func withoutDoubledDollars(words []string) []string {
+	return lo.Map(words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
 }
 
 // healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check does not restart the service, so

@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/config"
-	"hinit/internal/wholefile"
 )
 
 // The names of the formats that [Convert] reads.
@@ -56,9 +55,6 @@ type Result struct {
 	YAML   []byte
 	Notes  []Note
 }
-
-// maxFile is the maximum size in bytes of a file that the package reads.
-const maxFile = 4 << 20
 
 // Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect the format.
 // Convert may block on the disk. The result contains notes even if nothing could be imported.
@@ -134,8 +130,15 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of limited size.
-func readFile(path string) ([]byte, error) { return wholefile.Read(path, maxFile) }
+// readFile reads a regular file of limited size. If root runs the program, a link that another user may have made is an error. The
+// user could make it lead to a file of root, and read the content in the new configuration.
+func readFile(path string) ([]byte, error) {
+	text, _, err := config.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return text, nil
+}
 
 // importer collects the services of the new configuration, and the notes on settings that were not imported.
 type importer struct {

@@ -225,11 +225,8 @@ func commentLine(texts ...string) string {
 		}
 		return -1
 	}
-	var lines []string
-	for line := range strings.Lines(strings.Join(texts, "\n")) {
-		if line = strings.Map(printable, strings.Join(strings.Fields(line), " ")); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, "\n")
+	lines := lo.Map(strings.Split(strings.Join(texts, "\n"), "\n"), func(line string, _ int) string {
+		return strings.Map(printable, strings.Join(strings.Fields(line), " "))
+	})
+	return strings.Join(lo.Compact(lines), "\n")
 }

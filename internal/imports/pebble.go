@@ -191,7 +191,7 @@ func (p *pebblePlan) order(l *mergedItem) {
 						if s.text("enabled") == "" {
 							other.set("enabled", "")
 						}
-						if l.names("before", name) || p.listsName(name, "after", l.name) {
+						if l.names("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.names("after", l.name) }) {
 							p.note(e.from, "%s begins after it, so that it is enabled and not waited for", name)
 							break
 						}
@@ -205,10 +205,6 @@ func (p *pebblePlan) order(l *mergedItem) {
 
 // names reports whether a key of the service, such as after, lists the service name.
 func (l *mergedItem) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
-
-func (p *pebblePlan) listsName(service, key, name string) bool {
-	return slices.ContainsFunc(p.services, func(l *mergedItem) bool { return l.name == service && l.names(key, name) })
-}
 
 // addToContext handles a check that no service lists under on-check-failure. It adds the check to the service that is named in the
 // check's service-context. It returns false if the check names no known service.

@@ -65,7 +65,7 @@ func (im *importer) s6(path string) error {
 // onlyOfBundle disables the services that do not belong to the bundle that starts at boot. In s6-overlay, that bundle is called
 // user. With other init programs that use s6-rc, it is called default.
 func (d *s6Import) onlyOfBundle() {
-	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return d.bundles[name] != nil })
+	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
 		return
 	}
@@ -118,11 +118,9 @@ func (d *s6Import) readWord(dir, name string) string {
 
 // readList returns a list of s6-rc: the names of the files in the directory NAME.d. In older versions of s6-rc, the list is the
 // lines of the file NAME.
-func (d *s6Import) readList(dir, name string) (list []string) {
+func (d *s6Import) readList(dir, name string) []string {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
-	for _, e := range entries {
-		list = append(list, e.Name())
-	}
+	list := lo.Map(entries, func(e os.DirEntry, _ int) string { return e.Name() })
 	text, _ := readFile(filepath.Join(dir, name)) // the file is missing in newer versions
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -181,7 +179,7 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 // longrun imports the directory of a long-running service. Its run script stays at its place, and hinit calls it.
 func (d *s6Import) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
-	if d.readList(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
+	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
 		d.note(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
 		return
 	}

@@ -142,13 +142,8 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 			merged = append(merged, e.keysOnce(seen)...)
 		}
 	}
-	for _, k := range merged {
-		if !have[k.name] {
-			have[k.name] = true
-			list = append(list, k)
-		}
-	}
-	return list
+	merged = lo.Filter(merged, func(k setting, _ int) bool { return !have[k.name] })
+	return append(list, lo.UniqBy(merged, func(k setting) string { return k.name })...)
 }
 
 func aliased(n *yaml.Node) *yaml.Node {
@@ -159,7 +154,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 }
 
 // items returns the scalars of a list. A single scalar is treated as a list with one item.
-func (e setting) items() (list []string) {
+func (e setting) items() []string {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
 		return nil
@@ -167,12 +162,10 @@ func (e setting) items() (list []string) {
 	if n.Kind == yaml.ScalarNode {
 		return []string{n.Value}
 	}
-	for _, one := range n.Content {
-		if one = aliased(one); one.Kind == yaml.ScalarNode {
-			list = append(list, one.Value)
-		}
-	}
-	return list
+	return lo.FilterMap(n.Content, func(one *yaml.Node, _ int) (string, bool) {
+		one = aliased(one)
+		return one.Value, one.Kind == yaml.ScalarNode
+	})
 }
 
 // variables is [setting.variables] as a function for rule.compound.

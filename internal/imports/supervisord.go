@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/samber/lo"
+
+	"hinit/internal/config"
 )
 
 // supervisordINI is the INI dialect of supervisord.conf.
@@ -75,16 +77,18 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 			continue
 		}
 		k := s.takeSetting("files")
+		_, doubt, _ := config.ReadFile(path)
 		for pattern := range strings.FieldsSeq(k.value) {
-			pattern = strings.ReplaceAll(pattern, "%(here)s", filepath.Dir(path))
-			if !filepath.IsAbs(pattern) {
-				pattern = filepath.Join(filepath.Dir(path), pattern)
-			}
+			pattern = absolute(path, strings.ReplaceAll(pattern, "%(here)s", absolute(path, ".")))
 			found, err := filepath.Glob(pattern)
 			if err != nil || len(found) == 0 {
 				im.note(from{k.place, "files"}, "nothing is at %s", pattern)
 			}
 			for _, name := range found {
+				if rel, err := filepath.Rel(absolute(path, "."), name); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
+					im.note(from{k.place, "files"}, "%s is not read, because it is elsewhere: %s", name, doubt)
+					continue
+				}
 				more, err := im.readINI(name, supervisordINI)
 				if err != nil {
 					return nil, err

@@ -102,13 +102,10 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	if !simple {
 		return []string{"sh", "-c", strings.Join(parts, " && ")}
 	}
-	words := list[0].words
-	for i, word := range words {
-		if list[0].fills {
-			words[i] = strings.ReplaceAll(word, "$$", "$")
-		}
+	if !list[0].fills {
+		return list[0].words
 	}
-	return words
+	return withoutDoubledDollars(list[0].words)
 }
 
 // commands imports the commands of a unit. These are the commands that start, stop and reload the unit, and the commands

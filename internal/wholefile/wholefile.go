@@ -1,5 +1,5 @@
 // Package wholefile reads and replaces whole regular files, for programs other than PID 1. It follows symbolic links. So root
-// must not use it inside a directory that an agent can write; use package fsutil there. It starts no goroutine.
+// must not use it inside a directory that an agent can write, except for [Create]; use package fsutil there. It starts no goroutine.
 package wholefile
 
 import (
@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 // Open opens a regular file. For any other type of file it returns an error without blocking. A program that can write to the
@@ -25,6 +27,21 @@ func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(err, errors.New("it is no regular file"))}
 	}
 	return f, nil
+}
+
+// Create creates a regular file that only its owner may read. If the file exists, Create returns an error. If root runs the program,
+// Create follows only links that root alone can have made.
+func Create(path string) (*os.File, error) {
+	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat(dir, filepath.Base(path), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Read returns the content of a regular file. If the file has more bytes than the argument most, Read returns an error.

@@ -15,13 +15,12 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/redact"
 	"hinit/internal/version"
+	"hinit/internal/wholefile"
 	"hinit/profiles"
 )
 
@@ -72,7 +71,7 @@ func (b *bundle) write(file string, lines int) int {
 	const doing = "write the bundle"
 	out, report := b.Raw(), b.Err
 	if file != "-" {
-		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		f, err := wholefile.Create(file)
 		if errors.Is(err, fs.ErrExist) {
 			return b.Fail(cmdline.Failed, "cannot %s: %q exists; name another file with -o", doing, file)
 		}
