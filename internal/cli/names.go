@@ -163,11 +163,8 @@ func uniqueName(s *client.Service, services []client.Service) string {
 // service or profile. message is the init's error message, which quotes the unknown name.
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
-	_, rest, found := strings.Cut(message, before)
-	quoted, err := strconv.QuotedPrefix(rest)
-	if !found || err != nil {
-		return ""
-	}
+	_, rest, _ := strings.Cut(message, before)
+	quoted, _ := strconv.QuotedPrefix(rest) // "" if the message is another one
 	word, err := strconv.Unquote(quoted)
 	if err != nil {
 		return ""

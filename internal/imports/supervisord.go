@@ -316,29 +316,21 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return strings.ReplaceAll(text, "%%", "%"), refers
 }
 
+// assignment matches the first variable of a list, with its value in double quotes, in single quotes or without quotes.
+var assignment = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
+
 // environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
 func environmentOf(value string) (list []pair, err error) {
-	rest := strings.TrimSpace(value)
-	for rest != "" {
-		name, after, ok := strings.Cut(rest, "=")
-		if !ok {
+	for rest := strings.TrimSpace(value); rest != ""; {
+		found := assignment.FindStringSubmatch(rest)
+		switch {
+		case !strings.Contains(rest, "="):
 			return list, fmt.Errorf("%q is no assignment", rest)
+		case found == nil:
+			return list, fmt.Errorf("a quote is not closed")
 		}
-		after = strings.TrimLeft(after, " \t\n")
-		var text string
-		if after != "" && (after[0] == '"' || after[0] == '\'') {
-			end := strings.IndexByte(after[1:], after[0])
-			if end < 0 {
-				return list, fmt.Errorf("a quote is not closed")
-			}
-			text, rest = after[1:1+end], after[end+2:]
-			_, rest, _ = strings.Cut(rest, ",")
-		} else {
-			text, rest, _ = strings.Cut(after, ",")
-			text = strings.TrimSpace(text)
-		}
-		list = append(list, pair{strings.TrimSpace(name), text})
-		rest = strings.TrimLeft(rest, ", \t\n")
+		list = append(list, pair{strings.TrimSpace(found[1]), found[2] + found[3] + strings.TrimSpace(found[4])})
+		rest = strings.TrimLeft(rest[len(found[0]):], ", \t\n")
 	}
 	return list, nil
 }
