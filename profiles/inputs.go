@@ -85,7 +85,7 @@ func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 // config.yaml, .env and the marker.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
-	names := slices.Collect(maps.Keys(w.interestNew))
+	names := slices.Sorted(maps.Keys(w.interestNew))
 	clear(w.interestNew)
 	w.mu.Unlock()
 	d, err := w.store.open()
@@ -95,13 +95,10 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 		return
 	}
 	defer d.Close()
-	slices.Sort(names)
 	for _, name := range names {
-		if k := w.known[name]; k != nil && ctx.Err() == nil {
-			home, err := homeOf(name)
-			if err == nil {
-				w.scanInput(d, home, k)
-			}
+		home, err := homeOf(name)
+		if k := w.known[name]; k != nil && err == nil && ctx.Err() == nil {
+			w.scanInput(d, home, k)
 		}
 	}
 }

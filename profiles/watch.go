@@ -172,21 +172,18 @@ func (w *Watcher) Find(ctx context.Context, profile string) error {
 }
 
 func (w *Watcher) requestScan(ctx context.Context, profile string) error {
-	reply := make(chan error, 1)
-	select {
-	case w.asked <- request{profile, reply}:
-	case <-ctx.Done():
-		return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
-	case <-w.done:
-		return fmt.Errorf("cannot look at the profiles: the watcher has ended: %w", context.Canceled)
-	}
-	select {
-	case err := <-reply:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
-	case <-w.done:
-		return fmt.Errorf("cannot look at the profiles: the watcher has ended: %w", context.Canceled)
+	asked, reply := w.asked, make(chan error, 1)
+	for {
+		select {
+		case asked <- request{profile, reply}:
+			asked = nil // nil blocks for ever, so the request is sent once
+		case err := <-reply:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("cannot look at the profiles: %w", context.Cause(ctx))
+		case <-w.done:
+			return fmt.Errorf("cannot look at the profiles: the watcher has ended: %w", context.Canceled)
+		}
 	}
 }
 
@@ -228,15 +225,12 @@ func (w *Watcher) run(ctx context.Context) {
 		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)
-			} else {
-				w.endNotifications()
-			}
-		case _, ok := <-w.inotify.Lost:
-			if ok {
+			} else { // the instance has failed, so the next scan makes another
+				w.inotify.Close()
 				w.markAll()
-			} else {
-				w.endNotifications()
 			}
+		case <-w.inotify.Lost: // an instance that fails closes both channels
+			w.markAll()
 		case <-w.wake:
 			w.scanInputs(ctx)
 		case r := <-w.asked:
@@ -354,12 +348,6 @@ func (w *Watcher) markChanged(ev watch.Event) {
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
-}
-
-// endNotifications drops an inotify instance that has failed. The next scan makes a new instance.
-func (w *Watcher) endNotifications() {
-	w.inotify.Close()
-	w.markAll()
 }
 
 func (w *Watcher) markAll() {

@@ -224,10 +224,9 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.changedNames))
 	names := make([]string, 0, len(w.changedHomes))
 	for name := range w.changedHomes {
-		if w.known[name] != nil || w.candidates[name] {
-			if home, err := homeOf(name); err == nil && !w.store.isSilent(home) {
-				names = append(names, name)
-			}
+		home, err := homeOf(name)
+		if err == nil && (w.known[name] != nil || w.candidates[name]) && !w.store.isSilent(home) {
+			names = append(names, name)
 		}
 	}
 	w.clearPending()

@@ -266,8 +266,6 @@ func (s *Scanner) needsCheck(ev watch.Event) bool {
 
 func (s *Scanner) end() {
 	s.hints.Close()
-	s.due.Stop()
-	s.idle.Stop()
 	for _, e := range s.entries {
 		if e.Service != nil {
 			e.Service.Close()
