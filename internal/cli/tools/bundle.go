@@ -151,22 +151,17 @@ func (b *bundle) logParts(lines int) (parts []part) {
 
 // withDeadline calls fn in a goroutine and returns its result. If fn has not returned at the time end, withDeadline returns an
 // error and leaves fn running.
-func withDeadline[T any](end time.Time, fn func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
+func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err error) {
+	done := make(chan func() (T, error), 1)
 	go func() {
 		v, err := fn()
-		done <- result{v, err}
+		done <- func() (T, error) { return v, err }
 	}()
 	select {
-	case r := <-done:
-		return r.value, r.err
+	case result := <-done:
+		return result()
 	case <-time.After(time.Until(end)):
-		var nothing T
-		return nothing, errors.New("no answer in time; does the volume hang?")
+		return value, errors.New("no answer in time; does the volume hang?")
 	}
 }
 
