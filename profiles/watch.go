@@ -229,7 +229,7 @@ func (w *Watcher) run(ctx context.Context) {
 				w.inotify.Close()
 				w.markAll()
 			}
-		case <-w.inotify.Lost: // an instance that fails closes both channels
+		case <-w.inotify.Lost: //nolint:errcheck // whatever was lost, all is looked at again; an instance that fails closes both channels
 			w.markAll()
 		case <-w.wake:
 			w.scanInputs(ctx)
