@@ -206,12 +206,7 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 
 // Claim implements [reexec.Host].
 func (h *reexecHost) Claim(ctx context.Context) (release func(), err error) {
-	for ; !h.c.registry.ChangeLock.TryLock(); <-time.After(freezeTimeout / 100) {
-		if ctx.Err() != nil {
-			return nil, errors.New("a reload is under way; try again")
-		}
-	}
-	return h.c.registry.ChangeLock.Unlock, nil
+	return h.c.registry.LockChanges(ctx)
 }
 
 // Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to
@@ -229,8 +224,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 			return wake, err
 		}
 	}
-	held, err := h.c.s6.Hold()
-	if err == nil {
+	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
 	} else if !fault { // after a fault, go on: the code of the scan directory may be the broken part
 		return wake, err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"hinit/internal/boot"
@@ -96,29 +95,43 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 
 // TestTheReloadsOfAnAgentKeptRootFromAReexec: an agent ordered one reload after the other, and each hinit reexec of root met one.
 func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &reexecHost{c: &container{registry: registry.New(registry.Options{})}}
-		h.c.registry.ChangeLock.Lock()
-		claimed := make(chan error)
-		claim := func(ctx context.Context) {
-			release, err := h.Claim(ctx)
-			if err == nil {
-				release()
+	h := &reexecHost{c: &container{registry: registry.New(registry.Options{})}}
+	lock := &h.c.registry.ChangeLock
+	claimed := make(chan error)
+	claim := func(ctx context.Context) {
+		release, err := h.Claim(ctx)
+		if err == nil {
+			release()
+		}
+		claimed <- err
+	}
+	lock.Lock()
+	ends, cancel := context.WithCancel(t.Context())
+	go claim(ends)
+	cancel()
+	if err := <-claimed; err == nil {
+		t.Error("a reload that does not end is over")
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second) // as long as a request may take
+	defer cancel()
+	go claim(soon)
+	for {
+		lock.Unlock()
+		if !lock.TryLock() { // root's turn has come before the agent's next reload
+			break
+		}
+		select {
+		case err := <-claimed:
+			if err != nil {
+				t.Error(err)
 			}
-			claimed <- err
+			return
+		case <-time.After(2 * time.Millisecond): // the reload
 		}
-		go claim(t.Context())
-		ends, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		go claim(ends)
-		if err := <-claimed; err == nil || ends.Err() == nil {
-			t.Errorf("a reload that does not end: %v", err)
-		}
-		h.c.registry.ChangeLock.Unlock()
-		if err := <-claimed; err != nil {
-			t.Errorf("when the reload has ended: %v", err)
-		}
-	})
+	}
+	if err := <-claimed; err != nil {
+		t.Error(err)
+	}
 }
 
 // names lists where objects have keys. Elements of a list have the name of the list.

@@ -16,6 +16,8 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/supervisor"
 )
 
@@ -115,6 +117,21 @@ func inTurn(ctx context.Context, lock *sync.Mutex) error {
 		return errors.New("cannot reload: the boot or another reload is under way; try again")
 	}
 	return nil
+}
+
+// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in a call of Lock, which gets the mutex before any later
+// caller does. With TryLock, an agent that reloads all the time could always be first.
+func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
+	locked := make(chan struct{})
+	guard.Go("waiting for a reload", func() {
+		if r.ChangeLock.Lock(); !pause.Send(ctx, locked, struct{}{}) {
+			r.ChangeLock.Unlock()
+		}
+	})
+	if !pause.Until(ctx, locked) {
+		return nil, errors.New("a reload is under way; try again")
+	}
+	return r.ChangeLock.Unlock, nil
 }
 
 // readConfig reads the configuration file of old again. If the file is gone, it returns an error, or the configuration without a

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -93,9 +92,7 @@ type entry struct {
 
 // NewBook returns an empty book.
 func NewBook() *Book {
-	id := make([]byte, 4)
-	_, _ = rand.Read(id) // never fails (crypto/rand)
-	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
+	return &Book{instance: rand.Text()[:8], live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
 // Attach connects the book to its supervisor loop, and starts to follow the loop's events. Call it once, before the first run.
@@ -121,12 +118,10 @@ func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
 	}
-	for i := range len(tag) {
-		c := tag[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_./", c) >= 0 {
-			continue
+	for _, c := range []byte(tag) {
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && strings.IndexByte("-_./", c) < 0 {
+			return "a tag is made of letters, digits and - _ . /"
 		}
-		return "a tag is made of letters, digits and - _ . /"
 	}
 	return ""
 }
@@ -254,10 +249,8 @@ func (b *Book) find(id string) (client.Run, error) {
 	if e := b.live[id]; e != nil {
 		return e.Run, nil
 	}
-	for _, e := range b.ended {
-		if e.ID == id {
-			return e.Run, nil
-		}
+	if i := slices.IndexFunc(b.ended, func(e *entry) bool { return e.ID == id }); i >= 0 {
+		return b.ended[i].Run, nil
 	}
 	return client.Run{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
 }
@@ -383,15 +376,13 @@ func (e *entry) shortenTexts() {
 	}
 }
 
-// moveToEnded moves a run to the ended runs, and drops the oldest ones beyond MaxEndedRuns. The caller holds b.mu.
+// moveToEnded moves a run to the ended runs, and drops the oldest one if there are more than MaxEndedRuns. The caller holds b.mu.
 func (b *Book) moveToEnded(e *entry) {
 	e.shortenTexts()
 	delete(b.live, e.ID)
 	b.ended = append(b.ended, e)
-	if n := len(b.ended) - MaxEndedRuns; n > 0 {
-		for _, old := range b.ended[:n] {
-			delete(b.byTag, old.Tag)
-		}
-		b.ended = slices.Delete(b.ended, 0, n)
+	if len(b.ended) > MaxEndedRuns {
+		delete(b.byTag, b.ended[0].Tag)
+		b.ended = slices.Delete(b.ended, 0, 1)
 	}
 }
