@@ -94,12 +94,6 @@ func (s *Server) limitKey(r *http.Request) string {
 // mayControl reports whether a request may change something: it came over a Unix socket, or has the token.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
-// beginSession sets the session cookie for a client that has shown the token.
-func (s *Server) beginSession(w http.ResponseWriter, r *http.Request) {
-	until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
-	s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
-}
-
 func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: name, Value: value, Path: s.Base + "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -155,7 +149,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	case !s.fromOurPage(r):
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
 	case same(r.PostFormValue("token"), s.Token):
-		s.beginSession(w, r)
+		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
+		s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 	case !s.guesses.allow(limitKeyOf(r)):
 		s.tooManyGuesses(w)
