@@ -185,8 +185,10 @@ func (d *demoRun) run(agent string) (code int, err error) {
 		return 0, err
 	}
 	runtime.LockOSThread() // the kernel kills the init when this thread ends, so the init can't outlive this process
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+	signaled, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer release() // only at the end, because a signal during the stop must not end this process before its child
+	ctx, quit := context.WithCancel(signaled)
+	defer quit()
 	child, err := d.start(true)
 	if errors.Is(err, unix.EPERM) {
 		fmt.Fprintln(d.Err, "demo: no PID namespace allowed here, so hinit runs as a subreaper instead")
@@ -197,20 +199,20 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has its own session, so Ctrl-C arrives here only
 	if d.period > 0 {
-		time.AfterFunc(d.period, stop)
+		time.AfterFunc(d.period, quit)
 	}
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
 		if d.top != "" {
-			d.openScreen(ctx, stop)
+			d.openScreen(ctx, quit)
 		} else {
 			d.printSteps(ctx)
 		}
 	}()
 	x, err := child.Wait()
 	unhook()
-	stop()
+	quit()
 	<-shown // hinit-top must restore the terminal first
 	if err != nil {
 		return 0, err
