@@ -247,7 +247,7 @@ func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
 	r.at = s.nextTime(r, now)
 	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
 	if missed {
-		s.send(supervisor.Remark{Service: name, Text: "its time has passed while nothing ran here, and is skipped"})
+		s.send(supervisor.Remark{Service: name, Text: "its time has passed (the clock was set, or nothing ran here), and is skipped"})
 	}
 	if catchesUp(r.Schedule) {
 		s.recordStart(name, now)
