@@ -60,12 +60,11 @@ func (o Options) HasRightOwner(profile string) bool {
 		}
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
-		if err != nil {
-			return nil //nolint:nilerr // the home is missing
+		if err == nil {
+			right = o.Tenants.HasUID(fsutil.UID(info))
 		}
-		uid := fsutil.UID(info)
-		if right = o.Tenants.HasUID(uid); !right {
-			return nil
+		if err != nil || !right {
+			return nil //nolint:nilerr // the home is missing
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
@@ -74,7 +73,7 @@ func (o Options) HasRightOwner(profile string) bool {
 					right = false // there are too many homes to compare; the boot program reports this
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)
-					right = err != nil || fsutil.UID(other) != uid
+					right = err != nil || fsutil.UID(other) != fsutil.UID(info)
 				}
 				return right
 			})

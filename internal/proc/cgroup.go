@@ -103,14 +103,15 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory that a cgroup uses, in bytes, and the part of it that is shared memory. Inactive file pages
-// don't count, because the kernel drops these first. If swap is true, swapped-out memory is included. If swap is false, active
-// file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if the cgroup does not
-// measure memory.
-func cgroupMemory(dir string, swap bool) (n, shared uint64, ok bool) {
+// cgroupMemory returns the memory that a cgroup uses, in bytes, and the parts of it that are shared memory and memory of the
+// kernel. Inactive file pages don't count, because the kernel drops these first. If swap is true, swapped-out memory is included.
+// If swap is false, active file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if
+// the cgroup does not measure memory.
+func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
+	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable"))
 	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // version 2
 		idle = value("inactive_file")
 		swapped, _ = readNumber(path.Join(dir, "memory.swap.current"))
@@ -121,7 +122,7 @@ func cgroupMemory(dir string, swap bool) (n, shared uint64, ok bool) {
 		swapped = 0
 		idle += value("slab_reclaimable") + max(value("active_file"), value("total_active_file"))
 	}
-	return n - min(idle, n) + swapped, shared, ok
+	return n - min(idle, n) + swapped, shared, kernel, ok
 }
 
 // readNumber reads a file of a cgroup that holds one number. ok is false for "max" and for a file that can't be read.

@@ -51,7 +51,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 		if got != want {
 			t.Errorf("%q in %q: %q, want %q", tt.of, tt.self, got, want)
 		}
-		if n, _, _ := cgroupMemory(got, true); got != "" && n != tt.memory {
+		if n, _, _, _ := cgroupMemory(got, true); got != "" && n != tt.memory {
 			t.Errorf("%s: %d bytes, want %d", got, n, tt.memory)
 		}
 	}
@@ -69,7 +69,7 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 			continue
 		}
 		t.Cleanup(func() { _ = unix.Rmdir(name) })
-		if _, _, counts := cgroupMemory(name, true); counts {
+		if _, _, _, counts := cgroupMemory(name, true); counts {
 			dir = name
 			break
 		}

@@ -81,11 +81,11 @@ func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	for _, p := range m.proc.stats { // a process that started after the scan is assumed to belong to the run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
-	n, shared, measured := cgroupMemory(dir, true)
+	n, shared, _, measured := cgroupMemory(dir, true)
 	if !ok || !measured {
 		return Memory{}, nil
 	}
-	used, _, _ := cgroupMemory(dir, false)
+	used, _, _, _ := cgroupMemory(dir, false)
 	return Memory{Bytes: n, Extra: n - min(n, used), Shared: shared}, inside
 }
 
@@ -112,6 +112,7 @@ type ContainerMemory struct {
 	Used    uint64  // used memory in bytes, without the file pages that the kernel can drop
 	Limit   uint64  // memory limit in bytes; 0 for no limit
 	Shared  uint64  // part of Used that is shared memory and files in memory (tmpfs(5)), even if no process has them open
+	Kernel  uint64  // part of Used that is memory of the kernel, such as data in sockets; 0 if the kernel does not report it
 	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
 }
 
@@ -124,9 +125,9 @@ func ReadContainerMemory() ContainerMemory { return containerMemory(cgroupRoot) 
 func containerMemory(root string) (c ContainerMemory) {
 	for _, v := range []struct{ dir, limit string }{{root, "/memory.max"}, {root + "/memory", "/memory.limit_in_bytes"}} {
 		limit, limited := readNumber(v.dir + v.limit)
-		used, shared, ok := cgroupMemory(v.dir, false)
+		used, shared, kernel, ok := cgroupMemory(v.dir, false)
 		if limited && limit < noLimit && ok {
-			c.Limit, c.Used, c.Shared = limit, used, shared
+			c.Limit, c.Used, c.Shared, c.Kernel = limit, used, shared, kernel
 			break
 		}
 	}

@@ -31,6 +31,8 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
+	// manySockets is the number of sockets with which a service may hide memory of the kernel. With fewer, it holds about 100 MB.
+	manySockets = 256
 	// searchTime limits the search for shared memory, and maxFilesInMemory the files that are counted for a service.
 	searchTime       = 3 * time.Second
 	maxFilesInMemory = 1 << 16
@@ -72,7 +74,8 @@ func recordMemory(o Options, list []boot.Gateway) error {
 // that its processes have open, such as files of memfd_create(2). The other is its part of the memory that they map. A file counts for
 // one service only. The search is bounded in time and in the number of files, and each service gets its part of the time. Memory that the search
 // misses belongs to no service. If it is more than a quarter of the memory that the container c uses, each service that may hide it
-// gets a Note. Files with names are not hidden. Services without a result are left out.
+// gets a Note. Files with names are not hidden. If the kernel's own memory is more than a quarter, such as data in sockets, services
+// with many sockets get a Note. Services without a result are left out.
 func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	processes, err := gatewayProcesses(o, list)
 	if err != nil {
@@ -94,7 +97,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			mapped = parts
 		}
 		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
-		if s.incomplete || s.hides {
+		if s.incomplete || s.hides || s.sockets > manySockets && c.Kernel > c.Used/4 {
 			out.Note = "it may hide memory, because hinit cannot examine all that it has open; "
 		}
 		hidden -= min(hidden, out.Bytes)
@@ -106,7 +109,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))
 		}
 	}
-	if hidden <= c.Used/4 {
+	if max(hidden, c.Kernel) <= c.Used/4 {
 		for i := range found {
 			found[i].Note = ""
 		}
@@ -134,11 +137,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || fsutil.UID(info) != uint32(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
-		return nil
-	}
 	text, _ := io.ReadAll(io.LimitReader(f, maxMemoryFile))
-	if json.Unmarshal(text, &used) != nil {
+	if err != nil || fsutil.UID(info) != uint32(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 || json.Unmarshal(text, &used) != nil {
 		return nil
 	}
 	return used

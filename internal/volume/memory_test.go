@@ -183,6 +183,65 @@ func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
 	}
 }
 
+// An agent sent files in memory over its own socket pair and closed them, and they belonged to no service. Data in the queues of its
+// sockets were memory of the kernel, which belonged to no service either.
+func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
+	note := func(c proc.ContainerMemory) string {
+		for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, c) {
+			return m.Note
+		}
+		return ""
+	}
+	shared, kernel := proc.ContainerMemory{Used: 1 << 40, Shared: 1 << 40}, proc.ContainerMemory{Used: 1 << 40, Kernel: 1 << 39}
+	if got := note(shared); got != "" {
+		t.Errorf("before: %q", got)
+	}
+	fd, err := unix.MemfdCreate("hidden", unix.MFD_CLOEXEC)
+	must(t, errors.Join(err, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(fd), nil, 0), unix.Close(fd)))
+	if got := note(shared); !strings.Contains(got, "it may hide memory") {
+		t.Errorf("with a file in a queue: %q", got)
+	}
+	_, _, _, _, err = unix.Recvmsg(fds[1], make([]byte, 1), nil, 0) // the kernel closes the file
+	must(t, err)
+	if got := note(kernel); got != "" {
+		t.Errorf("with few sockets: %q", got)
+	}
+	for range manySockets {
+		more, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(more)
+	}
+	if got := note(kernel); !strings.Contains(got, "it may hide memory") {
+		t.Errorf("with many sockets: %q", got)
+	}
+}
+
+// TestTheSharedMemoryOfATenantsDaemonHadNoOwner: the search for shared memory did not know which profiles have users of their own. A
+// daemon that docker exec had left belonged to no gateway.
+func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
+	testkit.NeedRoot(t)
+	data := tempDir(t)
+	profile := filepath.Join(data, "profiles", "coder")
+	must(t, os.MkdirAll(profile, 0o755))
+	give(t, profile, tenantID)
+	cmd := exec.Command(testproc.Argv("share", "8388608", "open")[0], testproc.Argv("share", "8388608", "open")[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: tenantID, Gid: tenantID}}
+	out, err := cmd.StdoutPipe()
+	must(t, errors.Join(err, cmd.Start()))
+	defer func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL); _ = cmd.Wait() }()
+	var word string
+	_, err = fmt.Fscan(out, &word)
+	must(t, err)
+	list := []boot.Gateway{{Service: "run-1", Profile: "coder"}, {Service: "gateway-coder", Profile: "coder"}, {Service: "run-2", Profile: "coder"}}
+	found := sharedMemory(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, list, proc.ContainerMemory{})
+	if len(found) != 1 || found[0].Service != "gateway-coder" || found[0].Bytes < 8<<20 {
+		t.Errorf("%+v", found)
+	}
+}
+
 // Of an agent with many processes, of which each had shared memory of its own, only the memory of the largest counted. An agent whose
 // process forbids examination has a note, if there is hidden memory. The memory that honest processes share counts once.
 func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {

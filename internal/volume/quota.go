@@ -43,7 +43,8 @@ type diskUsage struct {
 	bytes      uint64
 	files      int
 	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
-	hides      bool           // a process does not let its open files be examined
+	hides      bool           // a process does not let its open files be examined, or has files in the queue of a socket
+	sockets    int            // number of open sockets
 	tooDeep    bool           // there are directories deeper than maxDepth
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
@@ -245,7 +246,13 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 				return
 			}
 			var st unix.Stat_t
-			if unix.Stat(dir+name, &st) == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.linked[inode{st.Dev, st.Ino}] {
+			err := unix.Stat(dir+name, &st)
+			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in its queue (SCM_RIGHTS, unix(7))
+				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
+				queued, _ := procstat.Status(text).Number("scm_fds", 10)
+				s.sockets, s.hides = s.sockets+1, s.hides || queued > 0
+			}
+			if err == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.linked[inode{st.Dev, st.Ino}] {
 				s.linked[inode{st.Dev, st.Ino}] = true // a process may have the file open twice
 				s.bytes += uint64(st.Blocks) * 512
 				s.files++

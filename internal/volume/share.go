@@ -19,6 +19,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/procusage"
+	"hinit/profiles"
 )
 
 const (
@@ -237,7 +238,7 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 
 // gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group
 // and session. It is recognized by its mark, a resource limit that every process of a gateway inherits. A tenant's processes
-// are also recognized by their user, because a process can't change its user.
+// are also recognized by their user, because a process can't change its user. The service "" has all other processes.
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
 	for _, w := range list {
@@ -251,21 +252,17 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 	}
 	users, owners, found := gatewaysByUser(o, list), roots.Owners(all), make(map[string][]int)
 	for pid := range all {
-		service, is := roots.Mains[owners[pid]]
+		service := roots.Mains[owners[pid]]
 		if len(users) > 0 {
 			uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
-			if w, own := users[uint32(uid)]; own {
-				service, is = w.Service, true
-			}
+			service = cmp.Or(users[uint32(uid)].Service, service)
 		}
-		if is {
-			found[service] = append(found[service], pid)
-		}
+		found[service] = append(found[service], pid)
 	}
 	return found, nil
 }
 
-// gatewaysByUser returns the gateways in list whose profiles are tenants, by the uid of the tenant.
+// gatewaysByUser returns the gateways in list whose profiles are tenants, by the uid of the tenant. list may have other services, too.
 func gatewaysByUser(o Options, list []boot.Gateway) map[uint32]boot.Gateway {
 	users := make(map[uint32]boot.Gateway)
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
@@ -274,7 +271,7 @@ func gatewaysByUser(o Options, list []boot.Gateway) map[uint32]boot.Gateway {
 	}
 	defer homes.Close()
 	for _, w := range list {
-		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
+		if info, err := homes.Lstat(w.Profile); err == nil && w.Service == profiles.SlotName(w.Profile) && o.Tenants.HasUID(fsutil.UID(info)) {
 			users[fsutil.UID(info)] = w
 		}
 	}

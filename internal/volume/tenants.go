@@ -257,11 +257,10 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		if starting != "" && name != starting {
 			continue
 		}
-		if _, tenant := tenants[name]; !tenant && o.Tenants.Includes(name) {
-			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
-			continue
-		}
 		to, tenant := HomeOwner(o, name, tenants, homes)
+		if !tenant && o.Tenants.Includes(name) {
+			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
+		}
 		if homes[name] == to.UID || !tenant {
 			continue
 		}

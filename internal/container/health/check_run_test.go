@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/boot"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -100,5 +101,23 @@ func TestOneStrangerAMinute(t *testing.T) {
 	}
 	if len(told) != 1 || !strings.Contains(told[0], "process 100") {
 		t.Errorf("it told %s", fmt.Sprint(told))
+	}
+}
+
+// The search for shared memory did not know which profile a gateway has. So a daemon that docker exec had left belonged to none.
+func TestTheSearchForSharedMemoryKnewNoProfile(t *testing.T) {
+	loop := supervise(t)
+	unit := supervisor.Unit{Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Spec: proc.Spec{Argv: []string{"true"}}}
+	if err := loop.Register(t.Context(), unit, supervisor.WantDown); err != nil {
+		t.Fatal(err)
+	}
+	var got []boot.Gateway
+	h := &Health{o: Options{Loop: loop}, MeasureProfiles: func(_ context.Context, list []boot.Gateway, _ string) ([]boot.Measurement, error) {
+		got = list
+		return nil, nil
+	}}
+	h.sharedMemory()
+	if len(got) != 1 || got[0].Service != "gateway-coder" || got[0].Profile != "coder" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -200,7 +200,7 @@ func (h *Health) Admit(ctx context.Context) {
 func (h *Health) sharedMemory() []boot.Measurement {
 	var running []boot.Gateway
 	for _, v := range h.o.Loop.Snapshot().Services {
-		running = append(running, boot.Gateway{Service: v.Name, Main: v.PID, Run: v.Run})
+		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
 	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error, this memory belongs to no service
 	return found

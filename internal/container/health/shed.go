@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"hinit/internal/blocking"
@@ -30,8 +29,6 @@ const (
 	pressurePeriod = time.Second
 	// searchPeriod is the time between two searches for shared memory of services.
 	searchPeriod = 10 * time.Second
-	// searchMemory is the memory that such a search may need, in bytes.
-	searchMemory = 32 << 20
 )
 
 // pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
@@ -118,9 +115,6 @@ type activity struct {
 	bytes uint64
 }
 
-// ownerless is in the reason why starts are refused if most of the used memory belongs to no service.
-const ownerless = "belong to no service, so none is ended that hinit can examine"
-
 // shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a service
 // that waits for memory. pressed reports whether memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
@@ -143,17 +137,17 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + d.hides + text + "; starts when there is room, or by: hinit start " + d.shed})
 	}
 	if d.unowned {
-		text += fmt.Sprintf("; %s %s; %s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), ownerless, amount(c.Shared))
+		text += fmt.Sprintf("; %s belong to no service, so none is ended that hinit can examine; %s are memory of the kernel, such as data in sockets; "+
+			"%s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), amount(c.Kernel), amount(c.Shared))
 	}
-	changed := d.unowned != strings.Contains(snapshot.HoldReason, ownerless) && time.Since(w.noticed) >= time.Minute
-	if changed || d.full != p.startsRefused {
+	if d.full != p.startsRefused || text != snapshot.HoldReason && time.Since(w.noticed) >= time.Minute {
 		w.noticed = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
 	}
-	if last := w.found.Load(); (d.unowned || last != nil && len(*last) > 0) && c.Limit-min(c.Limit, c.Used) >= searchMemory && time.Since(w.searched) >= searchPeriod {
+	if last := w.found.Load(); (p.unowned > c.Used/4 || last != nil && len(*last) > 0) && time.Since(w.searched) >= searchPeriod {
 		w.searched = time.Now()
 		guard.Go("searching for shared memory", func() {
 			found := make(map[uint64]boot.Measurement)

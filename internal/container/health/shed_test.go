@@ -86,7 +86,7 @@ func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	w.memoryWatch = memoryWatch{
 		seen: make(map[string]activity), search: search,
 		container: func() proc.ContainerMemory {
-			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb}
+			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb, Kernel: 10 * mb}
 		},
 		measure: func(mains []int) []proc.Memory {
 			return slices.Repeat([]proc.Memory{{Bytes: w.own + w.extra, Extra: w.extra, Shared: 10 * mb}}, len(mains))
@@ -115,7 +115,7 @@ func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 			synctest.Wait()
 			w.extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
 		}
-		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended that hinit can examine; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
+		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended that hinit can examine; 10 MiB are memory of the kernel, such as data in sockets; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
 		if len(w.ended) > 0 || !slices.Equal(w.refused, []string{want}) {
 			t.Errorf("ended: %q, refused: %q", w.ended, w.refused)
 		}
@@ -147,6 +147,45 @@ func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 		synctest.Wait()
 		if searches != 1 {
 			t.Errorf("it has searched %d times", searches)
+		}
+	})
+}
+
+// A writer to a file in memory took the rest of the memory in a second, after no search had begun below 90 %. In a container with less
+// than 640 MiB, less than 32 MiB were free then, so that there was no search at all.
+func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, used := range []uint64{80, 99} {
+			searches := 0
+			w := newTightWatch(func() []boot.Measurement { searches++; return nil })
+			w.own = 5 * mb
+			w.container = func() proc.ContainerMemory {
+				return proc.ContainerMemory{Used: used * mb, Limit: 100 * mb, Shared: 70 * mb}
+			}
+			w.shedOrAdmit()
+			synctest.Wait()
+			if searches != 1 {
+				t.Errorf("at %d %% it has searched %d times", used, searches)
+			}
+		}
+	})
+}
+
+// For hours, hinit status said how much memory was used when starts began to wait.
+func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTightWatch(func() []boot.Measurement { return nil })
+		used := uint64(910 * mb)
+		w.container = func() proc.ContainerMemory { return proc.ContainerMemory{Used: used, Limit: 1000 * mb} }
+		w.own = 300 * mb
+		for range 90 {
+			w.shedOrAdmit()
+			used = 940 * mb
+			time.Sleep(pressurePeriod)
+		}
+		synctest.Wait()
+		if len(w.refused) != 2 || !strings.Contains(w.refused[1], "94 % of 1000 MiB") {
+			t.Errorf("refused: %q", w.refused)
 		}
 	})
 }
