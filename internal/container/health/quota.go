@@ -88,8 +88,7 @@ func (h *Health) diskIsLow() (low bool) {
 		var st unix.Statfs_t
 		if blocking.Do(blocking.Volume, func() error { return unix.Statfs(dir, &st) }) == nil {
 			free := min(st.Bavail*100/max(1, st.Blocks), st.Ffree*100/max(1, st.Files))
-			low = low || free < h.quota.free[i] || free == 0
-			h.quota.free[i] = free
+			low, h.quota.free[i] = low || free < h.quota.free[i] || free == 0, free
 		}
 	}
 	return low
@@ -133,26 +132,27 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
 // ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
 // replaces the notes in the argument last. It reports whether there are notes, or the program failed.
-func (h *Health) checkQuotas(share bool, last *table[string, string]) (noted bool) {
-	notes, work := make(map[string]string), boot.MeasureDisk
-	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() })
+func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
+	notes, work := make(map[string]string), map[bool]string{true: boot.MeasureShare, false: boot.MeasureDisk}[share]
+	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
 	if share {
-		work = boot.MeasureShare
-		all = h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool {
+		wanted = func(v *supervisor.Service, _ config.Priority) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
-		})
+		}
 	}
-	if len(all) > 0 {
+	if all := h.gatewaysWhere(wanted); len(all) > 0 {
 		found, err := h.measure(quotaPeriod, all, work)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 			return true
 		}
 		for _, w := range found {
-			if notes[w.Service] = w.Note; w.Note != "" && last.of(w.Service) == "" {
+			if w.Note != "" && last.of(w.Service) == "" {
 				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 			}
-			noted = noted || w.Note != ""
+			if w.Note != "" {
+				notes[w.Service] = w.Note
+			}
 			if w.Restart != "" {
 				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
 			}
@@ -162,7 +162,7 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) (noted boo
 		}
 	}
 	last.Store(&notes)
-	return noted
+	return len(notes) > 0
 }
 
 // The memory of gateways is recorded firstRecord after the boot, then every recordPeriod. firstRecord is short, so that a
