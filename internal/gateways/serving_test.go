@@ -214,19 +214,24 @@ func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
 	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	stopping := func(profile string) { // before its Stop is sent, so that it never seems to be wanted again
+		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
+	}
 	ends := func(profile string, others ...string) {
 		t.Helper()
-		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
 		h.until(profile+" is ended", h.got("Stop{Name:gateway-"+profile+"}"))
 		for _, event := range others {
 			if h.got(event)() {
 				t.Errorf("%s, and %s has not ended", event, profile)
 			}
 		}
-		h.service(profile, supervisor.Service{State: supervisor.Down})
 	}
+	stopping(profiles.Default)
 	ends(profiles.Default, "Stop{Name:gateway-a}", "Start{Name:gateway-default}")
+	stopping("a")
+	h.service(profiles.Default, supervisor.Service{State: supervisor.Down})
 	ends("a", "Start{Name:gateway-default}")
+	h.service("a", supervisor.Service{State: supervisor.Down})
 	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
 }
 
