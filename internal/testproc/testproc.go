@@ -121,6 +121,19 @@ func run(role string, params []string) int {
 		ready()
 		forever()
 		runtime.KeepAlive(food)
+	case "moments": // moments: runs a child that is busy for 60 ms, again and again, and has the kernel reap them
+		signal.Ignore(syscall.SIGCHLD)
+		for ready(); ; {
+			pid, err := syscall.ForkExec("/proc/self/exe", Argv("busy"), nil)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			_, _ = syscall.Wait4(pid, nil, 0, nil) // returns when the child has ended, with an error
+		}
+	case "busy": // busy: uses a processor for 60 ms
+		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
+		}
 	case "share": // share BYTES open|hidden|mapped|parent: holds a file in memory without a name, open, open unseen, or mapped by two processes
 		return share(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it

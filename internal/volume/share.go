@@ -27,6 +27,8 @@ const (
 	shareTime = time.Second
 	// minWait is the time for which the threads of a profile together wait for a processor in a second, if the profile lacks one.
 	minWait = 0.05
+	// shareSamples is the number of looks at new processes in shareTime.
+	shareSamples = 5
 	// maxPasses limits how often setProcessors scans again for processes that were started during its last scan.
 	maxPasses = 10
 )
@@ -144,8 +146,19 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		}
 	}
 	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
-	pause.For(ctx, shareTime)
-	now, _ := procusage.Read("/proc", nil)
+	now := before
+	for range shareSamples {
+		pause.For(ctx, shareTime/shareSamples)
+		now, _ = procusage.Read("/proc", nil)
+		for pid, p := range now {
+			if old, is := before[pid]; is && old.Start == p.Start {
+				continue
+			}
+			if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
+				all[uint32(uid)].used += busyShare(pid, p) / shareSamples
+			}
+		}
+	}
 	passed := time.Since(begin)
 	for pid, p := range now {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -154,11 +167,9 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		if t == nil {
 			continue
 		}
-		used := p.CPU + p.Waited
 		if old, is := before[pid]; is && old.Start == p.Start {
-			used -= min(used, old.CPU+old.Waited)
+			t.used += float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
 		}
-		t.used += float64(used) / procstat.Hertz / passed.Seconds()
 		for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
 			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
 			t.confined = t.confined || thread.confined
@@ -166,6 +177,16 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		files, _ := status.Number("FDSize", 10)
 		t.descriptorTables += int(files)
 	}
+}
+
+// busyShare returns the part of its life in which a new process has used a processor. On average, the new processes of a moment stand
+// for all those that begin and end between two looks: their user may have them reaped so that the kernel adds their times nowhere.
+func busyShare(pid int, p procstat.Stat) float64 {
+	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
+	var first time.Duration // of the first thread, in nanoseconds; p.CPU has hundredths of a second
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	_, _ = fmt.Sscan(string(text), &first)
+	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran, first, time.Millisecond).Seconds()
 }
 
 // threadTime holds how long a thread ran and how long it waited for a processor (proc_pid_schedstat(5)). Unlike the state R, the second

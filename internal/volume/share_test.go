@@ -167,6 +167,22 @@ func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	}
 }
 
+// A tenant had each of its processes run for a moment, and had the kernel reap them. It took all processors, and was measured as idle.
+func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
+	every, _ := processors(t)
+	const uid = 1_000_012_327
+	argv := testproc.Argv("moments")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Setpgid: true}
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
+	testkit.Until(t, "they are seen to use a good part of a processor", func() bool {
+		who := &tenant{uid: uid}
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
+		return who.used > 0.3
+	})
+}
+
 // A thread that had waited for a minute counted in the second in which its wait ended as 60 threads that wait.
 func TestALongWaitCountedAsManyThreads(t *testing.T) {
 	old, now := threadTime{ran: time.Second, ready: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
