@@ -180,7 +180,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 }
 
 // busyShare returns the part of its life in which a new process has used a processor. On average, the new processes of a moment stand
-// for all those that begin and end between two looks: their user may have them reaped so that the kernel adds their times nowhere.
+// for the processes that begin and end between two looks. Their user may have had them reaped so that the kernel adds their times nowhere.
 func busyShare(pid int, p procstat.Stat) float64 {
 	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
 	var first time.Duration // of the first thread, in nanoseconds; p.CPU has hundredths of a second
