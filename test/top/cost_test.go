@@ -18,8 +18,8 @@ import (
 // The limits for 500 services at rest: the processor time of a second. The unit is the time in which the state of all their processes is
 // read once on this machine.
 const (
-	costOfTop  = 4
-	costOfPID1 = 1
+	costOfTop  = 8
+	costOfPID1 = 3
 	costTime   = 4 * time.Second
 )
 
