@@ -94,9 +94,8 @@ const bothWays = "# As PID 1 and as a subreaper.\n"
 // TestPID1 runs the scenarios with hinit as PID 1.
 func TestPID1(t *testing.T) { scenarios(t, pid1) }
 
-// TestSubreaper runs scenarios with hinit below another PID 1, which passes its exit code on: the scenarios whose text has bothWays,
-// because there it matters whose children orphans become, or whose terminal and signals the container has. With -short, each scenario
-// runs in one of the two ways.
+// TestSubreaper runs the scenarios whose text has bothWays below another PID 1, which passes hinit's exit code on. These scenarios are
+// about orphans, signals, terminals, stops or re-execution. With -short, each scenario runs in one of the two ways.
 func TestSubreaper(t *testing.T) { scenarios(t, subreaper) }
 
 func scenarios(t *testing.T, mode string) {
