@@ -127,11 +127,11 @@ func agentTopology(text []byte) (t Topology, word string) {
 	return t, word
 }
 
-// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, isn't YAML, or has too
-// many values for the memory of PID 1.
+// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, which all begin with
+// multiplex_profile. It also returns nil if the text isn't YAML, or has too many values for the memory of PID 1.
 func parseAgentConfig(text []byte) *yaml.Node {
 	var document yaml.Node
-	if !bytes.Contains(text, []byte(multiplexKey[:len(multiplexKey)-1])) || yamltext.LineOfTooManyValues(text) > 0 ||
+	if !bytes.Contains(text, []byte("multiplex_profile")) || yamltext.LineOfTooManyValues(text) > 0 ||
 		yaml.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
 		return nil
 	}

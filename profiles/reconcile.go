@@ -131,8 +131,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 // until one of these calls has ended.
 const decidedAhead = 64
 
-// plan makes the decisions and passes them to o.Decided. The parameter args is the container's CMD without wrappers. The result
-// volume is false if the data volume can't be read.
+// plan makes the decisions and passes them to o.Decided. The result volume is false if the data volume can't be read.
 func (s *Store) plan(o BootOptions) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {

@@ -117,14 +117,21 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 }
 
+// tenantHome returns a data directory and in it the home of the profile coder, which has a user of its own.
+func tenantHome(t *testing.T) (data, profile string) {
+	t.Helper()
+	data = tempDir(t)
+	profile = filepath.Join(data, "profiles", "coder")
+	must(t, os.MkdirAll(profile, 0o755))
+	give(t, profile, tenantID)
+	return data, profile
+}
+
 // TestTheMemoryOfATenantsProcessThatLeftIsRecorded: a tenant's daemon was missing in the record, so that the gateway started beside others
 // without room for it.
 func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	testkit.NeedRoot(t)
-	data := tempDir(t)
-	profile := filepath.Join(data, "profiles", "coder")
-	must(t, os.MkdirAll(profile, 0o755))
-	give(t, profile, tenantID)
+	data, profile := tenantHome(t)
 	leave(t, profile, ":")
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	must(t, recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder"}}))
@@ -223,10 +230,7 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 // daemon that docker exec had left belonged to no gateway.
 func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
 	testkit.NeedRoot(t)
-	data := tempDir(t)
-	profile := filepath.Join(data, "profiles", "coder")
-	must(t, os.MkdirAll(profile, 0o755))
-	give(t, profile, tenantID)
+	data, _ := tenantHome(t)
 	cmd := exec.Command(testproc.Argv("share", "8388608", "open")[0], testproc.Argv("share", "8388608", "open")[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: tenantID, Gid: tenantID}}
 	out, err := cmd.StdoutPipe()

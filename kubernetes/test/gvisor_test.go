@@ -6,9 +6,6 @@ import (
 	"testing"
 	"time"
 
-	nodev1 "k8s.io/api/node/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"hinit/kubernetes/internal/cluster"
 )
 
@@ -19,11 +16,7 @@ func TestASandboxHasGvisorsKernel(t *testing.T) {
 	if b.LeftOut == "" && !b.HasGvisor() {
 		t.Skip("gVisor was not built; make test-kubernetes builds it")
 	}
-	b.apply(&nodev1.RuntimeClass{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"},
-		ObjectMeta: metav1.ObjectMeta{Name: cluster.GvisorRuntime}, Handler: cluster.GvisorRuntime,
-	})
-	t.Cleanup(func() { b.must("delete", "runtimeclass", cluster.GvisorRuntime) })
+	b.runtimeClass(cluster.GvisorRuntime)
 	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.GvisorRuntime)
 	const name = "hermes-0000000e"
 	began := time.Now()

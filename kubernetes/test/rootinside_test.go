@@ -25,8 +25,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	if b.LeftOut == "" && !b.Maps() {
 		t.Skip("no runc that maps ids of mounts was built; apt-get install gcc pkg-config libseccomp-dev, and make test-kubernetes")
 	}
-	b.apply(&nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, ObjectMeta: metav1.ObjectMeta{Name: cluster.MappedRuntime}, Handler: cluster.MappedRuntime})
-	t.Cleanup(func() { b.must("delete", "runtimeclass", cluster.MappedRuntime) })
+	b.runtimeClass(cluster.MappedRuntime)
 	a := withSandboxes(t, "HINIT_SANDBOX_ROOT=private", "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.MappedRuntime)
 	a.must("label", "--overwrite", "namespace", inManifests, "pod-security.kubernetes.io/enforce=baseline")
 	own := a.volumes(2, corev1.ReadWriteOnce) // of the sandbox's own
@@ -47,6 +46,13 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	if out := a.must("logs", "agents-0", "-c", "sandboxes"); !strings.Contains(out, "sandboxes have users of their own (hostUsers: false)") {
 		t.Error(out)
 	}
+}
+
+// runtimeClass makes the RuntimeClass of a handler of the nodes, with the same name.
+func (b *bench) runtimeClass(handler string) {
+	b.Helper()
+	b.apply(&nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, ObjectMeta: metav1.ObjectMeta{Name: handler}, Handler: handler})
+	b.Cleanup(func() { b.must("delete", "runtimeclass", handler) })
 }
 
 // filesOfRoot makes, as root inside, files that would give rights outside: with set-user-id, devices, and links to files of root.

@@ -163,8 +163,9 @@ const stateTime = 5 * time.Second
 
 // Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, or "- -"
 // if the path is missing. An empty line ends this list. Then Check reads commands, one on each line. [Unpack] is followed by
-// an archive, which Check unpacks below the root. At [Times] it prints the access time of each path, in nanoseconds since 1970. At [Go] it passes the verdict on, and returns when the first process has
-// received it. It answers each command by printing the same line.
+// an archive, which Check unpacks below the root. At [Times] it prints the access time of each path, in nanoseconds since 1970.
+// At [Go] it passes the verdict on, and returns when the first process has received it. It answers each command by printing the
+// same line.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {

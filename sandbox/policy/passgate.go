@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -67,8 +67,8 @@ func (q *gateConn) readLine(want string) (string, error) {
 }
 
 // passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the
-// device and inode at each mount target. This process compares them with the mount's source, without following links. Then
-// passGate sends the files to copy and opens the gate. Any unexpected answer is an error, because an engine may write its
+// device and inode at each mount target. This process compares them with the mount's source, without following links, and if they
+// differ, compares access times (see compareTimes). Then passGate sends the files to copy and opens the gate. Any unexpected answer is an error, because an engine may write its
 // own messages to the same output.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
@@ -145,7 +145,7 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []int) error {
 	want := map[int]int64{}
 	for _, i := range differ {
-		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
+		at := time.Now().AddDate(1, 0, 0).Add(rand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
 		if err := g.setAccessTime(sources[i], at); err != nil {
 			return &RefusedError{"what is mounted at " + targets[i] + ": it has another number than its path (" + err.Error() + ")", "mount what belongs to you"}

@@ -176,7 +176,7 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil {
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil { // containerd executes one of them
 			return nil, err
 		}
 	}
