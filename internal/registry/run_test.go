@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,18 +50,27 @@ func TestWhatMayNotRun(t *testing.T) {
 // upLoop is a supervisor whose services start at once and never end.
 type upLoop struct {
 	units []supervisor.Unit
+	mu    sync.Mutex
 	views []*supervisor.Service
 }
 
 func (l *upLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
 	l.units = append(l.units, u)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.views = append(l.views, &supervisor.Service{Name: u.Name, Kind: u.Kind, State: supervisor.Up, PID: 1})
 	return nil
 }
 
+// Snapshot may be called from any goroutine: the book has one that follows the services.
+func (l *upLoop) Snapshot() *supervisor.Snapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &supervisor.Snapshot{Services: slices.Clone(l.views)}
+}
+
 func (l *upLoop) Do(context.Context, supervisor.Event) error { return nil }
 func (l *upLoop) Post(supervisor.Event)                      {}
-func (l *upLoop) Snapshot() *supervisor.Snapshot             { return &supervisor.Snapshot{Services: l.views} }
 func (l *upLoop) News() <-chan struct{}                      { return nil }
 func (l *upLoop) Ended() <-chan struct{}                     { return nil }
 

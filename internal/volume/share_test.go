@@ -174,13 +174,25 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	argv := testproc.Argv("moments")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Setpgid: true}
-	must(t, cmd.Start())
+	startAtOnce(t, cmd)
 	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
 	testkit.Until(t, "they are seen to use a good part of a processor", func() bool {
 		who := &tenant{uid: uid}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
 		return who.used > 0.3
 	})
+}
+
+// startAtOnce starts a process whose threads and children have a real-time policy, so that they wait for no other process.
+func startAtOnce(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	errs := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+		errs <- errors.Join(err, cmd.Start())
+	}()
+	must(t, <-errs)
 }
 
 // A thread that had waited for a minute counted in the second in which its wait ended as 60 threads that wait.
