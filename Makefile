@@ -2,6 +2,8 @@
 # Programs, tests and linters are built in one way, so that each dependency is compiled once. The race detector alone needs another.
 export CGO_ENABLED = 0
 export GOFLAGS     := $(shell go env GOFLAGS 2>/dev/null) -trimpath
+# The race detector has each test binary sleep for a second at its end.
+export GORACE  := atexit_sleep_ms=0
 ARCH    ?= $(shell go env GOARCH)
 BUILD   := GOOS=linux go build
 SMALL   := -ldflags='-s -w'

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +72,7 @@ func ReadAt(dir int, path string) (Stat, error) {
 }
 
 // Each calls the function found for every process below root, which is usually /proc. It may miss processes that start or end
-// during the call. If it returns an error, it may already have called found.
+// during the call. It begins with the newest process as a rule, which may end soonest. If it returns an error, it may already have called found.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -84,12 +85,11 @@ func Each(root string, found func(Stat)) error {
 // EachIn works like Each for an open directory, which it reads from the beginning. buffer must have [DirectorySize] bytes.
 func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	names, err := Names(dir, buffer)
-	for _, name := range names {
-		if name[0] < '1' || name[0] > '9' {
-			continue
-		}
-		if st, err := ReadAt(dir, name+"/stat"); err == nil {
-			found(st)
+	for _, name := range slices.Backward(names) {
+		if name[0] >= '1' && name[0] <= '9' {
+			if st, err := ReadAt(dir, name+"/stat"); err == nil {
+				found(st)
+			}
 		}
 	}
 	return err

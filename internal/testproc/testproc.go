@@ -26,9 +26,11 @@ func Argv(role string, params ...string) []string {
 	return append([]string{"/proc/self/exe", prefix + role}, params...)
 }
 
-// Main plays the child's role and exits if this process was started with [Argv]. In any other process it returns.
+// Main plays the child's role and exits if this process was started with [Argv]. In any other process it returns. With the race detector,
+// a child would sleep for a second when it exits. Main switches that off by the environment that children inherit.
 func Main() {
 	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], prefix) {
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // the name is valid
 		return
 	}
 	os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
@@ -124,7 +126,7 @@ func run(role string, params []string) int {
 	case "moments": // moments: runs a child that is busy for 60 ms, again and again, and has the kernel reap them
 		signal.Ignore(syscall.SIGCHLD)
 		for ready(); ; {
-			pid, err := syscall.ForkExec("/proc/self/exe", Argv("busy"), nil)
+			pid, err := syscall.ForkExec("/proc/self/exe", Argv("busy"), &syscall.ProcAttr{Env: os.Environ()})
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1

@@ -146,18 +146,18 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		}
 	}
 	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
-	now := before
+	now := make(procusage.Table)
 	for range shareSamples {
 		pause.For(ctx, shareTime/shareSamples)
-		now, _ = procusage.Read("/proc", nil)
-		for pid, p := range now {
-			if old, is := before[pid]; is && old.Start == p.Start {
-				continue
+		clear(now)
+		_ = procstat.Each("/proc", func(p procstat.Stat) {
+			now[p.PID] = p
+			if old, is := before[p.PID]; !is || old.Start != p.Start {
+				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
+					all[uint32(uid)].used += busyShare(p) / shareSamples
+				}
 			}
-			if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
-				all[uint32(uid)].used += busyShare(pid, p) / shareSamples
-			}
-		}
+		})
 	}
 	passed := time.Since(begin)
 	for pid, p := range now {
@@ -181,10 +181,10 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 
 // busyShare returns the part of its life in which a new process has used a processor. On average, the new processes of a moment stand
 // for the processes that begin and end between two looks. Their user may have had them reaped so that the kernel adds their times nowhere.
-func busyShare(pid int, p procstat.Stat) float64 {
+func busyShare(p procstat.Stat) float64 {
 	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
 	var first time.Duration // of the first thread, in nanoseconds; p.CPU has hundredths of a second
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID))
 	_, _ = fmt.Sscan(string(text), &first)
 	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran, first, time.Millisecond).Seconds()
 }
