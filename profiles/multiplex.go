@@ -109,7 +109,8 @@ const (
 )
 
 // agentTopology returns what the agent's config.yaml sets: the allowed profiles, and the word for a multiplexed gateway. The agent
-// writes the text and PID 1 reads it, so a text at which the YAML library panics sets nothing.
+// writes the text and PID 1 reads it, so a text at which the YAML library panics sets nothing. The library decodes no value, because
+// it decodes a binary value again for each alias.
 func agentTopology(text []byte) (t Topology, word string) {
 	defer func() {
 		if recover() != nil {
@@ -117,14 +118,14 @@ func agentTopology(text []byte) (t Topology, word string) {
 		}
 	}()
 	config := parseAgentConfig(text)
-	if list := agentSetting(config, allowKey); list != nil && list.ShortTag() != "!!null" {
-		t.limited = true
-		_ = list.Decode(&t.allowed) // a value that isn't a list allows no profile
+	list := agentSetting(config, allowKey)
+	t.limited = list.Kind != 0 && list.Tag != "!!null"
+	for _, item := range list.Content {
+		if list.Kind == yaml.SequenceNode { // a value that isn't a list allows no profile
+			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)
+		}
 	}
-	if value := agentSetting(config, multiplexKey); value != nil {
-		_ = value.Decode(&word) // a list or a mapping is an unknown word
-	}
-	return t, word
+	return t, agentSetting(config, multiplexKey).Value // a list or a mapping is an unknown word
 }
 
 // parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, which all begin with
@@ -138,20 +139,21 @@ func parseAgentConfig(text []byte) *yaml.Node {
 	return document.Content[0]
 }
 
-// agentSetting returns the value of a key in the agent's configuration, or nil. The key can be at the top level or below
-// "gateway"; the top level wins.
+// agentSetting returns the value of a key in the agent's configuration. Its Kind is 0 if the key is missing. The key can be at the
+// top level or below "gateway"; the top level wins.
 func agentSetting(config *yaml.Node, key string) *yaml.Node {
-	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key))
+	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key), new(yaml.Node))
 }
 
-// valueOf returns the value of a key in a mapping, or nil. If the key is repeated, the last value counts, as in Python.
+// valueOf returns the value of a key in a mapping, or nil. It follows an alias. If the key is repeated, the last value counts, as in
+// Python.
 func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
 	if mapping == nil || mapping.Kind != yaml.MappingNode {
 		return nil
 	}
 	for pair := range slices.Chunk(mapping.Content, 2) {
 		if pair[0].Value == key {
-			value = pair[1]
+			value = cmp.Or(pair[1].Alias, pair[1])
 		}
 	}
 	return value

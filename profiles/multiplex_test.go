@@ -1,11 +1,9 @@
 package profiles
 
 import (
-	"cmp"
+	"runtime"
 	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v3"
 )
 
 func TestMultiplexed(t *testing.T) {
@@ -43,6 +41,7 @@ func TestMultiplexed(t *testing.T) {
 		"document start":      {"---\nmultiplex_profiles: true\n", true, true},
 		"next document":       {"multiplex_profiles: true\n---\nmultiplex_profiles: false\n", true, true},
 		"document end":        {"a: 1\n...\nmultiplex_profiles: true\n", false, false},
+		"alias of a section":  {"x: &g {multiplex_profiles: true}\ngateway: *g\n", true, true},
 		"JSON":                {`{"gateway": {"multiplex_profiles": true}}`, true, true},
 		"JSON top level":      {`{"multiplex_profiles": "yes", "gateway": {"multiplex_profiles": false}}`, true, true},
 		"JSON number":         {`{"multiplex_profiles": 1}`, true, true},
@@ -54,7 +53,7 @@ func TestMultiplexed(t *testing.T) {
 		"too many values":     {"list: [" + strings.Repeat("x,", 1<<19) + "]\nmultiplex_profiles: true", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := cmp.Or(agentSetting(parseAgentConfig([]byte(tt.config)), multiplexKey), &yaml.Node{})
+			v := agentSetting(parseAgentConfig([]byte(tt.config)), multiplexKey)
 			if on, _ := parseSwitch(v.Value); on != tt.on || (v.Kind != 0) != tt.ok {
 				t.Errorf("got %t, %t, want %t, %t", on, v.Kind != 0, tt.on, tt.ok)
 			}
@@ -69,7 +68,7 @@ func FuzzMultiplexed(f *testing.F) {
 	f.Add("multiplex_profiles:\n- a\n- 'b'\n")
 	f.Fuzz(func(t *testing.T, config string) {
 		v := agentSetting(parseAgentConfig([]byte(config)), multiplexKey)
-		if v != nil && !strings.Contains(config, "multiplex") {
+		if v.Kind != 0 && !strings.Contains(config, "multiplex") {
 			t.Fatal("found what isn't there")
 		}
 	})
@@ -88,6 +87,11 @@ func TestOnlyListedProfilesAreServed(t *testing.T) {
 		"flow":            {"  multiplex_profile_allowlist: [a, \"b\"]\n", "default a b"},
 		"empty":           {"  multiplex_profile_allowlist: []\n", "default"},
 		"no list at all":  {"  multiplex_profile_allowlist: a\n", "default"},
+		"a mapping":       {"  multiplex_profile_allowlist: {a: b}\n", "default"},
+		"not only words":  {"  multiplex_profile_allowlist: [[a], {b: a}, null, b]\n", "default b"},
+		"aliases":         {"  owner: &o a\n  multiplex_profile_allowlist: [*o]\n", "default a"},
+		"alias of a list": {"  all: &l [b]\n  multiplex_profile_allowlist: *l\n", "default b"},
+		"alias of null":   {"  none: &n\n  multiplex_profile_allowlist: *n\n", "default a b"},
 		"items of others": {"  routes:\n    - a\n  multiplex_profile_allowlist:\n    - b\n  more:\n    - a\n", "default b"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,5 +132,22 @@ func TestAnOperatorsTopologyWins(t *testing.T) {
 		if err != nil || top.Multiplexed != step.on || top.From != step.from {
 			t.Errorf("after %q: %+v, %v", step.set, top, err)
 		}
+	}
+}
+
+// TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration: a binary value of a megabyte was decoded again for each of its aliases.
+func TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration(t *testing.T) {
+	big := "big: &big !!binary " + strings.Repeat("AAAA", 1<<18) + "\n"
+	s := NewVolume(t)
+	Write(t, s, "config.yaml", big+"multiplex_profiles: *big\nmultiplex_profile_allowlist: ["+strings.Repeat("*big,", 500)+"]\n")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	top, err := s.Topology(func(string) string { return "" }, "")
+	runtime.ReadMemStats(&after)
+	if err != nil || top.Serves("a") {
+		t.Errorf("serves a: %t, %v", top.Serves("a"), err)
+	}
+	if taken := (after.TotalAlloc - before.TotalAlloc) >> 20; taken > 100 {
+		t.Errorf("reading a configuration of a megabyte took %d MB", taken)
 	}
 }
