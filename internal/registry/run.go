@@ -17,13 +17,11 @@ import (
 	"hinit/internal/runs"
 )
 
-// runLogMode is the mode of a log file that a run creates.
-const runLogMode = 0o644
-
 // StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in
 // hinit.yaml. byRoot reports whether root is the client. The parameter service is "", or names the service that the client belongs
-// to. If the profile has its own user, a client other than root may pass only the variables and options that the dispatcher of the
-// task board passes. With a variable such as BASH_ENV, the client could run its own code as that user.
+// to. If the profile has its own user, a client other than root may pass only a task, variables and options such as the dispatcher of
+// the task board passes. With a variable such as BASH_ENV, the client could run its own code as that user. With any text as the task,
+// it could give the agent of that profile a prompt.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool, service string) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -77,9 +75,12 @@ var boardVars = []string{
 // boardOptions are the options of the agent that the dispatcher of the task board passes, each with one value.
 var boardOptions = []string{"--skills", "-m", "--toolsets"}
 
-// findNonBoardInput names a variable or option of a request that the dispatcher of the task board never sends. It returns "" if
-// there is none.
+// findNonBoardInput names a task, variable or option of a request that the dispatcher of the task board never sends. It returns ""
+// if there is none. A task is called "t_" and hexadecimal digits (contract kanban, table tasks).
 func findNonBoardInput(ask client.RunRequest) string {
+	if digits, isID := strings.CutPrefix(ask.Task, "t_"); ask.Task != "" && !isID || strings.Trim(digits, "0123456789abcdef") != "" {
+		return fmt.Sprintf("the request has the task %q", ask.Task)
+	}
 	for name := range ask.Env {
 		if !slices.Contains(boardVars, name) {
 			return fmt.Sprintf("the request sets the variable %q", name)
@@ -105,6 +106,6 @@ func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 			return nil, err
 		}
 		defer d.Close()
-		return d.OpenAppend(filepath.Base(path), runLogMode)
+		return d.OpenAppend(filepath.Base(path), 0o644)
 	})
 }

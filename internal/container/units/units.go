@@ -290,11 +290,10 @@ func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]str
 func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error) {
 	units := make(map[string]supervisor.Unit, len(cfg.Services))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
-		u, err := m.Service(cfg, cfg.Services[name])
-		if err != nil {
+		var err error
+		if units[name], err = m.Service(cfg, cfg.Services[name]); err != nil {
 			return nil, err
 		}
-		units[name] = u
 	}
 	return units, nil
 }
@@ -372,8 +371,7 @@ func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunReq
 	if home != "" {
 		set = mergeVars(set, map[string]string{"HERMES_HOME": home})
 	}
-	dir := r.Dir
-	dir = cmp.Or(dir, cfg.ExpandString(cfg.Agent.Cwd, vars))
+	dir := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars))
 	spec := proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
 		Env:  proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), mergeVars(set, template.Env)), r.Env),
