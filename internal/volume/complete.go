@@ -65,8 +65,7 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 
 // FillEmptyHome fills an empty data directory with the image's files, and then sets s.FilledFromImage.
 func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
-	p := &bootSteps{Options: o.withDefaults()}
-	return p.copySeed(ctx, s)
+	return (&bootSteps{Options: o.withDefaults()}).copySeed(ctx, s)
 }
 
 func (p *bootSteps) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }

@@ -57,15 +57,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 	last := time.Now().Add(diskTime)
 	limit := func() time.Time { return time.Now().Add(min(homeTime, time.Until(last))) }
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
-	if err != nil {
-		return nil
+	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.Self())
+	if errors.Join(err, tempErr) != nil {
+		return nil // this process ends, and closes what is open
 	}
 	defer homes.Close()
-	temporary, err := fsutil.OpenDir(os.TempDir(), fsutil.Self())
-	if err != nil {
-		return nil
-	}
 	defer temporary.Close()
+	temps, _, _ := temporary.ReadSome("", maxFiles)
 	var scratch unix.Stat_t
 	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there are not counted
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
@@ -82,9 +80,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 			s.addDir(homes, w.Profile, 0)
 			devices[home.Dev] = true
 		}
-		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
-		if info, err := temporary.Lstat(name); err == nil && w.Isolated && fsutil.UID(info) == home.Uid {
-			s.addDir(temporary, name, 0)
+		usual := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
+		for _, e := range temps { // a name may end in a random number, see package confine
+			if w.Isolated && strings.HasPrefix(e.Name(), usual) {
+				if info, err := e.Info(); err == nil && fsutil.UID(info) == home.Uid {
+					s.addDir(temporary, e.Name(), 0)
+				}
+			}
 		}
 		s.end = limit() // the search for open files gets its own time, even after a home with many files
 		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)

@@ -124,6 +124,25 @@ func TestFilesBelowAThousandDirectoriesDidNotCount(t *testing.T) {
 	}
 }
 
+// A tenant's directory for temporary files had a random number in its name, and its quota did not count the files in it.
+func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
+	testkit.NeedRoot(t)
+	t.Setenv("TMPDIR", tempDir(t))
+	for name, counts := range map[string]bool{"hinit-coder-20001": true, "hinit-coder-20001-4294967295": true, "hinit-other-20001-7": false} {
+		w := weighed(t, boot.Gateway{Isolated: true}, func(home string) {
+			give(t, home, tenantID)
+			dir := filepath.Join(os.TempDir(), name)
+			must(t, os.Mkdir(dir, 0o700))
+			file(t, dir+"/a", 3000)
+			give(t, dir, tenantID)
+		})
+		must(t, os.RemoveAll(filepath.Join(os.TempDir(), name)))
+		if strings.Contains(w.Hold, "2MiB") != counts {
+			t.Errorf("%s: %+v", name, w)
+		}
+	}
+}
+
 // An agent made directories large with millions of names. A directory counted as 4 KiB, whatever it takes on the disk.
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 	w := weighed(t, boot.Gateway{}, func(home string) {

@@ -57,8 +57,7 @@ func begin(stack *uintptr) {
 func readRules(file string) bool {
 	var st unix.Statx_t
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
-	ok := fd >= 0 && stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) == 0 && st.Uid == 0 && st.Mode&(unix.S_IFMT|0o022) == unix.S_IFREG
-	if !ok {
+	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || st.Uid != 0 || st.Mode&(unix.S_IFMT|0o022) != unix.S_IFREG {
 		return false
 	}
 	n := uint64(readAndClose(fd, ruleBuffer[:]))
@@ -109,7 +108,7 @@ func confine(path string, argv, env bare.Words) {
 	}
 	plan := bare.Words{First: argv.First, N: end}
 	profileName = plan.Get("name")
-	makeTempDir()
+	temp := makeTempDir()
 	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give every user capabilities
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
@@ -118,7 +117,7 @@ func confine(path string, argv, env bare.Words) {
 	check("drop the capabilities", bare.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0))
 	check("set no_new_privs", bare.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0))
 	if ruleHeader.fs != 0 {
-		applyLandlock(plan)
+		applyLandlock(plan, temp)
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
@@ -180,32 +179,33 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	exitWith(126)
 }
 
-// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number to the usual name if
-// another user already uses that name.
-func makeTempDir() {
+// makeTempDir makes a directory for temporary files that only this user can use, and returns it open. It adds a random number to
+// the usual name if another user already uses that name. The agent may have changed the mode of its directory.
+func makeTempDir() (fd int) {
+	var st unix.Statx_t
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
-	dir := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")]))
-	r := bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
-	if r == -int(unix.EEXIST) {
-		var st unix.Statx_t
-		r = stat(unix.AT_FDCWD, tempVar.String()[len("TMPDIR="):], unix.AT_SYMLINK_NOFOLLOW, &st)
-		if r == 0 && (int(st.Uid) != uid || st.Mode != unix.S_IFDIR|0o700) {
-			var random uint32
-			check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
-			tempVar.Add("-").Num(int(random))
-			r = bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
-		}
+	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700) // fails if the name exists
+	if fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags); stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
+		var random uint32
+		check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
+		tempVar.Add("-").Num(int(random))
+		check("make a directory for temporary files", bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700))
+		fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
 	}
-	check("make a directory for temporary files", r)
+	check("open the directory for temporary files", fd)
+	check("change the directory for temporary files", bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700))
+	line.N = 0
+	return fd
 }
 
-// applyLandlock limits the files, ports and signals that the process can use, by Landlock.
-func applyLandlock(plan bare.Words) {
+// applyLandlock limits the files, ports and signals that the process can use, by Landlock. It may use the open directory temp.
+func applyLandlock(plan bare.Words, temp int) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
 	allowPath(set, plan.Get("home"), true)
-	allowPath(set, tempVar.String()[len("TMPDIR="):], true)
+	allowOpen(set, temp, true)
 	for rest := rulesPart(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
 		n := max(bare.Index(rest, "\x00"), 1)
 		allowPath(set, rest[1:n], rest[0] == 'w')

@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,5 +96,33 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		if !strings.Contains(out, "init internal/") || !strings.Contains(out, "text of own") || strings.Contains(out, "wrote-shm") {
 			t.Errorf("%s:\n%s", name, out)
 		}
+	}
+}
+
+// A tenant changed the mode of its directory for temporary files to 755. At each start it then got another one, and its quota counted none
+// of them.
+func TestATenantThatChangedTheModeOfItsTemporaryDirectoryGotAnother(t *testing.T) {
+	dir := place(t, "own")
+	p := testkit.Plan{Name: "t", Home: dir + "/own"}
+	const usual = "/tmp/hinit-t-12321"
+	for _, mode := range []string{"755", "000", "2770"} {
+		isolated(t, p, "echo x >$TMPDIR/old; chmod "+mode+" $TMPDIR")
+		if out := isolated(t, p, "echo $TMPDIR; stat -c %a $TMPDIR; cat $TMPDIR/old"); out != usual+"\n700\nx\n" {
+			t.Errorf("after chmod %s: %q", mode, out)
+		}
+	}
+	isolated(t, p, "true")
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Chown(usual, 12322, 12322))
+	if out := isolated(t, p, "echo $TMPDIR; rmdir $TMPDIR; ls "+usual); !strings.HasPrefix(out, usual+"-") || !strings.Contains(out, "denied") {
+		t.Errorf("beside another user's: %q", out)
+	}
+	must(errors.Join(os.RemoveAll(usual), os.Symlink(dir+"/own", usual), os.Lchown(usual, 12321, 12321)))
+	if out := isolated(t, p, "echo $TMPDIR; rmdir $TMPDIR"); !strings.HasPrefix(out, usual+"-") {
+		t.Errorf("beside a link: %q", out)
 	}
 }

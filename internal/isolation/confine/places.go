@@ -43,11 +43,8 @@ func buildRules(more []string) error {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)
 	}
 	dirs, err := hiddenPlaces(string(mounts), more).imagePaths("/")
-	if err != nil {
-		return err
-	}
-	filter, err := assembledFilter()
-	if err != nil {
+	filter, filterErr := assembledFilter()
+	if err := errors.Join(err, filterErr); err != nil {
 		return err
 	}
 	var hidden, paths []byte
