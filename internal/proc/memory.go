@@ -90,15 +90,15 @@ func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 }
 
 // ParseMemory returns the memory of one process, according to its status file (proc_pid_status(5)). Bytes is the sum of RssAnon,
-// VmSwap and RssShmem. The kernel counts RssShmem for each process that maps the memory. If it has no RssAnon, VmRSS is taken.
+// VmSwap, RssShmem, and VmPTE, the page tables. The kernel counts RssShmem for each process that maps the memory. If it has no
+// RssAnon, VmRSS is taken.
 func ParseMemory(status procstat.Status) Memory {
-	anon, found := status.Number("RssAnon", 10)
-	if !found {
-		anon, _ = status.Number("VmRSS", 10)
+	value := func(name string) uint64 { n, _ := status.Number(name, 10); return n << 10 }
+	anon, swapped, shared := value("RssAnon"), value("VmSwap"), value("RssShmem")
+	if _, found := status.Number("RssAnon", 10); !found {
+		anon = value("VmRSS")
 	}
-	swapped, _ := status.Number("VmSwap", 10)
-	shared, _ := status.Number("RssShmem", 10)
-	return Memory{Bytes: (anon + swapped + shared) << 10, Extra: swapped << 10, Shared: shared << 10}
+	return Memory{Bytes: anon + swapped + shared + value("VmPTE"), Extra: swapped, Shared: shared}
 }
 
 // Add adds the memory of another process of the same run. Of their shared memory, only the larger part counts.

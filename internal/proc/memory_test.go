@@ -75,6 +75,7 @@ func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 func TestParseMemory(t *testing.T) {
 	for text, want := range map[procstat.Status]Memory{
 		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {Bytes: 49 << 10, Extra: 2 << 10, Shared: 7 << 10},
+		"Name:\tx\nVmPTE:\t   90 kB\nRssAnon:\t   40 kB\nVmSwap:\t 2 kB\n":                   {Bytes: 132 << 10, Extra: 2 << 10},
 		"Name:\tx\nVmRSS:\t 90 kB\n": {Bytes: 90 << 10},
 		"":                           {}, "Name:\tx\nRssAnon:\n": {},
 	} {

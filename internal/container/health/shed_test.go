@@ -130,6 +130,19 @@ func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 	})
 }
 
+// An agent touched one page in each 2 MiB of its address space. The page tables filled the memory, belonged to no service, and the agent
+// was not ended.
+func TestThePageTablesOfAnAgentBelongedToNoService(t *testing.T) {
+	w := newTightWatch(nil)
+	w.measure = func([]int) []proc.Memory {
+		small := proc.ParseMemory("Name:\tsleep\nRssAnon:\t 51200 kB\nVmPTE:\t 100 kB\n")
+		return []proc.Memory{small, small, proc.ParseMemory("Name:\teater\nRssAnon:\t 40960 kB\nVmPTE:\t 716800 kB\n")}
+	}
+	if w.shedOrAdmit(); !slices.Equal(w.ended, []string{"eater"}) {
+		t.Errorf("ended: %q, refused: %q", w.ended, w.refused)
+	}
+}
+
 // The search for shared memory took seconds. Meanwhile no limit was enforced and no service ended. After a search without a result, there
 // was another one every 10 seconds, as long as memory was tight.
 func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
