@@ -168,18 +168,19 @@ const privateMode = 0o700
 
 // MoveHome changes the owner of a profile's home, the directory called profile in d. The argument was is the present owner, and
 // to is the new owner. MoveHome changes the files in the home first and the home itself last. So a home that has the new owner is
-// complete, and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. w counts the
-// results. If w.DryRun is set, nothing changes.
+// complete, and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. Then MoveHome
+// records the name of the home; otherwise it removes the record. If the agent puts the home of another tenant in its place meanwhile,
+// that home stays as it is, and MoveHome returns an error. w counts the results. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
 		w.CopyUID, w.TopMode = was, privateMode
 	}
-	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || was == to.UID {
+	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
 		return err
 	}
-	if !tenant {
-		return d.RemoveAll(profile + "/" + boot.NameFile)
+	if !tenant { // as the new owner, because the agent may have put another home in this place
+		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error { return d.RemoveAll(profile + "/" + boot.NameFile) })
 	}
 	return RecordName(d, profile, to.UID)
 }

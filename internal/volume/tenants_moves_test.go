@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/boot"
@@ -140,6 +143,41 @@ func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 		t.Errorf("the agent has changed the mode %d times", opened)
 	}
 	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+}
+
+// TestAProfileLostItsHomeWhenAnotherOneWasGivenBack: the agent exchanged two homes while root gave one back to it. The other home lost
+// the record of its name, so hinit refused to give it to its user.
+func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	homes := o.Home + "/profiles/"
+	write(t, homes+"writer/.env", "SECRET=2")
+	give(t, homes+"writer", agentUID)
+	bootTenants(t, o)
+	d, err := fsutil.OpenNoLink(homes, nil)
+	must(t, err)
+	defer d.Close()
+	exchange := func() {
+		must(t, agent().Do(func() error {
+			return unix.Renameat2(unix.AT_FDCWD, homes+"coder", unix.AT_FDCWD, homes+"writer", unix.RENAME_EXCHANGE)
+		}))
+	}
+	w := owntree.Walk{OnFound: func(string, uint32, error) {
+		if read(t, homes+"coder/.env") == "SECRET=1" {
+			exchange()
+		}
+	}}
+	if err := MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &w); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("another home was changed: %v", err)
+	}
+	exchange()
+	home, _, err := OpenHome(o.Tenants, d, "writer", 0, "isolate apply")
+	must(t, err)
+	must(t, home.Close())
+	must(t, MoveHome(d, "coder", agentUID, o.Owner(), false, &owntree.Walk{})) // typed again
+	if IsHome(d, "coder") {
+		t.Error("the home that was given back has still the record of a tenant")
+	}
 }
 
 // TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write
