@@ -198,6 +198,9 @@ func TestBootstrap(t *testing.T) {
 		{"auth home root", "j", auth("/"), "j/auth.json", "", ""},
 		{"auth home a link", "k", auth(base + "/link/sub/.."), "k/auth.json", "", ""},
 		{"state", "l", map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}, "l/gateway_state.json", "{\"gateway_state\":\"running\"}\n", mine + "0644"},
+		{"state stopped", "o", map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "stopped"}, "o/gateway_state.json", "", ""},
+		{"state 1", "p", map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "1"}, "p/gateway_state.json", "", ""},
+		{"state empty", "q", map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": ""}, "q/gateway_state.json", "", ""},
 		{"state other", "m", map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "Running"}, "m/gateway_state.json", "", ""},
 		{"state unset", "n", nil, "n/gateway_state.json", "", ""},
 	} {
@@ -209,8 +212,12 @@ func TestBootstrap(t *testing.T) {
 				if got, err := os.ReadFile(path); err == nil {
 					t.Errorf("%s is there: %q", path, got)
 				}
-				if strings.HasPrefix(tt.name, "auth home") && !strings.Contains(said.text(), "Warning") {
-					t.Errorf("nothing was said: %q", said.text())
+				want := fmt.Sprintf("HERMES_AUTH_HOME=%q is not an absolute directory: auth.json is seeded nowhere", tt.env["HERMES_AUTH_HOME"])
+				if tt.name == "auth home a link" {
+					want = "refusing credential residence creation through symlinked path " + base + "/link"
+				}
+				if strings.HasPrefix(tt.name, "auth home") && !strings.Contains(said.text(), want) {
+					t.Errorf("said %q, want %q", said.text(), want)
 				}
 				return
 			}
