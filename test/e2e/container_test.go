@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -186,17 +187,35 @@ const stopTime = 30 * time.Second
 // attach starts the container and waits for its end.
 func (c *container) attach() result { return docker("start", "--attach", c.id) }
 
-// newVolume makes a data volume and has a script put things into it, as root, below /volume. It is removed with everything
-// else of the run.
+// newVolume makes a data volume and runs a script in it as root. It is removed with everything else of the run.
 func newVolume(t *testing.T, script string) string {
 	t.Helper()
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)
+	dir := ""
+	if os.Geteuid() == 0 {
+		dir = mustDocker(t, "volume", "inspect", "-f", "{{.Mountpoint}}", volume)
+	}
 	if script != "" {
-		if r := runOnce(t, []string{"-v", volume + ":/volume", "--entrypoint", "/bin/sh"}, "-ec", script); r.code != 0 {
-			t.Fatal(r)
-		}
+		inVolume(t, dir, script, "-v", volume+":/volume", "-w", "/volume")
 	}
 	return volume
+}
+
+// inVolume runs a script as root in the directory of a volume, or where the directory is not on this machine, in a container that has the
+// volume.
+func inVolume(t *testing.T, dir, script string, options ...string) {
+	t.Helper()
+	if _, err := os.Stat(dir); err != nil {
+		if r := runOnce(t, append(options, "--entrypoint", "/bin/sh"), "-ec", script); r.code != 0 {
+			t.Fatal(r)
+		}
+		return
+	}
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Dir = dir
+	if r := command(cmd); r.code != 0 {
+		t.Fatal(r)
+	}
 }
 
 // has reports the first of the texts that is not in s.

@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -20,28 +18,6 @@ func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 	}
 	err = json.Unmarshal([]byte(r.out), &reply)
 	return reply.AuthRequired, err
-}
-
-// TestDashboardOff is the default: the service is known, down, and can be asked for.
-func TestDashboardOff(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=on", "-e", "HERMES_DASHBOARD_INSECURE=1"}}, "sleep", "1000")
-	s := c.await("dashboard", "out of the boot", func(s service) bool { return s.State != "waiting" })
-	if s.State != "down" || s.Want != "down" || s.Restarts != 0 {
-		t.Errorf("%+v", s)
-	}
-	if r := c.exec("hinit", "status", "dashboard"); r.code != 3 {
-		t.Errorf("want code 3: %v", r)
-	}
-	if found := c.matching("hermes dashboard"); len(found) > 0 {
-		t.Errorf("it runs: %+v", found)
-	}
-	if r := c.execAs([]string{"-u", "hermes"}, "hinit", "start", "dashboard"); r.code != 0 {
-		t.Error(r)
-	}
-	if r := c.execAs([]string{"-u", "hermes"}, "hinit", "stop", "dashboard"); r.code != 0 {
-		t.Error(r)
-	}
 }
 
 // TestDashboardOn runs it beside a supervised gateway, and kills it.
@@ -76,66 +52,4 @@ func TestDashboardOn(t *testing.T) {
 	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") }) // raw
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })
-}
-
-// TestDashboardInsecure opts out of the login.
-func TestDashboardInsecure(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1"}}, "sleep", "1000")
-	c.awaitUp("dashboard")
-	eventually(t, settle, func() error {
-		auth, err := c.dashboardAt("127.0.0.1:9119")
-		if err == nil && auth {
-			err = fmt.Errorf("it wants a login all the same")
-		}
-		return err
-	})
-}
-
-// TestDashboardRefuses has no login for all addresses: the dashboard fails closed and is not started again, nothing else is touched.
-func TestDashboardRefuses(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1"}}, "gateway", "run")
-	c.awaitUp("gateway-default")
-	s := c.await("dashboard", "refusing, with its last lines", func(s service) bool { // which are read after the exit
-		return s.State == "parked" && s.LastExit != nil && len(s.LastExit.Tail) > 0
-	})
-	if err := has(c.exec("hinit", "explain", "dashboard").out, "parked", "Refusing to bind"); err != nil {
-		t.Error(err)
-	}
-	if x := s.LastExit; x.Code == nil || *x.Code != 78 || !strings.Contains(strings.Join(x.Tail, "\n"), "Refusing to bind") {
-		t.Errorf("last exit %+v", x)
-	}
-	if s, _ := c.status().find("gateway-default"); s.State != "up" || s.Restarts != 0 {
-		t.Errorf("%+v", s)
-	}
-	july := start(t, setup{options: []string{"-e", "HERMES_DASHBOARD=1", "-e", "AGENT_DASHBOARD_CODE=1"}}, "sleep", "1000")
-	july.await("dashboard", "refusing with July's exit code", func(s service) bool { return s.State == "parked" })
-	if err := has(july.exec("hinit", "explain", "dashboard").out, "parked", "Refusing to bind"); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestDashboardContainer has the dashboard as its command: it leaves the gateways of a shared volume alone
-// (contract, section 3.2).
-func TestDashboardContainer(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: three()}, "dashboard", "--port", "9121")
-	eventually(t, settle, func() error {
-		_, err := c.dashboardAt("127.0.0.1:9121")
-		return err
-	})
-	never(t, "there is a slot for a gateway", func() error {
-		st, err := c.look()
-		if err == nil && !slices.ContainsFunc(st.Services, func(s service) bool { return strings.HasPrefix(s.Name, "gateway-") }) {
-			err = errors.New("no slot")
-		}
-		return err
-	})
-	c.awaitOutput(func(_, stderr string) error {
-		return has(stderr, "reconcile: skipping (dashboard container — does not need per-profile gateways)")
-	})
-	if r := c.exec("test", "-e", "/opt/data/logs/container-boot.log"); r.code == 0 {
-		t.Error("there is a boot log")
-	}
 }

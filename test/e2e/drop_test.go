@@ -5,11 +5,8 @@ import (
 	"testing"
 )
 
-// TestPrivilegeDrop is docker exec of the agent's command as root (contract, sections 11 and 12).
-func TestPrivilegeDrop(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"}) // the boot, which gives files away, is done
+// privilegeDrop is docker exec of the agent's command as root (contract, sections 11 and 12).
+func privilegeDrop(t *testing.T, c *container) {
 	owner := func(options []string) string {
 		t.Helper()
 		c.must("rm", "-f", "/opt/data/config.yaml")

@@ -40,6 +40,11 @@ func TestTargetHermes(t *testing.T) {
 
 	c := start(t, setup{image: image}, "gateway", "run")
 	c.awaitUp("gateway-default")
+	c.oneSleeper()
+	gateway, _ := c.status().find("gateway-default")
+	if err := has(c.environ(gateway.PID), "\nVIRTUAL_ENV=/opt/hermes/.venv\n", "\nVIRTUAL_ENV_PROMPT=hermes\n", "\nPATH=/opt/hermes/.venv/bin:/command:", "\nPWD=/opt/data\n"); err != nil {
+		t.Errorf("the gateway: %v", err)
+	}
 	if path := c.must("sh", "-c", "echo $PATH"); path != rootPath {
 		t.Errorf("PATH of root's commands: %s", path)
 	}
@@ -96,11 +101,8 @@ func TestTargetHermes(t *testing.T) {
 	}
 }
 
-// TestPaths is the layout of the image that tools outside rely on (contract, section 1).
-func TestPaths(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"}) // the boot is done
+// paths is the layout of the image that tools outside rely on (contract, section 1).
+func paths(t *testing.T, c *container) {
 	for path, want := range map[string]string{
 		"/tmp": "1777 root:root", "/opt/data": "755 hermes:hermes", "/opt/hermes": "755 root:root",
 		"/opt/hermes/bin/hermes": "755 root:root", "/opt/hermes/.venv/bin/hermes": "755 root:root", "/init": "755 root:root",

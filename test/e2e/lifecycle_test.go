@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // three is a volume with three profiles of which two were running.
@@ -13,11 +11,8 @@ func three() map[string]string {
 	return together(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
 
-// TestDockerExec drives the container as root and as the agent's user: create, start, status, logs, restart, stop, delete.
-func TestDockerExec(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "gateway", "run")
-	c.awaitUp("gateway-default")
+// dockerExec drives the container as root and as the agent's user: create, start, status, logs, restart, stop, delete.
+func dockerExec(t *testing.T, c *container) {
 	for _, who := range []string{"root", "hermes", "10000:10000"} {
 		t.Run(who, func(t *testing.T) {
 			name := "p" + strings.ReplaceAll(who, ":", "-")
@@ -81,23 +76,21 @@ func TestDockerExec(t *testing.T) {
 	}
 }
 
-// TestAgentCommands makes and removes a profile with the agent's own commands, which know nothing of hinit.
-func TestAgentCommands(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
-	c.must("hermes", "profile", "create", "coder")
+// agentCommands makes and removes a profile with the agent's own commands, which know nothing of hinit.
+func agentCommands(t *testing.T, c *container) {
+	c.must("hermes", "profile", "create", "native")
+	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down", "gateway-native": "down"})
+	c.must("hinit", "start", "native")
+	c.awaitUp("gateway-native") // the agent's command looks for its pid file
+	c.must("hermes", "profile", "delete", "native", "--yes")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	c.must("hinit", "start", "coder")
-	c.awaitUp("gateway-coder") // the agent's command looks for its pid file
-	c.must("hermes", "profile", "delete", "coder", "--yes")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
 	if found := c.matching("gateway run"); len(found) > 0 {
 		t.Errorf("deleted, and left %+v", found)
 	}
 }
 
-// TestRestore runs three profiles through every way a container ends and comes back: the same gateways are wanted up.
+// TestRestore restarts and kills a container with three profiles: the same gateways are wanted up. The other ways a container ends
+// are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget, second-term and signals-to-cmd.
 func TestRestore(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "sleep", "100000")
@@ -117,19 +110,7 @@ func TestRestore(t *testing.T) {
 		do   func()
 	}{
 		{"docker restart", func() { mustDocker(t, "restart", c.id) }},
-		{"docker stop and start", func() {
-			took := c.stop()
-			t.Logf("docker stop with two gateways took %v", took.Round(10*time.Millisecond))
-			if took > stopTime {
-				t.Errorf("docker stop took %v", took)
-			}
-			c.start()
-		}},
 		{"docker kill and start", func() {
-			mustDocker(t, "kill", c.id)
-			c.start()
-		}},
-		{"docker kill again", func() {
 			mustDocker(t, "kill", c.id)
 			c.start()
 		}},
@@ -145,118 +126,5 @@ func TestRestore(t *testing.T) {
 		if found := c.matching("gateway run"); len(found) != 2 {
 			t.Errorf("%s: gateways %+v, want 2", way.name, found)
 		}
-	}
-}
-
-// TestCrashedGatewayComesBack kills a gateway, and then the container while the gateway's state file says nothing good.
-func TestCrashedGatewayComesBack(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: profile("coder", "")}, "sleep", "100000")
-	c.awaitStates(map[string]string{"gateway-coder": "down", "gateway-default": "down"})
-	c.must("hinit", "start", "coder")
-	first := c.await("gateway-coder", "up", func(s service) bool { return s.Ready })
-	c.must("kill", "-9", fmt.Sprint(first.PID))
-	second := c.await("gateway-coder", "up again", func(s service) bool { return s.Ready && s.PID != first.PID })
-	if x := second.LastExit; second.Restarts != 1 || x == nil || x.Signal == nil || *x.Signal != 9 || x.Code != nil {
-		t.Errorf("%+v, last exit %+v", second, second.LastExit)
-	}
-	// A live gateway comes back after a real restart, without a state written by hand.
-	mustDocker(t, "restart", c.id)
-	c.awaitUp("gateway-coder")
-	c.awaitFile("/opt/data/logs/container-boot.log", "profile=coder prior_state=running action=started")
-}
-
-// TestStaleFiles puts back what a dead container leaves in a home.
-func TestStaleFiles(t *testing.T) {
-	parallel(t)
-	homes := []string{"/opt/data/", "/opt/data/profiles/coder/", "/opt/data/profiles/writer/"}
-	files := together(three(), map[string]string{"/opt/data/profiles/default/SOUL.md": "x\n", "/opt/data/profiles/Not-A-Name/SOUL.md": "x\n"})
-	files["/opt/data/profiles/coder/gateway_state.json"] = "\xef\xbb\xbf{\"gateway_state\":\"draining\"}" // killed half way
-	files["/opt/data/profiles/nomarker/config.yaml"] = "x\n"
-	for _, home := range homes {
-		files[home+"gateway.pid"] = `{"pid":1,"kind":"hermes-gateway","argv":[],"start_time":1}`
-		files[home+"processes.json"] = `{"stale":true}`
-	}
-	c := start(t, setup{files: files}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
-	for _, home := range homes {
-		if r := c.exec("grep", "-s", `"pid":1,\|stale`, home+"gateway.pid", home+"processes.json"); r.code == 0 {
-			t.Errorf("still there: %s", r.out)
-		}
-	}
-	c.awaitStderr(`profile directory "Not-A-Name"`, `profile directory "default"`)
-}
-
-// stubborn is a gateway that ignores SIGTERM and has a helper that does too, beside one that does as told.
-func stubborn() map[string]string {
-	return together(
-		profile("default", "running", "ignore_term=1", "leak_child=doublefork-setsid-cleanenv"), profile("coder", "running"),
-	)
-}
-
-// TestStubbornGateway stops a container in which one gateway does not do as told: it gets the budget, and no more.
-func TestStubbornGateway(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: stubborn(), options: []string{"-e", "HINIT_STOP_TIMEOUT=2s"}}, "gateway", "run")
-	c.awaitUp("gateway-default", "gateway-coder")
-	begin := time.Now()
-	mustDocker(t, "stop", "--time", "60", c.id)
-	took := time.Since(begin)
-	t.Logf("docker stop with a gateway that ignores SIGTERM and a budget of 2s took %v", took.Round(10*time.Millisecond))
-	if took < 1500*time.Millisecond || took > 30*time.Second {
-		t.Errorf("docker stop took %v with a budget of 2s", took)
-	}
-	c.start() // the one that was killed is still wanted
-	c.awaitUp("gateway-default", "gateway-coder")
-}
-
-// TestSecondTerm has an impatient operator: the second SIGTERM does not wait for the budget.
-func TestSecondTerm(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: stubborn(), options: []string{"-e", "HINIT_STOP_TIMEOUT=60s"}}, "gateway", "run")
-	c.awaitUp("gateway-default", "gateway-coder")
-	mustDocker(t, "kill", "--signal", "TERM", c.id)
-	c.await("gateway-default", "stopping", func(s service) bool { return s.State == "stopping" })
-	begin := time.Now()
-	mustDocker(t, "kill", "--signal", "TERM", c.id)
-	code := c.exitCode()
-	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("the container lived on for %v", took)
-	}
-	if code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-}
-
-// TestStopCommand stops a container whose command handles SIGTERM: its exit code is the container's. Other signals are
-// passed on.
-func TestStopCommand(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: profile("coder", "running")}, "sh", "-c",
-		"trap 'echo got usr1' USR1; trap 'echo got hup' HUP; trap 'exit 5' TERM; echo the CMD listens; while :; do sleep 0.05; done")
-	c.awaitLog("the CMD listens\n")
-	c.awaitUp("gateway-coder")
-	mustDocker(t, "kill", "--signal", "USR1", c.id)
-	c.awaitLog("got usr1")
-	mustDocker(t, "kill", "--signal", "HUP", c.id)
-	c.awaitLog("got hup")
-	if took := c.stop(); took > stopTime {
-		t.Errorf("docker stop took %v", took)
-	}
-	if code := c.exitCode(); code != 5 {
-		t.Errorf("exit code %d, want the command's 5", code)
-	}
-}
-
-// TestCommandEndsContainer has a gateway that runs when the command ends: it is stopped, and still wanted at the next start.
-func TestCommandEndsContainer(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: profile("coder", "running")}, "sh", "-c", "until hinit status coder; do usleep 50000; done; exit 9")
-	if code := c.exitCode(); code != 9 {
-		t.Errorf("exit code %d, want 9", code)
-	}
-	c.start()
-	if code := c.exitCode(); code != 9 { // it came up again, or there would be no end
-		t.Errorf("exit code %d, want 9", code)
 	}
 }

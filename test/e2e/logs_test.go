@@ -77,24 +77,3 @@ func TestLogRotation(t *testing.T) {
 		return nil
 	})
 }
-
-// TestHealth waits for Docker to find the container healthy.
-func TestHealth(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{
-		options: []string{"--health-interval", "1s"},
-		files:   together(profile("broken", "running", "exit_now=1"), map[string]string{"/etc/hinit/hinit.yaml": "restart: {initial: 10ms}\n"}),
-	}, "gateway", "run")
-	eventually(t, settle, func() error {
-		if health := c.inspect("{{.State.Health.Status}}"); health != "healthy" {
-			return fmt.Errorf("the container is %s: %s", health, c.inspect("{{json .State.Health}}"))
-		}
-		return nil
-	})
-	eventually(t, settle, func() error {
-		if r := c.exec("hinit", "healthcheck"); r.code != 0 || !strings.Contains(r.out, "in trouble: gateway-broken") {
-			return fmt.Errorf("the gateway in trouble is not named: %v", r)
-		}
-		return nil
-	})
-}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -172,36 +173,27 @@ func TestThePageAboutNonRootPrintsWhatItSays(t *testing.T) {
 	newReader(t, "how-to/run-as-non-root-or-read-only.md").types(nil)
 }
 
-// TestFewCapabilitiesAreThoseOfThePage: with the capabilities of the page hinit does all its work and has only the last two rows to say.
+// TestFewCapabilitiesAreThoseOfThePage has each row of the page: without that capability the warning is another. With all of the page
+// hinit does its work in TestMinimalCapabilities.
 func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 	parallel(t)
-	page, err := os.ReadFile("../../docs/how-to/run-as-non-root-or-read-only.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`docker run (--cap-drop ALL (?:--cap-add [A-Z_]+ )+)hinit-demo`).FindSubmatch(page)
-	if line == nil {
-		t.Fatal("the page has no command")
-	}
-	c := start(t, setup{options: strings.Fields(string(line[1]))}, "gateway", "run")
-	c.awaitUp("gateway-default")
-	c.must("hermes", "profile", "create", "coder")
-	c.must("hinit", "start", "coder")
-	c.must("/command/s6-svok", "/run/service/gateway-coder")
-	c.must("hinit", "stop", "coder")
-	if w := strings.Join(c.status().Init.Warnings, "\n"); strings.Count(w, "\n") != 1 || !strings.Contains(w, "no CAP_DAC_OVERRIDE") || !strings.Contains(w, "no CAP_CHOWN") {
-		t.Errorf("warnings: %q", w)
-	}
-	if r := runOnce(t, append(strings.Fields(string(line[1])), "--tmpfs", "/run"), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
+	page := minimal(t)
+	if r := runOnce(t, slices.Concat(page, []string{"--tmpfs", "/run"}), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
 		t.Errorf("a tmpfs on /run does without CAP_CHOWN: %v", r)
 	}
-	// Each row is true: without that capability the warning is another.
 	for name, says := range map[string]string{
 		"KILL": "no CAP_KILL", "SETUID": "root may not become uid", "SETGID": "root may not become uid",
 	} {
-		options := strings.Fields(strings.Replace(string(line[1]), "--cap-add "+name+" ", "", 1))
-		if r := runOnce(t, options, "true"); !strings.Contains(r.err, says) {
-			t.Errorf("without %s nothing says %q: %v", name, says, r)
+		at := slices.Index(page, name)
+		if at < 1 {
+			t.Fatalf("the page does not have %s: %q", name, page)
+		}
+		r := runOnce(t, slices.Concat(page[:at-1], page[at+1:]), "echo", "the CMD was run")
+		if strings.Count(r.err, says) != 1 {
+			t.Errorf("without %s %q is not said once: %v", name, says, r)
+		}
+		if name != "KILL" && (r.code != 126 || strings.Contains(r.out, "the CMD")) {
+			t.Errorf("without %s want exit code 126 and no CMD: %v", name, r)
 		}
 	}
 }

@@ -2,30 +2,53 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
+// The lines in which the boot says what a container cannot do.
+const (
+	readOnlyRoot = "the root file system is read-only: /etc/passwd keeps the ids of the image"
+	noRun        = "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with --tmpfs /run"
+	noPrivs      = "no_new_privs is set: sudo and other set-user-ID programs do not work inside"
+	asAgent      = "started as uid 10000: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect"
+)
+
 // TestRestricted takes away what the container usually has, one after the other. All features work all the same, and what
-// is different is said.
+// is different is said, once.
 func TestRestricted(t *testing.T) {
 	parallel(t)
+	hermes := []string{"-u", "hermes"}
 	tests := []struct {
 		name    string
 		options []string
-		warning string // "" for none at all
-		beneath bool   // not PID 1
+		said    []string         // of the lines above
+		warning string           // another one
+		beneath bool             // not PID 1
+		extra   func(*container) // what else this row has to show
 	}{
-		{name: "below another init", options: []string{"--init"}, beneath: true},
-		{name: "as hermes", options: []string{"--user", "10000:10000"}, warning: "started as uid 10000: no change of user or of file owners"},
-		{name: "as hermes without a run directory", options: []string{"--user", "10000:10000", "--tmpfs", "/run"}, warning: `cannot use "/run/hinit" for the control socket: permission denied; using "/tmp/hinit-10000"`},
-		{name: "as hermes by name below another init", options: []string{"--user", "hermes", "--init"}, warning: "started as uid 10000: no change of user or of file owners", beneath: true},
-		{name: "read-only with tmpfs", options: []string{"--read-only", "--tmpfs", "/run"}, warning: "the root file system is read-only: /etc/passwd keeps the ids of the image"},
-		{name: "read-only", options: []string{"--read-only"}, warning: `read-only file system`},
-		{name: "read-only as hermes", options: []string{"--read-only", "--user", "10000:10000"}, warning: `read-only file system`},
-		{name: "no capabilities as hermes", options: []string{"--user", "10000:10000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}, warning: "no_new_privs is set"},
+		{name: "below another init", options: []string{"--init", "--health-interval", "1s"}, beneath: true, extra: func(c *container) {
+			eventually(t, settle, func() error {
+				if health := c.inspect("{{.State.Health.Status}}"); health != "healthy" {
+					return fmt.Errorf("the container is %s: %s", health, c.inspect("{{json .State.Health}}"))
+				}
+				return nil
+			})
+		}},
+		{name: "as hermes, with a strict boot", options: []string{"--user", "10000:10000", "-e", "HINIT_BOOT_STRICT=1"}, said: []string{asAgent}, extra: (*container).answersAsS6},
+		{
+			name: "as hermes without a run directory", options: []string{"--user", "10000:10000", "--tmpfs", "/run"}, said: []string{noRun, asAgent},
+			warning: `cannot use "/run/hinit" for the control socket: permission denied; using "/tmp/hinit-10000"`,
+			extra:   func(c *container) { c.saysOnce(noRun + ":uid=10000,mode=755") },
+		},
+		{name: "read-only", options: []string{"--read-only"}, said: []string{readOnlyRoot, noRun}, warning: `read-only file system`},
+		{
+			name: "read-only as hermes by name without capabilities", said: []string{readOnlyRoot, noRun, noPrivs, asAgent}, warning: `read-only file system`,
+			options: []string{"--read-only", "--user", "hermes", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -37,15 +60,30 @@ func TestRestricted(t *testing.T) {
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)
 			}
-			if tt.warning == "" && len(st.Init.Warnings) > 0 {
-				t.Errorf("warnings: %q", st.Init.Warnings)
+			warnings := strings.Join(st.Init.Warnings, "\n")
+			if tt.said == nil && warnings != "" {
+				t.Errorf("warnings: %s", warnings)
 			}
 			c.awaitStderr(tt.warning)
-			if tt.warning != "" && !slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, tt.warning) }) {
-				t.Errorf("not said: %q; status has %q", tt.warning, st.Init.Warnings)
+			if err := has(warnings, append(tt.said, tt.warning)...); err != nil {
+				t.Errorf("the status: %v", err)
+			}
+			c.awaitOutput(func(_, stderr string) error {
+				for _, line := range []string{readOnlyRoot, noRun, noPrivs, asAgent} {
+					want := 0
+					if slices.Contains(tt.said, line) {
+						want = 1
+					}
+					if got := strings.Count(stderr, "[hinit] warning: "+line); got != want {
+						return fmt.Errorf("%q is said %d times, want %d", line, got, want)
+					}
+				}
+				return nil
+			})
+			if tt.extra != nil {
+				tt.extra(c)
 			}
 
-			hermes := []string{"-u", "hermes"}
 			c.awaitHealthy(hermes...)
 			for _, step := range [][]string{
 				{"hermes", "profile", "create", "coder"},
@@ -88,4 +126,26 @@ func TestRestricted(t *testing.T) {
 			c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
 		})
 	}
+}
+
+// answersAsS6 uses the tools of s6 on a profile of its own.
+func (c *container) answersAsS6() {
+	c.t.Helper()
+	if comm := c.must("cat", "/proc/1/comm"); comm != "s6-svscan" {
+		c.t.Errorf("process 1 is %s", comm)
+	}
+	c.must("test", "-d", "/run/s6/basedir")
+	c.must("hermes", "profile", "create", "tools")
+	eventually(c.t, settle, func() error { // the example agent does not register its slot; hinit makes it when it sees the profile
+		if r := c.exec("s6-svok", "/run/service/gateway-tools"); r.code != 0 {
+			return fmt.Errorf("no slot yet: %v", r)
+		}
+		return nil
+	})
+	c.must("s6-svc", "-u", "/run/service/gateway-tools")
+	c.await("gateway-tools", "up", func(s service) bool { return s.Ready })
+	c.must("s6-svc", "-d", "/run/service/gateway-tools")
+	c.await("gateway-tools", "down", func(s service) bool { return s.State == "down" })
+	c.must("s6-svstat", "/run/service/gateway-tools")
+	c.must("hinit", "profile", "delete", "--yes", "tools")
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,11 +88,23 @@ func (c *container) awaitSlot(slot, wish string, ok func(s6State) bool) s6State 
 func isRunning(s s6State) bool { return s.running }
 func isDown(s s6State) bool    { return !s.running && !s.wanted }
 
-// TestAgentFindsS6 and thinks that nothing has changed (contract, section 9.1).
-func TestAgentFindsS6(t *testing.T) {
+// TestTheAgentsCalls asks a container with a CMD and a stopped profile. The last part edits /etc/passwd.
+func TestTheAgentsCalls(t *testing.T) {
 	parallel(t)
-	c := start(t, setup{}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
+	files := profile("coder", "stopped")
+	files["/opt/register"] = registerScript
+	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
+	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
+	c.awaitHealthy() // the boot, which gives files away, is done
+	c.parts(
+		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
+		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},
+		part{"privilege drop", privilegeDrop},
+	)
+}
+
+// findsS6 has the agent think that nothing has changed (contract, section 9.1).
+func findsS6(t *testing.T, c *container) {
 	if r := c.execAs(asHermes, "sh", "-c", "cat /proc/1/comm && test -d /run/s6/basedir && tr '\\0' ' ' </proc/1/cmdline"); r.code != 0 || r.out != "s6-svscan\n/init /opt/hermes/docker/main-wrapper.sh sleep 1000 " {
 		t.Error(r)
 	}
@@ -114,12 +125,9 @@ func TestAgentFindsS6(t *testing.T) {
 	}
 }
 
-// TestAgentsCallsOnAGateway replays start, restart and stop as the agent's commands make them (contract, section 9.2).
-func TestAgentsCallsOnAGateway(t *testing.T) {
-	parallel(t)
+// callsOnAGateway replays start, restart and stop as the agent's commands make them (contract, section 9.2).
+func callsOnAGateway(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-coder"
-	c := start(t, setup{files: profile("coder", "stopped")}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	c.awaitSlot(slot, "down", isDown)
 
 	c.mustS6("s6-svc", "-u", slot)
@@ -148,6 +156,7 @@ func TestAgentsCallsOnAGateway(t *testing.T) {
 	if r := c.execAs([]string{"--user", "12345"}, "/command/s6-svc", "-d", slot); r.code != 111 || !strings.Contains(r.err, "Permission denied") {
 		t.Errorf("a stranger may stop it: %v", r)
 	}
+	c.must("hinit", "stop", "coder")
 }
 
 // registerScript makes and publishes the slot of a profile as the agent does: in a temporary directory that the scanner skips,
@@ -193,87 +202,42 @@ remove() {
 }
 `
 
-// TestAgentRegistersAndUnregisters a profile's gateway, which is then the gateway that hinit would have started itself.
-func TestAgentRegistersAndUnregisters(t *testing.T) {
-	parallel(t)
-	const slot = "/run/service/gateway-coder"
-	c := start(t, setup{files: map[string]string{"/opt/register": registerScript}}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
+// registers has the agent register and unregister a profile's gateway, which is then the gateway that hinit would have started itself.
+func registers(t *testing.T, c *container) {
+	const slot = "/run/service/gateway-writer"
 	script := func(text string) {
 		t.Helper()
 		if r := c.execAs(asHermes, "sh", "-c", ". /opt/register\n"+text); r.code != 0 {
 			t.Fatal(r)
 		}
 	}
-	script("mkdir -p /opt/data/profiles/coder; : >/opt/data/profiles/coder/SOUL.md; register coder; /command/s6-svstat " + slot)
+	script("mkdir -p /opt/data/profiles/writer; : >/opt/data/profiles/writer/SOUL.md; register writer; /command/s6-svstat " + slot)
 	if s, err := c.s6State(slot); err != nil || !isDown(s) {
 		t.Errorf("after register: %+v, %v", s, err)
 	}
 	c.mustS6("s6-svc", "-u", slot)
 	running := c.awaitSlot(slot, "up", isRunning)
-	c.await("gateway-coder", "up", func(s service) bool { return s.State == "up" && s.PID == running.pid })
+	c.await("gateway-writer", "up", func(s service) bool { return s.State == "up" && s.PID == running.pid })
 	eventually(t, settle, func() error {
-		if r := c.exec("test", "-s", "/opt/data/logs/gateways/coder/current"); r.code != 0 {
+		if r := c.exec("test", "-s", "/opt/data/logs/gateways/writer/current"); r.code != 0 {
 			return errors.New("its log is not where it belongs")
 		}
 		return nil
 	})
-	script("unregister coder; remove /opt/data/profiles/coder")
+	script("unregister writer; remove /opt/data/profiles/writer")
 	eventually(t, settle, func() error {
 		if r := c.s6Call("s6-svstat", slot); r.code != 1 {
 			return fmt.Errorf("the slot is still there: %v", r)
 		}
-		if _, known := c.status().find("gateway-coder"); known {
+		if _, known := c.status().find("gateway-writer"); known {
 			return errors.New("the service is still there")
 		}
 		return c.gone(running.pid)
 	})
 }
 
-// TestSlotsOfEightCallersAtOnce come and go, and none is left over.
-func TestSlotsOfEightCallersAtOnce(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: map[string]string{"/opt/register": registerScript}}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
-	before := ""
-	eventually(t, settle, func() error { // they are made in the background
-		before = c.must("ls", "-A", "/run/service")
-		return has(before, "dashboard", "gateway-default", "main-hermes")
-	})
-	r := dockerWithin(6*time.Minute, slices.Concat([]string{"exec"}, asHermes, []string{c.id, "sh", "-c", `. /opt/register
-caller() {
-	n=0
-	while [ $n -lt 25 ]; do
-		name=caller$1-$n home=/opt/data/profiles/caller$1-$n
-		mkdir -p $home; : >$home/SOUL.md
-		register $name
-		/command/s6-svstat /run/service/gateway-$name >/dev/null || echo "$name is not registered"
-		unregister $name
-		remove $home
-		n=$((n+1))
-	done
-}
-for i in 1 2 3 4 5 6 7 8; do caller $i & done
-wait`})...)
-	if r.code != 0 || r.out != "" || r.err != "" {
-		t.Fatal(r)
-	}
-	eventually(t, settle, func() error {
-		if after := c.must("ls", "-A", "/run/service"); after != before {
-			return fmt.Errorf("left over: %s", after)
-		}
-		if all := c.status().set(); len(all) != 2 {
-			return fmt.Errorf("services: %v", all)
-		}
-		return nil
-	})
-}
-
-// TestServiceDirectoriesFromElsewhere run as they are: with a logger, a finish program, a notification of readiness.
-func TestServiceDirectoriesFromElsewhere(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down"})
+// serviceDirectories from elsewhere run as they are: with a logger, a finish program, a notification of readiness.
+func serviceDirectories(t *testing.T, c *container) {
 	c.must("sh", "-c", `set -e; cd /run/service
 mkdir -p .new/log .done .told
 printf '#!/command/with-contenv sh\necho "$GREETING of $(id -u)"\nexec s6-setuidgid hermes sh -c "id -u; exec sleep 1000"\n' >.new/run
@@ -308,11 +272,8 @@ s6-svscanctl -a /run/service`)
 	}
 }
 
-// TestGatewayCommandsAreAnsweredByHinit as the agent would, with the truth at the end (contract, sections 9.2 and 9.4).
-func TestGatewayCommandsAreAnsweredByHinit(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{files: profile("coder", "stopped")}, "sleep", "1000")
-	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
+// gatewayCommands are answered by hinit as the agent would, with the truth at the end (contract, sections 9.2 and 9.4).
+func gatewayCommands(t *testing.T, c *container) {
 	silent := func(words ...string) {
 		t.Helper()
 		if r := c.exec(append([]string{"hermes"}, words...)...); r.code != 0 || r.out != "" || r.err != "" {

@@ -9,11 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheScreenOverDockerExec: hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
-func TestTheScreenOverDockerExec(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "gateway", "run")
-	c.awaitUp("gateway-default")
+// theScreen is hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
+func theScreen(t *testing.T, c *container) {
 	term := testkit.OnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
 	term.Await("gateway-default")
 	eventually(t, settle, func() error { // refused while the boot log is written

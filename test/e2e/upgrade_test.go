@@ -9,11 +9,8 @@ import (
 	"testing"
 )
 
-// TestTheUpgradePageUpgrades types what docs/how-to/upgrade-in-place.md says.
-func TestTheUpgradePageUpgrades(t *testing.T) {
-	parallel(t)
-	c := start(t, setup{}, "gateway", "run")
-	c.awaitUp("gateway-default")
+// upgradePage types what docs/how-to/upgrade-in-place.md says.
+func upgradePage(t *testing.T, c *container) {
 	before, _ := c.status().find("gateway-default")
 
 	page, err := os.ReadFile("../../docs/how-to/upgrade-in-place.md")

@@ -33,12 +33,12 @@ var Rows = []Row{
 		[]string{"TestCommand"},
 	},
 	{
-		"The agent's user joins the groups of `/dev/dri/*`, never group 0", later, "always", []string{"TestGraphicsDevices", "TestGraphicsGroups"},
+		"The agent's user joins the groups of `/dev/dri/*`, never group 0", later, "always", []string{"TestDockerSocket", "TestGraphicsGroups"},
 	},
 	{
 		"Root changes, makes and writes nothing through a link in the data directory, and says `refusing`", later,
 		"always",
-		[]string{"TestLinksAreRefused", "TestBootstrapStateLink"},
+		[]string{"TestLinksAreRefused"},
 	},
 	{
 		"`backups`, `lazy-packages`, `pairing`, `platforms/pairing` and `logs/gateways` are made and repaired", later, "always",
@@ -105,7 +105,7 @@ var Rows = []Row{
 		"always",
 		[]string{"TestAProfileThatAppearsIsRegisteredAndStarted", "TestTheProfileIsTheOneTheAgentWouldTake"},
 	},
-	{"A gateway that exits with code 78 stays down", later, "always; `restart.park_on` wins", []string{"TestExitCodes"}},
+	{"A gateway that exits with code 78 stays down", later, "always; `restart.park_on` wins", []string{"TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks"}},
 	{
 		"A gateway that exits with code 0 by itself stays down", august,
 		"by the exit code of the image's finish script; `restart.park_on` wins. Where there is no such script it starts again",
@@ -119,7 +119,7 @@ var Rows = []Row{
 	{
 		"A dashboard that refuses to bind exits with code 78 and stays down", august,
 		"always; with the code 1 of July 2026 by its line `Refusing to bind …`, which is the reason in status. `hinit explain dashboard` has its last lines",
-		[]string{"TestDashboardRefuses", "TestARefusalParksWithItsReason"},
+		[]string{"TestDashboardRefusesAnOpenBind", "TestARefusalParksWithItsReason"},
 	},
 }
 
