@@ -104,14 +104,14 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 }
 
 // cgroupMemory returns the memory that a cgroup uses, in bytes, and the parts of it that are shared memory and memory of the
-// kernel. Inactive file pages don't count, because the kernel drops these first. If swap is true, swapped-out memory is included.
+// kernel. The latter includes the buffers of TCP, but no page tables, which belong to processes. Inactive file pages don't count, because the kernel drops these first. If swap is true, swapped-out memory is included.
 // If swap is false, active file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if
 // the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
-	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable"))
+	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable")+value("pagetables")) + value("sock")
 	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // version 2
 		idle = value("inactive_file")
 		swapped, _ = readNumber(path.Join(dir, "memory.swap.current"))

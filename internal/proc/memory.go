@@ -112,7 +112,7 @@ type ContainerMemory struct {
 	Used    uint64  // used memory in bytes, without the file pages that the kernel can drop
 	Limit   uint64  // memory limit in bytes; 0 for no limit
 	Shared  uint64  // part of Used that is shared memory and files in memory (tmpfs(5)), even if no process has them open
-	Kernel  uint64  // part of Used that is memory of the kernel, such as data in sockets; 0 if the kernel does not report it
+	Kernel  uint64  // part of Used that is memory of the kernel, such as data in sockets, without page tables; 0 if the kernel does not report it
 	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
 }
 

@@ -14,6 +14,7 @@ func TestTheMemoryOfTheContainerIsItsControlGroups(t *testing.T) {
 		want   ContainerMemory
 	}{
 		{"version 2", nil, ContainerMemory{500, 1000, 70, 25, 4.5}},
+		{"buffers of TCP, and page tables", map[string]string{"memory.stat": "kernel 135\nslab_reclaimable 10\npagetables 100\nsock 40\n"}, ContainerMemory{590, 1000, 0, 65, 4.5}},
 		{"no limit", map[string]string{"memory.max": "max\n"}, ContainerMemory{}},
 		{"no pressure", map[string]string{"memory.pressure": ""}, ContainerMemory{500, 1000, 70, 25, 0}},
 		{"nothing", map[string]string{"memory.max": "", "memory.current": ""}, ContainerMemory{}},

@@ -79,8 +79,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		n := m.parallelHooks(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
 		hooks = hooks[n:]
-		batch := make([]client.BootStep, len(now))
-		failures := make([]error, len(now))
+		batch, failures := make([]client.BootStep, len(now)), make([]error, len(now))
 		var all sync.WaitGroup
 		for i, h := range now {
 			all.Go(guard.Func("running a boot step", func() {

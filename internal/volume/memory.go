@@ -31,7 +31,8 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// manySockets is the number of sockets with which a service may hide memory of the kernel. With fewer, it holds about 100 MB.
+	// manySockets is the number of sockets with which a service may hide memory of the kernel. That many Unix sockets hold about
+	// 100 MB. A TCP socket holds some MB, so an eighth of that number may have a port. A browser at rest has 70, of which few have one.
 	manySockets = 256
 	// searchTime limits the search for shared memory, and maxFilesInMemory the files that are counted for a service.
 	searchTime       = 3 * time.Second
@@ -63,10 +64,7 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		}
 		used[w.Service] = sum.Bytes
 	}
-	text, err := json.Marshal(used)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(used) // numbers can't fail
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
@@ -97,7 +95,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			mapped = parts
 		}
 		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
-		if s.incomplete || s.hides || s.sockets > manySockets && c.Kernel > c.Used/4 {
+		if s.incomplete || s.hides || (s.sockets > manySockets || s.ports > manySockets/8) && c.Kernel > c.Used/4 {
 			out.Note = "it may hide memory, because hinit cannot examine all that it has open; "
 		}
 		hidden -= min(hidden, out.Bytes)

@@ -226,6 +226,26 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	}
 }
 
+// An agent held 1.3 GB in the buffers of 128 TCP connections. It had too few sockets for a note, so that none was ended, and the memory
+// ran out. A browser at rest has more Unix sockets than that.
+func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
+	note := func(family, sockets int) string {
+		for range sockets {
+			fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			defer unix.Close(fd)
+		}
+		found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, proc.ContainerMemory{Used: 1 << 40, Kernel: 1 << 39})
+		return append(found, boot.Measurement{})[0].Note
+	}
+	if got := note(unix.AF_UNIX, 100) + note(unix.AF_INET, 10); got != "" {
+		t.Errorf("with a browser: %q", got)
+	}
+	if got := note(unix.AF_INET6, 64); !strings.Contains(got, "it may hide memory") {
+		t.Errorf("with 64 TCP sockets: %q", got)
+	}
+}
+
 // TestTheSharedMemoryOfATenantsDaemonHadNoOwner: the search for shared memory did not know which profiles have users of their own. A
 // daemon that docker exec had left belonged to no gateway.
 func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {

@@ -45,6 +45,7 @@ type diskUsage struct {
 	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
 	hides      bool           // a process does not let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
+	ports      int            // part of sockets that may have a port: all but Unix sockets
 	tooDeep    bool           // there are directories deeper than maxDepth
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
@@ -251,8 +252,11 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 			err := unix.Stat(dir+name, &st)
 			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in its queue (SCM_RIGHTS, unix(7))
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
-				queued, _ := procstat.Status(text).Number("scm_fds", 10)
+				queued, local := procstat.Status(text).Number("scm_fds", 10) // a Unix socket has this line
 				s.sockets, s.hides = s.sockets+1, s.hides || queued > 0
+				if !local {
+					s.ports++
+				}
 			}
 			if err == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.linked[inode{st.Dev, st.Ino}] {
 				s.linked[inode{st.Dev, st.Ino}] = true // a process may have the file open twice
