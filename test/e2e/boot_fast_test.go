@@ -130,7 +130,7 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	parallel(t)
 	const most = 32
 	var last []string
-	for range 20 {
+	for try := range 20 {
 		c := create(t, setup{}, "true")
 		if r := c.attach(); r.code != 0 {
 			t.Fatal(r)
@@ -147,6 +147,7 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 			}
 		}
 		if len(last) <= most {
+			t.Logf("container %d had the %d names", try+1, len(last))
 			return
 		}
 	}

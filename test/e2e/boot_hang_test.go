@@ -34,57 +34,45 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 	return detach
 }
 
-// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. Gateways that
-// don't need them start without delay.
+// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. One of them is a
+// profile's. Gateways that don't need them start without delay.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)
-	tests := []struct {
-		name string
-		dead []string
-		said string
-	}{
-		{name: "beside", dead: []string{"elsewhere", ".local", "workspace", "profiles/coder/workspace"}, said: "/opt/data/workspace does not answer"},
-		{name: "a profile", dead: []string{"profiles/dead"}, said: "/opt/data/profiles/dead does not answer"},
+	data := t.TempDir()
+	for name, content := range map[string]string{
+		"SOUL.md": "", "gateway_state.json": `{"desired_state":"running"}`,
+		"profiles/coder/SOUL.md": "", "profiles/coder/gateway_state.json": `{"desired_state":"running"}`,
+		"cron/file": "",
+	} {
+		path := filepath.Join(data, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			data := t.TempDir()
-			for name, content := range map[string]string{
-				"SOUL.md": "", "gateway_state.json": `{"desired_state":"running"}`,
-				"profiles/coder/SOUL.md": "", "profiles/coder/gateway_state.json": `{"desired_state":"running"}`,
-				"cron/file": "",
-			} {
-				path := filepath.Join(data, name)
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var detach []func()
-			for _, dir := range tt.dead {
-				detach = append(detach, deadMount(t, filepath.Join(data, dir)))
-			}
-			begin := time.Now()
-			c := start(t, setup{options: []string{"-v", data + ":/opt/data"}}, "sh", "-c", "echo the CMD; exec sleep 1000")
-			for _, f := range detach {
-				f()
-			}
-			c.awaitUp("gateway-default", "gateway-coder")
-			if took := time.Since(begin); took > settle {
-				t.Errorf("the gateways took %v", took)
-			}
-			c.awaitLines("the CMD\n", tt.said)
-			c.awaitOwned("hermes", "/opt/data/cron")
-			c.must("hinit", "restart", "coder")
-			c.awaitHealthy()
-			took := c.stop()
-			t.Logf("docker stop took %v", took.Round(10*time.Millisecond))
-			if took > stopTime {
-				t.Errorf("docker stop took %v", took)
-			}
-		})
+	var detach []func()
+	for _, dir := range []string{"elsewhere", ".local", "workspace", "profiles/coder/workspace", "profiles/dead"} {
+		detach = append(detach, deadMount(t, filepath.Join(data, dir)))
+	}
+	begin := time.Now()
+	c := start(t, setup{options: []string{"-v", data + ":/opt/data"}}, "sh", "-c", "echo the CMD; exec sleep 1000")
+	for _, f := range detach {
+		f()
+	}
+	c.awaitUp("gateway-default", "gateway-coder")
+	if took := time.Since(begin); took > settle {
+		t.Errorf("the gateways took %v", took)
+	}
+	c.awaitLines("the CMD\n", "/opt/data/workspace does not answer", "/opt/data/profiles/dead does not answer")
+	c.awaitOwned("hermes", "/opt/data/cron")
+	c.must("hinit", "restart", "coder")
+	c.awaitHealthy()
+	took := c.stop()
+	t.Logf("docker stop took %v", took.Round(10*time.Millisecond))
+	if took > stopTime {
+		t.Errorf("docker stop took %v", took)
 	}
 }
 

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,7 +17,7 @@ const (
 // TestRootRunsNothingOfTheAgents has the agent put programs with the names of the system's where its own come first.
 func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	parallel(t)
-	c := create(t, setup{files: profile("default", "running")}, "gateway", "run")
+	c := create(t, setup{options: []string{"-e", "SEEN=a b"}, files: profile("default", "running")}, "gateway", "run")
 	fakes := []entry{{name: "/opt/data/.local/", owner: 10000}, {name: "/opt/data/.local/bin/", owner: 10000}}
 	for _, name := range []string{"sh", "ls", "id", "cat", "env", "only-the-agents"} {
 		fakes = append(fakes, entry{name: "/opt/data/.local/bin/" + name, content: "#!/bin/sh\n/bin/id -u >>/opt/data/ran\necho agents\n", mode: 0o755, owner: 10000})
@@ -23,6 +25,15 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	c.lay(fakes...)
 	c.lay(
 		entry{name: "/etc/cont-init.d/"},
+		script("/etc/cont-init.d/01-hermes-setup", "echo replaced"),
+		script("/etc/cont-init.d/015-supervise-perms", "echo replaced"),
+		script("/etc/cont-init.d/02-reconcile-profiles", "echo replaced"),
+		script("/etc/cont-init.d/10-b", `echo "ten as $(id -u):$(id -g) with $# arguments, seen $SEEN; $(stat -c %U /opt/data/cron)"; exit 3`),
+		script("/etc/cont-init.d/9-last", "echo nine; (sleep 1002 >/dev/null 2>&1 &)"),
+		script("/etc/cont-init.d/10-B", "echo TEN"),
+		entry{name: "/etc/cont-init.d/20-no-program", content: "#!/bin/sh\necho no program\n"},
+		entry{name: "/etc/cont-init.d/30-of-the-agent", content: "#!/bin/sh\necho of the agent\n", mode: 0o755, owner: 10000},
+		entry{name: "/etc/cont-init.d/40-no-such-interpreter", content: "#!/nowhere\n", mode: 0o755},
 		script("/etc/cont-init.d/10-plain", `ls / >/dev/null; echo "plain HOME=$HOME in $(pwd) PATH=$PATH home=$HERMES_HOME."`),
 		entry{name: "/etc/cont-init.d/20-contenv", content: "#!/command/with-contenv sh\nls / >/dev/null; echo \"contenv HOME=$HOME PATH=$PATH home=$HERMES_HOME.\"\n", mode: 0o755},
 	)
@@ -44,6 +55,7 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	if path := c.must("sh", "-c", "echo $PATH"); path != rootPath {
 		t.Errorf("PATH of root's commands: %s", path)
 	}
+	c.ranBootScripts()
 
 	// The agent's own shells, gateways and commands find them as before.
 	gateway := c.await("gateway-default", "up", func(s service) bool { return s.State == "up" })
@@ -53,8 +65,63 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	if r := c.exec("hermes", "agent-info"); !strings.Contains(r.out, `"PATH":"`+agentPath+`"`) {
 		t.Errorf("the shim's command has %v", r)
 	}
-	if r := runOnce(t, nil, "sh", "-c", "echo $PATH"); r.last() != "/command:"+agentPath {
-		t.Errorf("the CMD has %v", r)
+}
+
+// ranBootScripts checks the user's own boot scripts. They ran as root, in the order of their bytes, with the environment of the container,
+// before anything was started (contract, section 2). Those that hinit does the work of were skipped, and one that failed stopped
+// nothing. A process that a script left running stays.
+func (c *container) ranBootScripts() {
+	t := c.t
+	t.Helper()
+	c.awaitStderr("[hinit] boot: ")
+	_, stderr := c.logs()
+	if err := inOrder(stderr, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n"); err != nil {
+		t.Error(err)
+	}
+	if err := inOrder(stderr,
+		"cont-init: info: running /etc/cont-init.d/10-B\n", "cont-init: info: /etc/cont-init.d/10-B exited 0\n",
+		"cont-init: info: running /etc/cont-init.d/10-b\n", "cont-init: info: /etc/cont-init.d/10-b exited 3\n",
+		"cont-init: info: running /etc/cont-init.d/40-no-such-interpreter\n", "cont-init: warning: /etc/cont-init.d/40-no-such-interpreter failed: ",
+		"cont-init: info: running /etc/cont-init.d/9-last\n", "cont-init: info: /etc/cont-init.d/9-last exited 0\n",
+	); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{
+		"cont-init: info: skipping /etc/cont-init.d/01-hermes-setup", "cont-init: info: skipping /etc/cont-init.d/015-supervise-perms",
+		"cont-init: info: skipping /etc/cont-init.d/02-reconcile-profiles",
+		"cont-init: warning: skipping /etc/cont-init.d/20-no-program: it cannot be executed",
+		"cont-init: warning: skipping /etc/cont-init.d/30-of-the-agent: the agent's user can write it",
+	} {
+		if !strings.Contains(stderr, text) {
+			t.Errorf("not said: %s\n%s", text, stderr)
+		}
+	}
+	for _, text := range []string{"replaced", "no program", "of the agent"} {
+		if strings.Contains("\n"+stderr, "\n"+text+"\n") {
+			t.Errorf("%q was run", text)
+		}
+	}
+	daemon := func() bool { return len(c.matching("^sleep 1002")) == 1 }
+	eventually(t, settle, func() error { // the script does not wait until it is there
+		if !daemon() {
+			return fmt.Errorf("the daemon of a boot script is not there: %+v", c.processes())
+		}
+		return nil
+	})
+	never(t, "the daemon of a boot script is gone", func() error {
+		if daemon() {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	st := c.status()
+	if !slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "10-b exited 3") }) {
+		t.Errorf("the status does not have the failure: %q", st.Init.Warnings)
+	}
+	for name := range st.set() {
+		if strings.HasPrefix(name, "hook") {
+			t.Errorf("a hook that is over is still listed: %v", st.set())
+		}
 	}
 }
 

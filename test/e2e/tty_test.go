@@ -44,21 +44,4 @@ func TestTerminalWithoutInput(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.out, "is a tty") {
 		t.Error(r)
 	}
-	if r := runOnce(t, []string{"-t"}, "--help"); r.code != 0 || !strings.Contains(r.out, "usage:") {
-		t.Error(r)
-	}
-}
-
-// TestCtrlCEndsCommand sends Ctrl-C to a command that does not handle it.
-func TestCtrlCEndsCommand(t *testing.T) {
-	parallel(t)
-	name := "hinit-e2e-" + runID + "-ctrl-c"
-	t.Cleanup(func() { docker("rm", "-fv", name) })
-	term := testkit.OnTerminal(t, 24, 80, exec.Command("docker", "run", "-it", "--name", name, "--label", runLabel, need(t),
-		"sh", "-c", "echo the CMD is there; exec sleep 1000"))
-	term.Await("the CMD is there")
-	term.Keys("\x03")
-	if code := term.Code(); code != 130 {
-		t.Errorf("exit code %d, want 130", code)
-	}
 }

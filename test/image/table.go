@@ -88,7 +88,7 @@ var Rows = []Row{
 	{
 		"`/etc/profile.d/99-hermes-venv-path.sh` puts the agent's directories first in the PATH of login shells", august,
 		"kept; a file after it moves what is on the data volume to the end for root, who runs no program of the agent's",
-		[]string{"TestALoginShellOfRootRunsNothingOfTheAgents"},
+		[]string{"TestAContainerOfTheNewestImage"},
 	},
 	{
 		"`GATEWAY_MULTIPLEX_PROFILES` decides before `config.yaml`; the default gateway serves the profiles of `multiplex_profile_allowlist` and names " +
@@ -109,7 +109,7 @@ var Rows = []Row{
 	{
 		"A gateway that exits with code 0 by itself stays down", august,
 		"by the exit code of the image's finish script; `restart.park_on` wins. Where there is no such script it starts again",
-		[]string{"TestTheImageDecidesWhatNothingElseDoes", "TestAGatewayRestsAfterExitCode0WhereTheImageSaysSo"},
+		[]string{"TestTheImageDecidesWhatNothingElseDoes", "TestAContainerOfTheNewestImage"},
 	},
 	{
 		"The dashboard listens on 127.0.0.1 and has no `--insecure`", august,
