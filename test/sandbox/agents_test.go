@@ -43,23 +43,23 @@ func TestTurns(t *testing.T) {
 
 // TestTwoAgentsGetOneContainer, who begin at the same time.
 func TestTwoAgentsGetOneContainer(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
-		var agents []*agent
-		for range 4 {
-			agents = append(agents, p.newAgent())
-		}
-		for i, a := range agents {
-			a.say(fmt.Sprintf("echo %d >> /workspace/log; hostname", i), "", 60)
-		}
-		hosts := map[string]bool{}
-		for _, a := range agents {
-			said := a.hear()
-			hosts[said.Output] = true
-		}
-		if len(hosts) != 1 || len(p.containers()) != 1 {
-			t.Errorf("hosts %v, containers %v", hosts, p.containers())
-		}
-	})
+	t.Parallel()
+	p, _ := newService(t)
+	var agents []*agent
+	for range 4 {
+		agents = append(agents, p.newAgent())
+	}
+	for i, a := range agents {
+		a.say(fmt.Sprintf("echo %d >> /workspace/log; hostname", i), "", 60)
+	}
+	hosts := map[string]bool{}
+	for _, a := range agents {
+		said := a.hear()
+		hosts[said.Output] = true
+	}
+	if len(hosts) != 1 || len(p.containers()) != 1 {
+		t.Errorf("hosts %v, containers %v", hosts, p.containers())
+	}
 }
 
 // TestAnAgentOfItsOwn: who does not look for a container gets one of its own, and removes it.
@@ -81,54 +81,54 @@ func TestAnAgentOfItsOwn(t *testing.T) {
 
 // TestNothingRunsTwice: a command whose output looks as if the container were gone is repeated by the agent, and answered.
 func TestNothingRunsTwice(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
-		a := p.newAgent()
-		for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
-			said := a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
-			if said.Code != 4 || !strings.Contains(said.Output, text) {
-				t.Errorf("%+v", said)
-			}
-			if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
-				t.Errorf("after %q it has run: %q", text, got.Output)
-			}
-			// The same again, by the agent's own wish, is another run.
-			a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
-			if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
-				t.Errorf("after the second %q it has run: %q", text, got.Output)
-			}
+	t.Parallel()
+	p, _ := newService(t)
+	a := p.newAgent()
+	for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
+		said := a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+		if said.Code != 4 || !strings.Contains(said.Output, text) {
+			t.Errorf("%+v", said)
 		}
-	})
+		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
+			t.Errorf("after %q it has run: %q", text, got.Output)
+		}
+		// The same again, by the agent's own wish, is another run.
+		a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
+			t.Errorf("after the second %q it has run: %q", text, got.Output)
+		}
+	}
 }
 
 // TestTimeLimitEndsTheTree: the agent kills its docker command; nothing goes on inside.
 func TestTimeLimitEndsTheTree(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
-		a := p.newAgent()
-		a.say("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
-		if said := a.hear(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
-			t.Errorf("%+v", said)
-		}
-		testkit.Until(t, "nothing is left inside", func() bool {
-			return !strings.Contains(a.turn("ps").Output, "sleep 777")
-		})
+	t.Parallel()
+	p, _ := newService(t)
+	a := p.newAgent()
+	a.say("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
+	if said := a.hear(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
+		t.Errorf("%+v", said)
+	}
+	testkit.Until(t, "nothing is left inside", func() bool {
+		return !strings.Contains(a.turn("ps").Output, "sleep 777")
 	})
 }
 
 // TestKilledAgent takes its commands with it; what it had put into the background by itself goes on.
 func TestKilledAgent(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
-		a := p.newAgent()
-		a.turn("setsid sleep 6661 >/dev/null 2>&1 &")
-		a.say("sleep 6662", "", 600)
-		b := p.newAgent()
-		b.awaits("sleep 6662")
-		a.kill()
-		p.killClients(t, "sleep 6662")
-		testkit.Until(t, "its command has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 6662") })
-		if !strings.Contains(b.turn("ps").Output, "sleep 6661") {
-			t.Error("what was in the background has ended too")
-		}
-	})
+	t.Parallel()
+	p, _ := newService(t)
+	a := p.newAgent()
+	a.turn("setsid sleep 6661 >/dev/null 2>&1 &")
+	a.say("sleep 6662", "", 600)
+	b := p.newAgent()
+	b.awaits("sleep 6662")
+	a.kill()
+	p.killClients(t, "sleep 6662")
+	testkit.Until(t, "its command has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 6662") })
+	if !strings.Contains(b.turn("ps").Output, "sleep 6661") {
+		t.Error("what was in the background has ended too")
+	}
 }
 
 // killClients kills the docker commands of this place whose command line has a text: they live on when their agent is killed.
@@ -152,36 +152,36 @@ func (p *place) killClients(t *testing.T, text string) {
 
 // TestRemovedFromOutside: the next command finds a new container; one that had begun is not run again.
 func TestRemovedFromOutside(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
-		a := p.newAgent()
-		before := a.turn("echo kept > /workspace/file; hostname")
-		docker("rm", "-f", before.Container)
-		after := a.turn("cat /workspace/file")
-		if after.Code != 0 || after.Output != "kept\n" || after.Container == before.Container {
-			t.Errorf("before %+v, after %+v", before, after)
-		}
-		a.say("echo ran >> /workspace/ran; sleep 600", "", 60)
-		ran := filepath.Join(p.home(), "sandboxes", "docker", "default", "workspace", "ran")
-		testkit.Until(t, "it has begun", func() bool { _, err := os.Stat(ran); return err == nil })
-		docker("rm", "-f", after.Container)
-		if said := a.hear(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
-			t.Errorf("%+v", said)
-		}
-		if got := a.turn("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
-			t.Errorf("%+v", got)
-		}
-		stopped := a.turn("hostname")
-		docker("stop", "-t", "0", stopped.Container)
-		if got := a.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
-			t.Errorf("stopped %+v, then %+v", stopped, got)
-		}
-		docker("pause", stopped.Container)
-		b := p.newAgent()
-		if got := b.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
-			t.Errorf("paused %+v, then %+v", stopped, got)
-		}
-		if n := len(p.containers()); n != 1 {
-			t.Errorf("there are %d containers", n)
-		}
-	})
+	t.Parallel()
+	p, _ := newService(t)
+	a := p.newAgent()
+	before := a.turn("echo kept > /workspace/file; hostname")
+	docker("rm", "-f", before.Container)
+	after := a.turn("cat /workspace/file")
+	if after.Code != 0 || after.Output != "kept\n" || after.Container == before.Container {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	a.say("echo ran >> /workspace/ran; sleep 600", "", 60)
+	ran := filepath.Join(p.home(), "sandboxes", "docker", "default", "workspace", "ran")
+	testkit.Until(t, "it has begun", func() bool { _, err := os.Stat(ran); return err == nil })
+	docker("rm", "-f", after.Container)
+	if said := a.hear(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
+		t.Errorf("%+v", said)
+	}
+	if got := a.turn("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
+		t.Errorf("%+v", got)
+	}
+	stopped := a.turn("hostname")
+	docker("stop", "-t", "0", stopped.Container)
+	if got := a.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+		t.Errorf("stopped %+v, then %+v", stopped, got)
+	}
+	docker("pause", stopped.Container)
+	b := p.newAgent()
+	if got := b.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+		t.Errorf("paused %+v, then %+v", stopped, got)
+	}
+	if n := len(p.containers()); n != 1 {
+		t.Errorf("there are %d containers", n)
+	}
 }

@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -99,6 +100,9 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
+// rounds is how many containers TestMountRace makes.
+var rounds = flag.Int("rounds", 5, "how many containers TestMountRace makes")
+
 // TestMountRace changes what a mount leads to, as fast as it can, while containers are made of it and started. No container ever has
 // anything but the directory that was asked for.
 func TestMountRace(t *testing.T) {
@@ -123,9 +127,8 @@ func TestMountRace(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { close(stop); <-stopped })
-	rounds := 12
 	made, refused := 0, 0
-	for i := range rounds {
+	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
 		go func() { // and at what is mounted before it has been judged

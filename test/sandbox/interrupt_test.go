@@ -16,8 +16,12 @@ import (
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")
-		for i, delay := range []time.Duration{0, 30 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 350 * time.Millisecond} {
-			for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // handled alike, with a service and without
+		if !service {
+			polite = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM}
+		}
+		for i, delay := range []time.Duration{0, 100 * time.Millisecond, 350 * time.Millisecond} {
+			for _, signal := range []syscall.Signal{polite[i], syscall.SIGKILL} {
 				name := fmt.Sprintf("hermes-%s-%d-%d", p.profile, i, signal)
 				args := append([]string{"run", "-d", "--init", "--name", name, "--network=none"}, p.labels("default")...)
 				cmd := exec.Command(p.docker(), append(args, image(), "sleep", "infinity")...)

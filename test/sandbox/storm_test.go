@@ -17,7 +17,7 @@ import (
 )
 
 // span is how long the storm lasts: go test ./test/sandbox -run TestStorm -args -span 30m.
-var span = flag.Duration("span", 15*time.Second, "how long the storm lasts")
+var span = flag.Duration("span", 5*time.Second, "how long the storm lasts")
 
 // storm is what its clients have seen: words of commands by how they were answered.
 type storm struct {
