@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/wholefile"
+	"hinit/internal/yamltext"
 )
 
 // DefaultBoard is the slug of the board that always exists.
@@ -283,14 +284,13 @@ func (p ProfileDirs) Toolsets(name string) []string {
 		} `yaml:"agent"`
 	}
 	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), maxFileSize)
-	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
+	var doc yaml.Node // the values are limited, because one dispatcher reads the files of all profiles
+	if err != nil || p.Dir(name) == "" || yamltext.LineOfTooManyValues(data) > 0 || yaml.Unmarshal(data, &doc) != nil ||
+		yamltext.LineOfTooManyAliases(&doc) > 0 || doc.Decode(&file) != nil || len(file.Platform.CLI) == 0 {
 		return nil
 	}
 	const noServers = "no_mcp"
 	sets := file.Platform.CLI
-	if len(sets) == 0 {
-		return nil
-	}
 	named := slices.ContainsFunc(sets, func(set string) bool { _, is := file.Servers[set]; return is || set == noServers })
 	for server, s := range file.Servers {
 		if !named && (s.Enabled == nil || *s.Enabled) {

@@ -6,9 +6,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
+
+// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration: a binary value was decoded again for each of its aliases, in the
+// dispatcher of all profiles.
+func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	sets := ProfileDirs(dir).Toolsets("alpha")
+	runtime.ReadMemStats(&after)
+	if taken := (after.TotalAlloc - before.TotalAlloc) >> 20; taken > 100 || sets != nil {
+		t.Errorf("reading a configuration of a megabyte took %d MB, and it enables %d toolsets", taken, len(sets))
+	}
+}
 
 // Contract 28.8.
 func TestSpawn(t *testing.T) {

@@ -45,7 +45,7 @@ func Parse(data []byte) (root *yaml.Node, faults []Fault) {
 	} else if !errors.Is(err, io.EOF) {
 		faults = syntaxFault(data, err)
 	}
-	if line := lineOfTooManyAliases(&doc); line > 0 {
+	if line := LineOfTooManyAliases(&doc); line > 0 {
 		tooMany := faultAt(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
 		return nil, append(faults, tooMany...)
 	}
@@ -189,9 +189,9 @@ func LineOfTooManyValues(data []byte) (line int) {
 	return 0
 }
 
-// lineOfTooManyAliases returns the line of the alias with the most values, if a document with its aliases expanded exceeds
-// maxValues. Otherwise it returns 0.
-func lineOfTooManyAliases(doc *yaml.Node) (line int) {
+// LineOfTooManyAliases returns the line of the alias with the most values, if a document with its aliases expanded has too many values
+// for [Parse]. Otherwise it returns 0. A document with fewer values may be decoded.
+func LineOfTooManyAliases(doc *yaml.Node) (line int) {
 	counts, most := make(map[*yaml.Node]int), 0
 	var count func(n *yaml.Node) int // a count above maxValues is not exact
 	count = func(n *yaml.Node) int {
