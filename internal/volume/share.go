@@ -146,29 +146,26 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		}
 	}
 	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
-	now := make(procusage.Table)
+	looked := begin
 	for range shareSamples {
 		pause.For(ctx, shareTime/shareSamples)
-		clear(now)
+		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.Each("/proc", func(p procstat.Stat) {
-			now[p.PID] = p
-			if old, is := before[p.PID]; !is || old.Start != p.Start {
+			if now[p.PID] = p; before[p.PID] != p { // otherwise it has not run
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
-					all[uint32(uid)].used += busyShare(p) / shareSamples
+					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
 				}
 			}
 		})
+		before, looked = now, looked.Add(passed)
 	}
 	passed := time.Since(begin)
-	for pid, p := range now {
+	for pid := range before {
 		status := procstat.StatusOf(strconv.Itoa(pid))
 		uid, _ := status.Number("Uid", 10)
 		t := all[uint32(uid)]
 		if t == nil {
 			continue
-		}
-		if old, is := before[pid]; is && old.Start == p.Start {
-			t.used += float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
 		}
 		for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
 			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
@@ -179,14 +176,18 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 }
 
-// busyShare returns the part of its life in which a new process has used a processor. On average, the new processes of a moment stand
-// for the processes that begin and end between two looks. Their user may have had them reaped so that the kernel adds their times nowhere.
-func busyShare(p procstat.Stat) float64 {
+// busyShare returns the number of processors that a process has used on average since the last look, which saw it as old and was the time
+// passed ago. A new process counts with its whole life. On average, the new processes of a moment stand for the processes that begin
+// and end between two looks. Their user may have had them reaped so that the kernel adds their times nowhere.
+func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
+	if old.Start == p.Start {
+		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
+	}
 	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
 	var first time.Duration // of the first thread, in nanoseconds; p.CPU has hundredths of a second
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID))
 	_, _ = fmt.Sscan(string(text), &first)
-	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran, first, time.Millisecond).Seconds()
+	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran/time.Duration(max(1, p.Threads)), first, time.Millisecond).Seconds()
 }
 
 // threadTime holds how long a thread ran and how long it waited for a processor (proc_pid_schedstat(5)). Unlike the state R, the second

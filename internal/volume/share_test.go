@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -179,6 +180,36 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	testkit.Until(t, "they are seen to use a good part of a processor", func() bool {
 		who := &tenant{uid: uid}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
+		return who.used > 0.3
+	})
+}
+
+// A tenant started a process with many threads in each moment. It counted as one processor at most, whatever its threads used.
+func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
+	var now unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now))
+	p := procstat.Stat{PID: 1 << 30, CPU: 8 * procstat.Hertz, Threads: 8, Start: uint64(now.Nano())*procstat.Hertz/1e9 - procstat.Hertz}
+	if got := busyShare(p, procstat.Stat{}, time.Second); got < 6 || got > 8 {
+		t.Errorf("it has used %.2f processors", got)
+	}
+	if p.Threads = 1; busyShare(p, procstat.Stat{}, time.Second) > 1 {
+		t.Error("one thread has used more than one processor")
+	}
+}
+
+// A tenant's processes ran for most of a second. A process that ended before the last look counted as idle.
+func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
+	every, _ := processors(t)
+	const uid = 1_000_012_328
+	testkit.Until(t, "it is seen to use a good part of a processor", func() bool {
+		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		startAtOnce(t, cmd)
+		gone := make(chan error)
+		time.AfterFunc(shareTime*9/10, func() { _ = cmd.Process.Kill(); gone <- cmd.Wait() })
+		who := &tenant{uid: uid}
+		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
+		<-gone
 		return who.used > 0.3
 	})
 }
