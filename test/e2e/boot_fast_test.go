@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,20 +23,14 @@ func hermesOn(name string, args ...string) (string, error) {
 	if err := build("testdata/fake-hermes", agent, append(args, "--build-arg", "BASE="+demo)...); err != nil {
 		return "", err
 	}
-	target, err := buildTarget("hermes", "--build-arg", "AGENT_IMAGE="+agent)
-	if err != nil {
-		return "", err
-	}
-	tag := imageTag("on-" + name)
-	if r := docker("tag", target, tag); r.code != 0 { // the next build takes the name of the target
-		return "", errors.New(r.String())
-	}
-	return tag, nil
+	return buildTarget("hermes", imageTag("on-"+name), "--build-arg", "AGENT_IMAGE="+agent)
 }
 
-// needHermes is need for that image.
+// needHermes is need for that image. The image is built while other tests run.
 func needHermes(t *testing.T) string {
 	t.Helper()
+	need(t)
+	go hermesImage()
 	parallel(t)
 	image, err := hermesImage()
 	if err != nil {

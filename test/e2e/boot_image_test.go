@@ -9,6 +9,8 @@ import (
 // needNewest is need for the image of a newer agent.
 func needNewest(t *testing.T) string {
 	t.Helper()
+	need(t)
+	go newestImage()
 	parallel(t)
 	image, err := newestImage()
 	if err != nil {

@@ -34,7 +34,7 @@ var engine = sync.OnceValue(func() error {
 })
 
 // hinitImage builds the target "hinit" once and returns its tag.
-var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit") })
+var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit", imageTag("hinit")) })
 
 // demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way and leaves it
 // without a name, so that it could not be removed; so it gets one.
@@ -42,16 +42,15 @@ var demoImage = sync.OnceValues(func() (string, error) {
 	if _, err := hinitImage(); err != nil {
 		return "", err
 	}
-	return buildTarget("demo")
+	return buildTarget("demo", imageTag("demo"))
 })
 
-// buildTarget builds a target of docker/Dockerfile and returns its tag.
-func buildTarget(target string, args ...string) (string, error) {
+// buildTarget builds a target of docker/Dockerfile and returns the tag it gets.
+func buildTarget(target, tag string, args ...string) (string, error) {
 	dir, err := makeContext()
 	if err != nil {
 		return "", err
 	}
-	tag := imageTag(target)
 	args = append([]string{
 		"--file", filepath.Join(dir, "docker", "Dockerfile"), "--target", target, "--build-arg", "ARCH=" + runtime.GOARCH,
 	}, args...)
