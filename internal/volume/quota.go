@@ -28,7 +28,8 @@ const (
 	diskTime = 30 * time.Second
 	// homeTime limits the measurement of one home. The search for open files of its profile has the same limit.
 	homeTime = 5 * time.Second
-	// maxFiles is the maximum number of files that are counted in one profile.
+	// maxFiles is the maximum number of files that are counted in one profile. A profile with so many has exceeded its quota, because
+	// an agent can hide any amount among hard links, which count once.
 	maxFiles = 1 << 21
 	// minFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
 	minFile = 4096
@@ -46,7 +47,7 @@ type diskUsage struct {
 	hides      bool           // a process does not let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
 	ports      int            // part of sockets that may have a port: all but Unix sockets
-	tooDeep    bool           // there are directories deeper than maxDepth
+	beyond     string         // text about what is beyond maxFiles or maxDepth; "" for nothing
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
 
@@ -101,17 +102,14 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.incomplete {
-		has = "at least " + has
-	}
-	if s.tooDeep {
-		has += fmt.Sprintf(" and what lies below %d directories", maxDepth)
+		has = "at least " + has + s.beyond
 	}
 	out := boot.Measurement{Service: w.Service}
 	switch {
-	case w.Stop > 0 && (s.bytes >= w.Stop || s.tooDeep), w.Stopped && s.incomplete:
+	case w.Stop > 0 && (s.bytes >= w.Stop || s.beyond != ""), w.Stopped && s.incomplete:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
 			has, config.Bytes(w.Stop).Text(), w.Profile)
-	case w.Warn > 0 && (s.bytes >= w.Warn || s.tooDeep):
+	case w.Warn > 0 && (s.bytes >= w.Warn || s.beyond != ""):
 		out.Note = fmt.Sprintf("disk: its files have %s, and quota.warn is %s", has, config.Bytes(w.Warn).Text())
 	}
 	return out
@@ -131,10 +129,11 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount.
+// addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount. It looks at
+// names in random order, so that a name that one measurement has no time for counts in another one.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
-		s.incomplete, s.tooDeep = true, true
+		s.incomplete, s.beyond = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
 		return
 	}
 	d, err := in.SubOnSameMount(name)
@@ -143,34 +142,32 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		return
 	}
 	defer d.Close()
-	var names, dirs []string
+	var names []string // the name of a directory ends in a slash
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
-			dirs = append(dirs, name)
-		} else {
-			names = append(names, name)
+			name += "/"
 		}
+		names = append(names, name)
 		s.files++
 		return s.files < maxFiles
 	})
-	s.incomplete = s.incomplete || err != nil || s.files >= maxFiles
+	if s.incomplete = s.incomplete || err != nil; s.files >= maxFiles {
+		s.incomplete, s.beyond = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
+	}
 	if info, err := d.Lstat(""); err == nil { // a directory with many names takes space, even after they are removed
 		s.bytes += spaceOf(fsutil.Stat(info))
 	}
-	for i, name := range names {
-		if i%256 == 0 && time.Now().After(s.end) {
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names {
+		if s.beyond != "" || time.Now().After(s.end) {
 			s.incomplete = true
 			return
 		}
-		if info, err := d.Lstat(name); err == nil {
+		if dir, is := strings.CutSuffix(name, "/"); is {
+			s.addDir(d, dir, depth+1)
+		} else if info, err := d.Lstat(name); err == nil {
 			s.addFile(info.Sys().(*syscall.Stat_t))
 		}
-	}
-	for _, name := range dirs {
-		if s.incomplete = s.incomplete || time.Now().After(s.end); s.incomplete {
-			return
-		}
-		s.addDir(d, name, depth+1)
 	}
 }
 

@@ -143,6 +143,42 @@ func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
 	}
 }
 
+// An agent made millions of hard links. The files of the directories below them did not count, and the quota stopped nothing.
+func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 20_000 {
+		if file := fmt.Sprintf("%s/%d", dir, i); i%10_000 == 0 {
+			must(t, os.WriteFile(file, nil, 0o600))
+		} else {
+			must(t, os.Link(fmt.Sprintf("%s/%d", dir, i/10_000*10_000), file))
+		}
+	}
+	must(t, os.Mkdir(dir+"/deep", 0o700))
+	file(t, dir+"/deep/hidden", 3000)
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	must(t, err)
+	defer in.Close()
+	look := func(files int, limit time.Duration) (*diskUsage, time.Duration) {
+		begin := time.Now()
+		s := &diskUsage{linked: make(map[inode]bool), files: files, end: begin.Add(limit)}
+		s.addDir(in, filepath.Base(dir), 0)
+		return s, time.Since(begin)
+	}
+	gateway := boot.Gateway{Profile: "coder", Stop: 2 << 20}
+	s, _ := look(maxFiles-1, time.Minute)
+	if got := s.checkQuota(gateway).Hold; !strings.HasPrefix(got, "disk: its files have at least ") || !strings.Contains(got, " and more than 2097151 files, and quota.stop is 2MiB; ") {
+		t.Errorf("with too many files: %q", got)
+	}
+	if s, _ = look(0, time.Minute); s.incomplete {
+		t.Errorf("with time: %+v", s)
+	}
+	_, whole := look(0, time.Minute)
+	testkit.Until(t, "a look without time for half of the names finds the file", func() bool {
+		s, _ := look(0, whole/2)
+		return s.incomplete && s.checkQuota(gateway).Hold != ""
+	})
+}
+
 // An agent made directories large with millions of names. A directory counted as 4 KiB, whatever it takes on the disk.
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 	w := weighed(t, boot.Gateway{}, func(home string) {
