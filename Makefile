@@ -67,11 +67,13 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 9 minutes
 	@[ "$(CI)" != true ] || [ "$(CLUSTER)" = no ] || kubernetes/test/install-tools || echo "without these packages there are no nodes, only an API server"
-	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test)
+	cd kubernetes && go vet ./...
 	cd kubernetes && for v in 1.35 1.36; do go test -modfile=versions/$$v.mod ./internal/strict || exit 1; done
 	[ -n "$(CLUSTER)" ] || $(MAKE) $(OUT)/bash || echo "without bash, the test of the agent's terminal tool is skipped"
-	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && go build -o dist/summary ./test/summary && cd kubernetes && \
-	  bin=$$(go run ./internal/cluster/build $(SHORT)) && PATH="$$bin:$$PATH" ../dist/summary -again 3 -- "-count=1 -run Agree ./internal/deploy" "$(SHORT) -vet=off -count=1 -timeout 30m ./test ./test/failover ./test/fleet"; }
+	[ "$(CLUSTER)" != no ] || { cd kubernetes && go test $$(go list ./... | grep -v /test); }
+	@# The tests on the cluster mostly wait, so the others run beside them.
+	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && go build -o dist/summary ./test/summary && cd kubernetes && bin=$$(go run ./internal/cluster/build $(SHORT)) && \
+	  PATH="$$bin:$$PATH" ../dist/summary -again 3 -- "$(SHORT) -vet=off -count=1 -timeout 30m -p 3 ./test ./test/failover ./test/fleet $$(go list ./... | grep -v /test | tr '\n' ' ')"; }
 
 SHORT = $(if $(filter short,$(CLUSTER)),-short)
 build-cluster: need-go ## build the programs of the cluster into the cache

@@ -63,7 +63,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
 		b.must("delete", "agentpools", "--all", "--timeout=1m")
 		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
-		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m")
+		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short())) // a full run makes them again
 	})
 	return b, dir
 }
