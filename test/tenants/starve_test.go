@@ -110,7 +110,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 		f(home)
 	}
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // likewise
-	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\"}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
+	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\", EATER_PAUSE: 20ms}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, group: group, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `echo 0 >"$1/cgroup.procs" && mount --make-rprivate / && mount -t proc proc /proc && mount --bind "$1" "$2" && exec "$0" init sleep 100000`,
@@ -185,7 +185,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(shm) })
 	for file, victims := range map[string][]string{"": {"eater"}, shm: nil} {
 		t.Run("file "+file, func(t *testing.T) {
-			c := limited(t, 1000, map[string]int{"eater": 930, "one": 1, "two": 1, "three": 1}, "", func(home string) {
+			c := limited(t, 400, map[string]int{"eater": 363, "one": 1, "two": 1, "three": 1}, "", func(home string) {
 				if err := os.WriteFile(filepath.Join(home, "profiles", "eater", "FILE"), []byte(file), 0o644); err != nil { //nolint:gosec // the agent reads it
 					t.Fatal(err)
 				}
@@ -197,7 +197,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 				return err == nil && (victims != nil && c.of(t, "eater").LastExit != nil ||
 					victims == nil && slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "belong to no service") }))
 			})
-			time.Sleep(5 * time.Second) // hinit decides each second
+			time.Sleep(3 * time.Second) // hinit decides each second
 			for _, name := range []string{"one", "two", "three", "eater"} {
 				s := c.of(t, name)
 				if ended := s.LastExit != nil || s.Restarts > 0; ended != slices.Contains(victims, name) || ended && s.LastExit.Cause != "shed" {
