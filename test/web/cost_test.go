@@ -17,7 +17,7 @@ const (
 	// costOfPage is the limit for hinit web and PID 1 together, in parts of a processor. The promise is 0.01 on a quiet machine, which
 	// docs/explanation/performance.md measures. Machines and their other work differ by twice.
 	costOfPage = 0.02
-	costTime   = 20 * time.Second
+	costTime   = 5 * time.Second
 )
 
 // TestAnOpenPageOfFiveHundredServicesCostsLittle takes the processor time of both programs while a page is live. Other work of the
