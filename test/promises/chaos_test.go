@@ -61,7 +61,7 @@ func (c *chaos) reign() {
 		c.create()
 	}
 	c.boot()
-	end := time.Now().Add(time.Duration(scale(10, 60)) * time.Second)
+	end := time.Now().Add(time.Duration(scale(5, 60)) * time.Second)
 	if *span > 0 {
 		end = time.Now().Add(*span)
 	}

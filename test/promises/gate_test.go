@@ -182,7 +182,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	first, err := b.service("restless")
 	b.check(err)
 	begin := time.Now()
-	<-time.After(time.Duration(scale(2, 20)) * time.Second)
+	<-time.After(time.Duration(scale(1, 20)) * time.Second)
 	last, err := b.service("restless")
 	took := time.Since(begin)
 	b.check(err)

@@ -18,7 +18,7 @@ var (
 	write     = flag.Bool("write", false, "write the figures into docs/reference/promises.md")
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what is random follows from it")
 	day       = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
-	span      = flag.Duration("span", 0, "how long chaos reigns; 0 is 10s, and a minute with -full")
+	span      = flag.Duration("span", 0, "how long chaos reigns; 0 is 5s, and a minute with -full")
 	leaseSpan = flag.Duration("lease", 100*time.Second, "how long each fleet of containers on one volume is disturbed, with -full")
 )
 

@@ -33,7 +33,8 @@ var forkers = map[string]string{
 func TestStopEndsEverything(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
-	const grace, budget = 500 * time.Millisecond, 5 * time.Second
+	const grace = 500 * time.Millisecond
+	budget := time.Duration(scale(2, 5)) * time.Second
 	most := time.Duration(scale(20, 2)) * time.Second
 	b := newBox(t, setup{config: fmt.Sprintf("restart: {initial: 50ms}\nstop: {grace: %v}\nshutdown: {budget: %v}\n", grace, budget)})
 	var names []string
