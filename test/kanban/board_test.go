@@ -59,9 +59,11 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()
-	n := 300
+	n := 100
 	if testing.Short() {
 		n = 40
+	} else if *full {
+		n = 300
 	}
 	profiles := []string{"default", "coder", "ops"}
 	var ids []string

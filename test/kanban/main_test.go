@@ -21,10 +21,10 @@ import (
 )
 
 // full makes the tests larger.
-var full = flag.Bool("full", false, "kill the container five times, and take figures of 900 workers")
+var full = flag.Bool("full", false, "work on 300 tasks, kill the container five times, and take figures of 900 workers")
 
 // span is how long the storm of reclaims lasts.
-var span = flag.Duration("span", 10*time.Second, "how long TestReclaimStorm reclaims and kills")
+var span = flag.Duration("span", 4*time.Second, "how long TestReclaimStorm reclaims and kills")
 
 // bin is where TestMain puts the binaries.
 var bin string

@@ -106,7 +106,7 @@ func TestReclaimStorm(t *testing.T) {
 	did := tally{did: make(map[string]int)}
 	var hands sync.WaitGroup
 	defer hands.Wait()
-	begin, kill, most := time.Now(), time.Now(), 0
+	begin, kill, kills, most := time.Now(), time.Now(), 0, 0
 	b.awaitLong("every task to be done", func() bool {
 		n, found := b.alive()
 		if again, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
@@ -126,8 +126,9 @@ func TestReclaimStorm(t *testing.T) {
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
 		b.must(err)
-		if time.Since(kill) > 2*time.Second {
-			if kill = time.Now(); rng.IntN(2) == 0 {
+		if time.Since(kill) > min(2*time.Second, *span/5) { // often enough for both in a short storm
+			kill, kills = time.Now(), kills+1
+			if kills%2 == 0 {
 				if _, err := b.client.Reexec(b.Context(), ""); err == nil {
 					did.add("re-execution of PID 1")
 				}
