@@ -102,13 +102,14 @@ test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
 
 STORM ?= 30m
-chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, look for races in the board, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
+chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, look for races in the board, kill exports and imports of profiles, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
 	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
 	CGO_ENABLED=1 go test $(RACE) ./logrotate -count=1 -timeout 9m -run TestEveryLineIsAccountedFor -args -full
 	CGO_ENABLED=1 go test $(RACE) ./kanban -count=1 -timeout 30m
+	CGO_ENABLED=1 go test $(RACE) ./profiles/archive -count=1 -timeout 30m -run 'Killed|Cut|ManyFiles' -args -kills 100 -each-byte
 	go test ./internal/lease -count=1 -timeout 9m -run TestOneServes -args -schedules 1000
-	go test ./test/sandbox -count=1 -timeout 75m -v -run TestStorm -args -span $(STORM)
-	go test ./test/kanban -count=1 -timeout 75m -v -run TestReclaimStorm -args -span $(STORM)
+	go test ./test/sandbox -count=1 -timeout 75m -v -run 'TestStorm|TestMountRace' -args -span $(STORM) -rounds 50
+	go test ./test/kanban -count=1 -timeout 75m -v -run 'TestReclaimStorm|TestThreeProfiles' -args -span $(STORM) -full
 
 promises: ## try everything that docs/reference/promises.md says, for a quarter of an hour, and print that table
 	go test ./test/promises -count=1 -timeout 60m -args -full

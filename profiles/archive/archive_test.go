@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -48,6 +49,9 @@ func TestMain(m *testing.M) {
 		if _, err := sqlite.OFDLocking(true); err != nil {
 			panic(err)
 		}
+		// Some tests wait for half a minute. They do so at the same time, on a slow machine too.
+		flag.Parse()
+		_ = flag.Set("test.parallel", "8")
 		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run them
 			fmt.Fprintln(os.Stderr, err)
 			return 1

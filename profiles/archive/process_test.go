@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -19,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/testkit"
 	"hinit/profiles/archive"
 )
 
@@ -122,8 +124,12 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	fails(t, command("export", "coder", "-"), 6)
 }
 
+// kills is how often an import, and an export, is killed.
+var kills = flag.Int("kills", 40, "how often an import, and an export, is killed")
+
 // An import that is killed at any byte leaves no profile or a whole one. In the place of another profile it leaves the old one or the new one.
-func TestAnImportIsKilledAHundredTimes(t *testing.T) {
+func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
@@ -135,7 +141,7 @@ func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 	must(0, os.Chown(profiles+"/old", agent, agent))(t)
 	old, whole := listing(t, profiles+"/old"), listing(t, profiles+"/whole")
 	killed := 0
-	for i := range 100 {
+	for i := range *kills {
 		cmd := command("import", "two", file)
 		name, before := "two", map[string]string{}
 		if i%2 == 1 {
@@ -170,8 +176,8 @@ func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 		}
 		must(0, os.RemoveAll(profiles+"/two"))(t)
 	}
-	t.Logf("%d of 100 were killed at work", killed)
-	if killed < 30 {
+	t.Logf("%d of %d were killed at work", killed, *kills)
+	if killed < *kills*3/10 {
 		t.Errorf("only %d were killed", killed)
 	}
 	run(t, command("import", "two", file))
@@ -181,7 +187,8 @@ func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 }
 
 // A killed export leaves the profile as it is, and no file of the name that was asked for. The next one removes the copy.
-func TestAnExportIsKilledAHundredTimes(t *testing.T) {
+func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
@@ -195,7 +202,7 @@ func TestAnExportIsKilledAHundredTimes(t *testing.T) {
 		return all
 	}
 	before, killed := stays(), 0
-	for i := range 100 {
+	for i := range *kills {
 		must(0, os.Remove(file))(t)
 		cmd := command("export", "coder", "-o", file)
 		if err := cmd.Start(); err != nil {
@@ -215,14 +222,14 @@ func TestAnExportIsKilledAHundredTimes(t *testing.T) {
 			write(t, file, "")
 		}
 	}
-	t.Logf("%d of 100 were killed at work", killed)
+	t.Logf("%d of %d were killed at work", killed, *kills)
 	// A child that is between fork and execve at that moment still holds the lock of the copy. So the next export may leave it to a later one.
 	for range 5 {
 		if run(t, command("export", "coder", "-o", file)); maps.Equal(stays(), before) {
 			break
 		}
 	}
-	if after := stays(); !maps.Equal(after, before) || killed < 30 {
+	if after := stays(); !maps.Equal(after, before) || killed < *kills*3/10 {
 		maps.DeleteFunc(after, func(name, is string) bool { return before[name] == is })
 		t.Errorf("%d killed; %d files, of which are new or changed: %q", killed, len(after), after)
 	}
@@ -267,8 +274,8 @@ func withCopier(t *testing.T, commands string) string {
 		must(0, os.Link(filepath.Join(bin, program.Name()), filepath.Join(dir, program.Name())))(t)
 	}
 	must(0, os.Remove(dir+"/hinit-profile"))(t)
-	write(t, dir+"/hinit-profile", "#!/bin/sh\n"+commands+"\nexec "+bin+"/hinit-profile \"$@\"\n")
-	must(0, errors.Join(os.Chmod(dir+"/hinit-profile", 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))(t) //nolint:gosec // the agent runs it
+	script := "#!/bin/sh\n" + commands + "\nexec " + bin + "/hinit-profile \"$@\"\n"
+	must(0, errors.Join(testkit.WriteProgram(dir+"/hinit-profile", []byte(script)), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))(t) //nolint:gosec // the agent runs it
 	return dir + "/hinit"
 }
 
@@ -316,6 +323,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 // TestADatabaseThatBecomesAFIFODelaysItsExportOnce: the agent exchanges it, or its journal, after the export has looked at it and before
 // SQLite opens it. The databases that come later are copied without SQLite.
 func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
+	t.Parallel() // it waits
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()
