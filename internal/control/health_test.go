@@ -150,6 +150,7 @@ func shaped() (all []*supervisor.Service) {
 // A deaf or paused gateway was red in hinit status, and its pod was ready. hinit healthcheck named no service in trouble that
 // was not wanted up.
 func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
+	t.Parallel()
 	core := shapedCore{newFakeCore()}
 	core.info = client.Init{Plain: "/etc/hinit/hinit.yaml"}
 	s := serve(t, core, everyone)

@@ -31,6 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	testkit.AtOnce(8)
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"), goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).readEvents"))
 }
 
@@ -258,6 +259,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 // The positions in the logs of more than 600 profiles were written and could not be read again. So the forwarder of such a container
 // ended at each start after the first one.
 func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
+	t.Parallel() // it waits
 	l, f := newLog(t)
 	for n := range 2000 { // as many as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
@@ -371,6 +373,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // The operator leaves a service out after its log was sent for a while.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
+	t.Parallel() // it waits
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
@@ -385,6 +388,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 // TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent: hinit did not know the service yet, so its log was read under the name of its
 // directory. The lines were sent until the forwarder ended.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
+	t.Parallel() // it waits
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
 	stop := running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
@@ -403,6 +407,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 }
 
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
+	t.Parallel() // it waits
 	l, f := newLog(t)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
 	s := &sink{fail: func(n int, _ []Record) error {
@@ -456,6 +461,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestALinkIsNotFollowed(t *testing.T) {
+	t.Parallel() // it waits
 	l, f := newLog(t)
 	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -489,6 +495,7 @@ func (s sayer) Write(p []byte) (int, error) {
 
 // TestReceiversThatFailHangAndCut: real HTTP servers.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
+	t.Parallel() // it waits
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
 		l, f := newLog(t)
 		var mu sync.Mutex

@@ -22,6 +22,11 @@ import (
 	"hinit/internal/testkit"
 )
 
+func TestMain(m *testing.M) {
+	testkit.AtOnce(16)
+	os.Exit(m.Run())
+}
+
 // patience is how long a test waits for what must happen.
 const patience = 2 * time.Minute
 
@@ -216,6 +221,7 @@ func elsewhere(t *testing.T, home string) *os.File {
 
 // TestOnAServerAnotherMachineIsWaitedFor until it has released the lock file.
 func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
+	t.Parallel() // it waits
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
@@ -606,6 +612,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 // TestAnInitThatMovedTheLockAwayWaitsForASlowServer: an init that had moved .hinit away served 11 s later. The holder still
 // waited for a slow server's answer, and served for up to 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
+	t.Parallel() // it waits
 	home := agentsHome(t)
 	if !asAgent(t, home) {
 		return
@@ -732,6 +739,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 // TestAnInitThatMayNotOpenTheLockWaits: the directory of the lock is closed and can't be moved. An init took that for a file
 // system without locks, and served.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
+	t.Parallel() // it waits
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))

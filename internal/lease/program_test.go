@@ -122,6 +122,7 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 
 // TestALeaseServesADirectoryThatMayNotBeOpened: the init waited for the lock of the directory for good, though it had the lease.
 func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
+	t.Parallel() // it waits
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Chmod(home, 0o700))
