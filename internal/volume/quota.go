@@ -205,7 +205,7 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// visit calls each with the directory below proc of each process, until s.end. It acts as the user of the process meanwhile, because
+// visit calls each with the directory below proc of each process, until s.end. Then s is incomplete. It acts as the user of the process meanwhile, because
 // the kernel shows a user the files and the memory of its own processes. It returns an error if it can't act as a user.
 func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
@@ -217,6 +217,7 @@ func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (
 			err = errors.Join(err, user.Do(func() error { each(proc + strconv.Itoa(pid)); return nil }))
 		}
 	}
+	s.incomplete = s.incomplete || time.Now().After(s.end)
 	return err
 }
 
@@ -226,7 +227,7 @@ func (s *diskUsage) wait(ctx context.Context, proc string, processes []int, each
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
 	return blocking.Wait(ctx, "the search for mapped files", func() error {
-		return errors.Join(s.visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
+		return errors.Join((&diskUsage{end: s.end}).visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }
 

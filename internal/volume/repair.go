@@ -140,8 +140,7 @@ func withIdlePriority(work func()) {
 	}
 	work()
 	if failed == 0 {
-		_, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old)
-		if failed != 0 {
+		if _, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old); failed != 0 {
 			return // the goroutine still locks this thread, so the runtime ends it
 		}
 	}

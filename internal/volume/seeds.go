@@ -110,8 +110,7 @@ func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source 
 	if err != nil {
 		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.Path(rel), boot.WithoutPath(err))
 	}
-	mode = cmp.Or(mode, info.Mode().Perm()&0o755)
-	return p.create(s, d, rel, data, mode)
+	return p.create(s, d, rel, data, cmp.Or(mode, info.Mode().Perm()&0o755))
 }
 
 func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
@@ -130,15 +129,13 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), err == nil && hasKey(data):
 		return nil
-	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked && !hasKey(data):
+	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked:
 		s.Refuse("append", p.Path(boot.EnvFile))
 		return nil
 	case err != nil:
 		return err
-	case hasKey(data):
-		return nil
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails, see crypto/rand
@@ -297,12 +294,11 @@ func moveSeed(d *fsutil.Dir) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := d.CheckExists(e.Name()); err == nil {
-			continue
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
+		err := d.CheckExists(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			err = d.Rename(completeSeedDir+"/"+e.Name(), e.Name())
 		}
-		if err := d.Rename(completeSeedDir+"/"+e.Name(), e.Name()); err != nil {
+		if err != nil {
 			return err
 		}
 	}

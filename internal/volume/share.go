@@ -36,11 +36,11 @@ const (
 // tenant holds the measured values of a tenant's processes. A tenant is a profile with its own user.
 type tenant struct {
 	boot.Gateway
-	uid              uint32
-	used             float64 // number of processors that its processes used, on average
-	waited           float64 // number of its threads that were ready and had no processor, on average
-	confined         bool    // a thread of the profile is already limited to a few processors
-	descriptorTables int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
+	uid      uint32
+	used     float64   // number of processors that its processes used, on average
+	waited   float64   // number of its threads that were ready and had no processor, on average
+	confined bool      // a thread of the profile is already limited to a few processors
+	open     diskUsage // the sockets of its processes; known only if ports run out
 }
 
 // shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
@@ -67,7 +67,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
 	ports := localPorts()
-	hog := portHog(tenants, demand.Sockets, ports)
+	hog := portHog(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch set := &every; {
@@ -80,7 +80,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 			setProcessors(t.uid, set)
 		}
 		if t == hog {
-			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.descriptorTables, demand.Sockets, ports)
+			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.open.ports, demand.Sockets, ports)
 		}
 		found = append(found, out)
 	}
@@ -120,18 +120,38 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile with the most file descriptors if it probably exhausts the ports, and otherwise nil. Ports are
-// probably exhausted if the number of open sockets is at least three quarters of the number of ports. The profile's
-// descriptors must be at least a quarter of that number.
-func portHog(tenants []*tenant, sockets, ports int) *tenant {
-	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
+// portHog returns the profile with the most sockets that may have ports if it probably exhausts the ports, and otherwise nil. Ports are
+// probably exhausted if the number of open sockets is at least three quarters of the number of ports. The profile's sockets must be
+// at least a quarter of that number. count counts the sockets of the profiles, and returns the number of all that it saw. Each profile
+// that may hide sockets may have all the other ones. It is chosen by chance among several, because tenants has no order.
+func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
+	if ports == 0 || sockets < ports/4*3 {
 		return nil
 	}
-	most := slices.MaxFunc(tenants, func(a, b *tenant) int { return cmp.Compare(a.descriptorTables, b.descriptorTables) })
-	if most.descriptorTables < ports/4 {
-		return nil
+	unseen, most := sockets-count(), ports/4
+	for _, t := range tenants {
+		if t.open.hides || t.open.incomplete {
+			t.open.ports = max(t.open.ports, unseen)
+		}
+		if t.open.ports >= most {
+			hog, most = t, t.open.ports
+		}
 	}
-	return most
+	return hog
+}
+
+// countSockets counts the open sockets of each profile, for searchTime at most. It returns their sum.
+func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) {
+	processes, _ := gatewayProcesses(o, list) // without /proc, no socket is found
+	end := time.Now().Add(searchTime)
+	for i, t := range tenants {
+		t.open.end = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
+		_ = t.open.visit("/proc/", processes[t.Service], func(dir string) { // if it can't act as a user, it finds none
+			t.open.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
+		})
+		seen += t.open.sockets
+	}
+	return seen
 }
 
 // measureProcesses measures the processes of each profile for shareTime, and records the result in the map all, which has the
@@ -161,18 +181,13 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 	passed := time.Since(begin)
 	for pid := range before {
-		status := procstat.StatusOf(strconv.Itoa(pid))
-		uid, _ := status.Number("Uid", 10)
-		t := all[uint32(uid)]
-		if t == nil {
-			continue
+		uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
+		if t := all[uint32(uid)]; t != nil {
+			for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
+				t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
+				t.confined = t.confined || thread.confined
+			}
 		}
-		for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
-			t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
-			t.confined = t.confined || thread.confined
-		}
-		files, _ := status.Number("FDSize", 10)
-		t.descriptorTables += int(files)
 	}
 }
 

@@ -65,19 +65,67 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 }
 
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
-	a, b := &tenant{descriptorTables: 20_000}, &tenant{descriptorTables: 500}
+	of := func(name string, ports int, hides bool) *tenant {
+		return &tenant{Gateway: boot.Gateway{Service: name}, open: diskUsage{sockets: ports, ports: ports, hides: hides}}
+	}
 	const ports = 28_232
-	if got := portHog([]*tenant{b, a}, 22_000, ports); got != a {
+	for _, tt := range []struct {
+		what           string
+		sockets, ports int
+		tenants        []*tenant
+		want           string
+	}{
+		{"one has most", 22_000, ports, []*tenant{of("b", 500, false), of("a", 20_000, false)}, "a"},
+		{"another container has them", 22_000, ports, []*tenant{of("b", 500, false)}, ""},
+		{"there are free ones", 15_000, ports, []*tenant{of("a", 20_000, false)}, ""},
+		{"the kernel tells nothing", 0, 0, []*tenant{of("a", 20_000, false)}, ""},
+		{"there is no profile", 22_000, ports, nil, ""},
+		{"one hides them in a queue", 28_000, ports, []*tenant{of("a", 7_100, false), of("b", 10, true)}, "b"},
+		{"one may hide a few", 28_000, ports, []*tenant{of("b", 70, true), of("a", 27_000, false)}, "a"},
+	} {
+		count := func() (seen int) {
+			for _, who := range tt.tenants {
+				seen += who.open.sockets
+			}
+			return seen
+		}
+		got := ""
+		if hog := portHog(tt.tenants, tt.sockets, tt.ports, count); hog != nil {
+			got = hog.Service
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
+		}
+	}
+}
+
+// A tenant kept open sockets in the queue of another one. A profile with many open files, but few sockets, was restarted for them every 5 s.
+func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
+	testkit.NeedRoot(t)
+	data, profile := tenantHome(t)
+	leave(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // a large table of files
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
+	for range 3 {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+	}
+	files := &tenant{uid: tenantID, Gateway: boot.Gateway{Service: "gateway-coder", Profile: "coder"}}
+	queue := &tenant{Gateway: boot.Gateway{Service: "queue", Main: os.Getpid()}}
+	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
+	count := func() int {
+		files.open, queue.open = diskUsage{}, diskUsage{}
+		return countSockets(o, []boot.Gateway{files.Gateway, queue.Gateway}, []*tenant{files, queue})
+	}
+	if seen := count(); queue.open.hides || queue.open.ports < 3 || queue.open.sockets < 5 || files.open.ports != 0 || seen != queue.open.sockets {
+		t.Errorf("%d are seen: %+v, %+v", seen, queue.open, files.open)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, errors.Join(err, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(fd), nil, 0), unix.Close(fd)))
+	if got := portHog([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.open.ports < 20_000 {
 		t.Errorf("%+v", got)
-	}
-	if got := portHog([]*tenant{b}, 22_000, ports); got != nil {
-		t.Errorf("another container's: %+v", got)
-	}
-	if got := portHog([]*tenant{a}, 15_000, ports); got != nil {
-		t.Errorf("there are free ones: %+v", got)
-	}
-	if got := portHog([]*tenant{a}, 0, 0); got != nil {
-		t.Errorf("the kernel tells nothing: %+v", got)
 	}
 }
 

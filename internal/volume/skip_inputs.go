@@ -207,11 +207,10 @@ func (r *inputHasher) addTree(rel string) error {
 			return r.readError(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() == "__pycache__" { // ignore Python's cache
-				continue
-			}
-			if err := r.addTree(path.Join(rel, e.Name())); err != nil {
-				return err
+			if e.Name() != "__pycache__" { // ignore Python's cache
+				if err := r.addTree(path.Join(rel, e.Name())); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -237,10 +236,8 @@ func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {
 			vars = append(vars, name)
-		} else if rel, beneath := strings.CutPrefix(p, home+"/"); beneath {
-			volume = append(volume, rel)
-		} else if p == home {
-			volume = append(volume, "")
+		} else if rel, beneath := strings.CutPrefix(p+"/", home+"/"); beneath {
+			volume = append(volume, strings.TrimSuffix(rel, "/"))
 		} else {
 			image = append(image, p)
 		}
