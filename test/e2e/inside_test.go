@@ -1,0 +1,276 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// inside returns the root directory of a running container, or nil where this machine does not show it. To read a file there takes
+// hardly any processor time, and a docker exec a tenth of a second of it.
+func (c *container) inside() *os.Root {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pid := c.hostPID(ctx)
+	if pid == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return nil
+	}
+	return root
+}
+
+// read returns the text of a file in the container.
+func (c *container) read(file string) (string, error) {
+	if root := c.inside(); root != nil {
+		defer root.Close()
+		text, err := root.ReadFile(file[1:])
+		return string(text), err
+	}
+	r := c.exec("cat", file)
+	if r.code != 0 {
+		return "", errors.New(r.String())
+	}
+	return r.out, nil
+}
+
+// awaitFile waits until a file in the container has all of these texts.
+func (c *container) awaitFile(file string, texts ...string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		text, err := c.read(file)
+		return errors.Join(err, has(text, texts...))
+	})
+}
+
+// awaitBoots waits until the boot log has the lines of so many boots, a line for each profile, and returns the lines of the last. They are
+// written when the slots are made, and so perhaps after the gateways are up.
+func (c *container) awaitBoots(boots, profiles int) (last string) {
+	c.t.Helper()
+	eventually(c.t, settle, func() error {
+		text, err := c.read("/opt/data/logs/container-boot.log")
+		lines := strings.SplitAfter(text, "\n")
+		if n := len(lines) - 1; n != boots*profiles {
+			return fmt.Errorf("the boot log has %d lines, want %d: %q, %v", n, boots*profiles, text, err)
+		}
+		last = strings.Join(lines[(boots-1)*profiles:], "")
+		return nil
+	})
+	return last
+}
+
+// A names has the name of each id in /etc/passwd or /etc/group of the container.
+type names map[uint32]string
+
+func readNames(root *os.Root, file string) names {
+	found := names{}
+	text, _ := root.ReadFile(file) // a missing file has no names
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(line, ":"); len(f) > 2 {
+			if id, err := strconv.ParseUint(f[2], 10, 32); err == nil {
+				found[uint32(id)] = f[0]
+			}
+		}
+	}
+	return found
+}
+
+// ownedBy reports what in these directories is not a user's.
+func (c *container) ownedBy(user string, dirs ...string) error {
+	root := c.inside()
+	if root == nil {
+		r := c.exec(slices.Concat([]string{"find"}, dirs, []string{"!", "-user", user})...)
+		if r.code != 0 || r.out != "" {
+			return fmt.Errorf("not %s's: %v", user, r)
+		}
+		return nil
+	}
+	defer root.Close()
+	users := readNames(root, "etc/passwd")
+	var errs []error
+	for _, dir := range dirs {
+		errs = append(errs, fs.WalkDir(root.FS(), dir[1:], func(name string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			if uid := info.Sys().(*syscall.Stat_t).Uid; users[uid] != user && fmt.Sprint(uid) != user {
+				return fmt.Errorf("/%s is uid %d's, not %s's", name, uid, user)
+			}
+			return nil
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// owners is who the files belong to and their modes: "hermes:hermes 600" each.
+func (c *container) owners(paths ...string) map[string]string {
+	c.t.Helper()
+	found := map[string]string{}
+	root := c.inside()
+	if root == nil {
+		for line := range strings.Lines(c.must(append([]string{"stat", "-c", "%n %U:%G %a"}, paths...)...)) {
+			name, owner, _ := strings.Cut(strings.TrimSpace(line), " ")
+			found[name] = owner
+		}
+		return found
+	}
+	defer root.Close()
+	users, groups := readNames(root, "etc/passwd"), readNames(root, "etc/group")
+	for _, p := range paths {
+		info, err := root.Lstat(p[1:])
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		s := info.Sys().(*syscall.Stat_t)
+		found[p] = fmt.Sprintf("%s:%s %o", users[s.Uid], groups[s.Gid], s.Mode&0o7777)
+	}
+	return found
+}
+
+// environ is the environment of a process of the agent's.
+func (c *container) environ(pid int) string {
+	c.t.Helper()
+	if root := c.inside(); root != nil {
+		defer root.Close()
+		text, err := root.ReadFile(fmt.Sprintf("proc/%d/environ", pid))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return "\n" + strings.ReplaceAll(string(text), "\x00", "\n")
+	}
+	r := c.execAs([]string{"-u", "hermes"}, "sh", "-c", fmt.Sprintf("tr '\\0' '\\n' </proc/%d/environ", pid))
+	if r.code != 0 {
+		c.t.Fatal(r)
+	}
+	return "\n" + r.out
+}
+
+// logs is docker logs, without a docker command where the engine can be asked.
+func (c *container) logs() (out, stderr string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/containers/"+c.id+"/logs?stdout=1&stderr=1", http.NoBody)
+	if err == nil {
+		var r *http.Response
+		if r, err = engineAPI.Do(q); err == nil {
+			defer r.Body.Close()
+			if out, stderr, err = streams(r.Body); err == nil && r.StatusCode == http.StatusOK {
+				return out, stderr
+			}
+		}
+	}
+	r := docker("logs", c.id)
+	return r.out, r.err
+}
+
+// streams takes the two streams of a container without a terminal apart. Before each piece are its stream, three zeros and its length.
+func streams(from io.Reader) (out, stderr string, err error) {
+	var texts [3]strings.Builder
+	for {
+		var head [8]byte
+		if _, err := io.ReadFull(from, head[:]); err == io.EOF {
+			return texts[1].String(), texts[2].String(), nil
+		} else if err != nil {
+			return "", "", err
+		}
+		if head[0] > 2 || head[1]|head[2]|head[3] != 0 {
+			return "", "", fmt.Errorf("no stream has the head %x", head)
+		}
+		if _, err := io.CopyN(&texts[head[0]], from, int64(binary.BigEndian.Uint32(head[4:]))); err != nil {
+			return "", "", err
+		}
+	}
+}
+
+// A process is a line of ps in the container.
+type process struct {
+	pid, ppid int
+	state     string
+	args      string
+}
+
+// processes lists what runs in the container, without the listing itself.
+func (c *container) processes() []process {
+	c.t.Helper()
+	if root := c.inside(); root != nil {
+		defer root.Close()
+		return processesIn(root.FS())
+	}
+	var all []process
+	for line := range strings.Lines(c.must("ps", "-o", "pid,ppid,stat,args")) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[0] == "PID" || strings.HasPrefix(strings.Join(f[3:], " "), "ps -o") {
+			continue
+		}
+		pid, _ := strconv.Atoi(f[0])
+		ppid, _ := strconv.Atoi(f[1])
+		all = append(all, process{pid, ppid, f[2], strings.Join(f[3:], " ")})
+	}
+	return all
+}
+
+// processesIn reads the processes from the container's /proc. A process that ends meanwhile is left out.
+func processesIn(root fs.FS) (all []process) {
+	dirs, _ := fs.Glob(root, "proc/[1-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(path.Base(dir))
+		stat, err2 := fs.ReadFile(root, dir+"/stat")
+		args, err3 := fs.ReadFile(root, dir+"/cmdline")
+		head, rest, ok := cutLast(string(stat), ") ")
+		f := strings.Fields(rest)
+		if errors.Join(err, err2, err3) != nil || !ok || len(f) < 2 {
+			continue
+		}
+		ppid, _ := strconv.Atoi(f[1])
+		text := strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
+		if _, comm, _ := strings.Cut(head, "("); text == "" { // a zombie, or a process between fork and exec
+			text = "[" + comm + "]"
+		}
+		all = append(all, process{pid, ppid, f[0], text})
+	}
+	slices.SortFunc(all, func(a, b process) int { return a.pid - b.pid })
+	return all
+}
+
+// cutLast is strings.Cut around the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// matching returns the processes whose command line has a match.
+func (c *container) matching(pattern string) []process {
+	c.t.Helper()
+	re := regexp.MustCompile(pattern)
+	return slices.DeleteFunc(c.processes(), func(p process) bool { return !re.MatchString(p.args) })
+}
+
+// gone reports an error while a process is there, be it a zombie.
+func (c *container) gone(pid int) error {
+	if slices.ContainsFunc(c.processes(), func(p process) bool { return p.pid == pid }) {
+		return fmt.Errorf("process %d is still there", pid)
+	}
+	return nil
+}
