@@ -104,7 +104,8 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 }
 
 // cgroupMemory returns the memory that a cgroup uses, in bytes, and the parts of it that are shared memory and memory of the
-// kernel. The latter includes the buffers of TCP, but no page tables, which belong to processes. Inactive file pages don't count, because the kernel drops these first. If swap is true, swapped-out memory is included.
+// kernel. The latter includes the buffers of TCP, but no page tables, which belong to processes. Inactive file pages don't count,
+// because the kernel drops these first. If swap is true, swapped-out memory is included.
 // If swap is false, active file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if
 // the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {

@@ -19,9 +19,9 @@ import (
 
 // StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in
 // hinit.yaml. byRoot reports whether root is the client. The parameter service is "", or names the service that the client belongs
-// to. If the profile has its own user, a client other than root may pass only a task, variables and options such as the dispatcher of
-// the task board passes. With a variable such as BASH_ENV, the client could run its own code as that user. With any text as the task,
-// it could give the agent of that profile a prompt.
+// to. If the profile has its own user, a client other than root may pass only the tasks, variables and options of the task board. With
+// a variable such as BASH_ENV, the client could run its own code as that user. With any text as the task, it could give the agent
+// of that profile a prompt.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool, service string) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}

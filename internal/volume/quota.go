@@ -130,7 +130,7 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 }
 
 // addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount. It looks at
-// names in random order, so that a name that one measurement has no time for counts in another one.
+// names in random order. So a measurement that has too little time leaves out other names than the next one does.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
 		s.incomplete, s.beyond = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
