@@ -117,12 +117,19 @@ func TestATenantThatChangedTheModeOfItsTemporaryDirectoryGotAnother(t *testing.T
 			t.Fatal(err)
 		}
 	}
+	other := func(script string) string {
+		out := isolated(t, p, "echo $TMPDIR; "+script)
+		if dir, _, _ := strings.Cut(out, "\n"); strings.HasPrefix(dir, usual+"-") {
+			must(os.Remove(dir))
+		}
+		return out
+	}
 	must(os.Chown(usual, 12322, 12322))
-	if out := isolated(t, p, "echo $TMPDIR; rmdir $TMPDIR; ls "+usual); !strings.HasPrefix(out, usual+"-") || !strings.Contains(out, "denied") {
+	if out := other("ls " + usual); !strings.HasPrefix(out, usual+"-") || !strings.Contains(out, "denied") {
 		t.Errorf("beside another user's: %q", out)
 	}
 	must(errors.Join(os.RemoveAll(usual), os.Symlink(dir+"/own", usual), os.Lchown(usual, 12321, 12321)))
-	if out := isolated(t, p, "echo $TMPDIR; rmdir $TMPDIR"); !strings.HasPrefix(out, usual+"-") {
+	if out := other("true"); !strings.HasPrefix(out, usual+"-") {
 		t.Errorf("beside a link: %q", out)
 	}
 }
