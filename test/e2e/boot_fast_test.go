@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps take 0.8 s and count their runs.
+// hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps count their runs.
 var hermesImage = sync.OnceValues(func() (string, error) { return hermesOn("fake-hermes") })
 
 // newestImage is the same on a stand-in for the agent's newest image, whose boot scripts do more.
