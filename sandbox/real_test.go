@@ -74,8 +74,8 @@ func imageFor(host string) error {
 			return err
 		}
 	}
-	text := "FROM scratch\nLABEL " + testRun + "=1\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\n" +
-		"RUN mkdir -p /tmp /root /etc && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd && echo 'user:x:1000:1000::/tmp:/bin/bash' >> /etc/passwd\n"
+	text := "FROM scratch\nLABEL " + testRun + "=1\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"sh\", \"-c\", \"busybox --install -s /bin && " +
+		"mkdir -p /tmp /root /etc && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd && echo 'user:x:1000:1000::/tmp:/bin/bash' >> /etc/passwd\"]\n"
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
 		return err
 	}

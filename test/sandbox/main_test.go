@@ -143,8 +143,8 @@ func buildImage(dir string) error {
 			return err
 		}
 	}
-	text := "FROM scratch\nLABEL hinit-sandbox-test=" + runID + "\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\n" +
-		"RUN mkdir -p /tmp /root /etc && chmod 1777 /tmp && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd\n"
+	text := "FROM scratch\nLABEL hinit-sandbox-test=" + runID + "\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"sh\", \"-c\", \"busybox --install -s /bin && " +
+		"mkdir -p /tmp /root /etc && chmod 1777 /tmp && echo 'root:x:0:0::/root:/bin/bash' > /etc/passwd\"]\n"
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
 		return err
 	}

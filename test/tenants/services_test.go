@@ -371,7 +371,7 @@ var hasEngine = sync.OnceValues(func() (bool, error) {
 			return false, err
 		}
 	}
-	text := "FROM scratch\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"--install\", \"-s\", \"/bin\"]\nRUN mkdir -p /tmp /root /etc && chmod 1777 /tmp && echo root:x:0:0::/root:/bin/bash >/etc/passwd\n"
+	text := "FROM scratch\nENV PATH=/bin\nCOPY bash busybox /bin/\nRUN [\"/bin/busybox\", \"sh\", \"-c\", \"busybox --install -s /bin && mkdir -p /tmp /root /etc && chmod 1777 /tmp && echo root:x:0:0::/root:/bin/bash >/etc/passwd\"]\n"
 	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte(text), 0o644); err != nil {
 		return false, err
 	}
