@@ -62,7 +62,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 		for _, pid := range of[main] {
 			run.CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {
-				run.Add(ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(pid) + "/status"))))
+				run.Add(ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(all[pid].LivingThread()) + "/status"))))
 			}
 		}
 		out[i] = run

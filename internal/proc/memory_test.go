@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/procstat"
+	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
 
@@ -40,6 +41,19 @@ func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})
 	line(t, out)
 	if got := NewMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 || got.Shared < 50e6 || got.Shared > 60e6 {
+		t.Errorf("it has %+v", got)
+	}
+	table.SignalTree(1, int(unix.SIGKILL))
+	exitOf(t, table, 1)
+}
+
+// An agent ended only the first thread of its process. /proc then shows no memory for the process, and hinit ended other services.
+func TestAProcessWithoutItsFirstThreadHadNoMemory(t *testing.T) {
+	table := newTable(t)
+	pid, out := spawn(t, table, Spec{ID: 1, Name: "headless", Argv: testproc.Argv("eat", "50000000", "headless")})
+	line(t, out)
+	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(pid); return err == nil && st.State == 'Z' })
+	if got := NewMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))

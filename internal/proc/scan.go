@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -274,7 +273,7 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	if time.Since(t.heldSearched) >= heldSearchPeriod {
 		t.heldSearched = time.Now()
 		for pid := range t.owned {
-			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && !t.procfs.hasLivingThread(st) {
+			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && st.LivingThread() == 0 {
 				t.heldByTracer = append(t.heldByTracer, pid)
 			}
 		}
@@ -286,20 +285,6 @@ func (t *Table) nextHeldByTracer() (pid int) {
 		}
 	}
 	return pid
-}
-
-// hasLivingThread reports whether a process whose first thread has ended still has a living thread.
-func (s *scanner) hasLivingThread(p stat) bool {
-	if p.Dead() {
-		return false
-	}
-	dir := strconv.Itoa(p.PID) + "/task/"
-	for _, thread := range s.threadNames(dir) {
-		if t, ok := procstat.Parse(s.readFile(dir + thread + "/stat")); ok && strings.IndexByte("ZXx", t.State) < 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // readAs reads a file with the file-system identity of another user.

@@ -39,6 +39,20 @@ func (s Stat) Dead() bool {
 	return (s.State == 'Z' || s.State == 'X' || s.State == 'x') && s.Threads <= 1
 }
 
+// LivingThread returns a thread of the process that has not ended, usually the first one, or 0 if there is none. /proc shows the memory
+// and the open files of a process for such a thread only. LivingThread reads only /proc.
+func (s Stat) LivingThread() (id int) {
+	if strings.IndexByte("ZXx", s.State) < 0 {
+		return s.PID
+	}
+	_ = Each("/proc/"+strconv.Itoa(s.PID)+"/task", func(t Stat) {
+		if strings.IndexByte("ZXx", t.State) < 0 {
+			id = t.PID
+		}
+	})
+	return id
+}
+
 // errFormat means that the file does not have the expected format.
 var errFormat = errors.New("it has not the fields of a process")
 

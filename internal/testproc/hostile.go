@@ -151,9 +151,9 @@ func settle() {
 	}
 }
 
-// init locks the main goroutine of a headless leaf to the first thread of the process, which [behead] must end.
+// init locks the main goroutine of a headless process to the first thread of the process, which [behead] must end.
 func init() { //nolint:gochecknoinits // only before main is the first thread known to be the one that runs
-	if slices.Equal(os.Args[1:], Argv("leaf", "headless")[1:]) {
+	if slices.Contains(os.Args[1:], "headless") && !slices.Contains(os.Args[1:], "escape") {
 		runtime.LockOSThread()
 	}
 }

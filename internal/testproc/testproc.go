@@ -115,12 +115,15 @@ func run(role string, params []string) int {
 		return startForkChain()
 	case "lease": // lease FILE: holds a write lease, so that execve(2) of the file waits for /proc/sys/fs/lease-break-time
 		return lease(params[0])
-	case "eat": // eat BYTES: allocates memory and sleeps
+	case "eat": // eat BYTES [headless]: allocates memory and sleeps
 		food := make([]byte, number(0, 0))
 		for i := 0; i < len(food); i += 4096 {
 			food[i] = 1
 		}
 		ready()
+		if len(params) > 1 {
+			behead()
+		}
 		forever()
 		runtime.KeepAlive(food)
 	case "moments": // moments: runs a child that is busy for 60 ms, again and again, and has the kernel reap them
@@ -136,7 +139,7 @@ func run(role string, params []string) int {
 	case "busy": // busy: uses a processor for 60 ms
 		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
 		}
-	case "share": // share BYTES open|hidden|mapped|parent: holds a file in memory without a name, open, open unseen, or mapped by two processes
+	case "share": // share BYTES open|headless|hidden|mapped|parent: holds a file in memory without a name, open, open unseen, or mapped by two processes
 		return share(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
@@ -214,7 +217,7 @@ func share(bytes int, how string) int {
 	}
 	if how == "hidden" {
 		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	} else if how != "open" {
+	} else if how != "open" && how != "headless" {
 		memory, err := unix.Mmap(fd, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 		if err == nil && how == "parent" {
 			_, err = syscall.ForkExec("/proc/self/exe", Argv("share", strconv.Itoa(bytes), "mapped"), &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{uintptr(fd), 1, 2}})
@@ -228,6 +231,9 @@ func share(bytes int, how string) int {
 	}
 	if how != "parent" {
 		ready()
+	}
+	if how == "headless" {
+		behead()
 	}
 	forever()
 	return 0

@@ -18,6 +18,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -170,6 +171,19 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	}
 	if len(got) != 1 || got["eater"] < 3<<20 || got["eater"] >= 6<<20 {
 		t.Errorf("%v", got)
+	}
+}
+
+// An agent ended only the first thread of its process. /proc then shows no open files for the process, and its files in memory had no
+// owner.
+func TestTheFilesOfAProcessWithoutItsFirstThreadHadNoOwner(t *testing.T) {
+	cmd := exec.Command(testproc.Argv("share", "8388608", "headless")[0], testproc.Argv("share", "8388608", "headless")[1:]...)
+	must(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(cmd.Process.Pid); return err == nil && st.State == 'Z' })
+	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: cmd.Process.Pid}}, proc.ContainerMemory{})
+	if len(found) != 1 || found[0].Bytes < 8<<20 {
+		t.Errorf("%+v", found)
 	}
 }
 

@@ -275,7 +275,7 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 
 // gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group
 // and session. It is recognized by its mark, a resource limit that every process of a gateway inherits. A tenant's processes
-// are also recognized by their user, because a process can't change its user. The service "" has all other processes.
+// are also recognized by their user, because a process can't change its user. The service "" has all other processes. Each process is given by a living thread of it.
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
 	for _, w := range list {
@@ -288,13 +288,13 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 		return nil, err
 	}
 	users, owners, found := gatewaysByUser(o, list), roots.Owners(all), make(map[string][]int)
-	for pid := range all {
+	for pid, p := range all {
 		service := roots.Mains[owners[pid]]
 		if len(users) > 0 {
 			uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
 			service = cmp.Or(users[uint32(uid)].Service, service)
 		}
-		found[service] = append(found[service], pid)
+		found[service] = append(found[service], p.LivingThread())
 	}
 	return found, nil
 }
