@@ -57,8 +57,8 @@ func buildTarget(target, tag string, args ...string) (string, error) {
 	return tag, build(dir, tag, args...)
 }
 
-// imageTag names an image of this run.
-func imageTag(kind string) string { return "hinit-e2e:" + runID + "-" + kind }
+// imageTag names an image of this run. The name is what sweep finds it by: a label would be one more layer to make.
+func imageTag(kind string) string { return "hinit-e2e-" + runID + ":" + kind }
 
 // buildTime is for an engine that hangs while it builds.
 const buildTime = 6 * time.Minute
@@ -68,7 +68,7 @@ func build(dir, tag string, args ...string) error {
 	built.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), buildTime)
 	defer cancel()
-	args = append([]string{"build", "--tag", tag, "--label", runLabel}, args...)
+	args = append([]string{"build", "--tag", tag}, args...)
 	if r := command(exec.CommandContext(ctx, "docker", append(args, dir)...)); r.code != 0 {
 		return errors.New(r.String())
 	}

@@ -48,7 +48,8 @@ func sweep() {
 		{[]string{"ps", "-aq"}, []string{"rm", "-fv"}, "name=" + named},
 		{[]string{"volume", "ls", "-q"}, []string{"volume", "rm", "-f"}, "name=" + named},
 		{[]string{"network", "ls", "-q"}, []string{"network", "rm"}, "name=" + named},
-		{[]string{"images", "-q"}, []string{"rmi", "-f"}, "reference=" + named + "*"},
+		// By the name: another run may have the same image under a name of its own.
+		{[]string{"images", "--format", "{{.Repository}}:{{.Tag}}"}, []string{"rmi"}, "reference=" + named + "*"},
 	} {
 		remove(kind.list, kind.rm, "label="+runLabel)
 		remove(kind.list, kind.rm, kind.byName)
