@@ -244,6 +244,7 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 // TestALockOnAServerIsLost when its name leads elsewhere, another machine has it, or the server refuses or is silent. Then
 // nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
+	t.Parallel() // its parts wait
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
 			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
@@ -539,6 +540,7 @@ func agentsHome(t *testing.T) string {
 // volume where root has no rights. An init of another machine took the refusal for a file system without locks, and served beside
 // the first one for good.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
+	t.Parallel() // its parts wait
 	for name, start := range map[string]struct {
 		waits bool // the second init waits when the agent does it
 		close func(home string) error
