@@ -42,7 +42,8 @@ var sandboxImage = sync.OnceValues(func() (string, error) {
 	); err != nil {
 		return "", err
 	}
-	return imageTag("sandbox"), build(dir, imageTag("sandbox"))
+	// The label makes it an image of this run alone: the test removes the containers that are made from it.
+	return imageTag("sandbox"), build(dir, imageTag("sandbox"), "--label", runLabel)
 })
 
 // toolAnswer is what the agent's terminal tool says of one command.
