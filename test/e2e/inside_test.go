@@ -67,7 +67,7 @@ func (c *container) awaitBoots(boots, profiles int) (last string) {
 		text, err := c.read("/opt/data/logs/container-boot.log")
 		lines := strings.SplitAfter(text, "\n")
 		if n := len(lines) - 1; n != boots*profiles {
-			return fmt.Errorf("the boot log has %d lines, want %d: %q, %v", n, boots*profiles, text, err)
+			return errors.Join(err, fmt.Errorf("the boot log has %d lines, want %d: %q", n, boots*profiles, text))
 		}
 		last = strings.Join(lines[(boots-1)*profiles:], "")
 		return nil
