@@ -188,7 +188,7 @@ func streams(from io.Reader) (out, stderr string, err error) {
 	var texts [3]strings.Builder
 	for {
 		var head [8]byte
-		if _, err := io.ReadFull(from, head[:]); err == io.EOF {
+		if _, err := io.ReadFull(from, head[:]); errors.Is(err, io.EOF) {
 			return texts[1].String(), texts[2].String(), nil
 		} else if err != nil {
 			return "", "", err
@@ -236,11 +236,11 @@ func processesIn(root fs.FS) (all []process) {
 		pid, err := strconv.Atoi(path.Base(dir))
 		stat, err2 := fs.ReadFile(root, dir+"/stat")
 		args, err3 := fs.ReadFile(root, dir+"/cmdline")
-		head, rest, ok := cutLast(string(stat), ") ")
-		f := strings.Fields(rest)
-		if errors.Join(err, err2, err3) != nil || !ok || len(f) < 2 {
+		end := strings.LastIndex(string(stat), ") ") // a name may have brackets
+		if errors.Join(err, err2, err3) != nil || end < 0 {
 			continue
 		}
+		head, f := string(stat[:end]), strings.Fields(string(stat[end+1:]))
 		ppid, _ := strconv.Atoi(f[1])
 		text := strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
 		if _, comm, _ := strings.Cut(head, "("); text == "" { // a zombie, or a process between fork and exec
@@ -250,14 +250,6 @@ func processesIn(root fs.FS) (all []process) {
 	}
 	slices.SortFunc(all, func(a, b process) int { return a.pid - b.pid })
 	return all
-}
-
-// cutLast is strings.Cut around the last separator.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // matching returns the processes whose command line has a match.
