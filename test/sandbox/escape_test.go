@@ -101,7 +101,7 @@ func TestEscapes(t *testing.T) {
 }
 
 // rounds is how many containers TestMountRace makes.
-var rounds = flag.Int("rounds", 5, "how many containers TestMountRace makes")
+var rounds = flag.Int("rounds", 12, "how many containers TestMountRace makes")
 
 // TestMountRace changes what a mount leads to, as fast as it can, while containers are made of it and started. No container ever has
 // anything but the directory that was asked for.
