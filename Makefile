@@ -60,8 +60,8 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# The longest come first. Those of test/ drive the finished binaries, and mostly wait. The last call is for what only the build with faults has. What
 	@# go test has go vet look at, make lint does whole.
 	@go run ./test/summary -again 10 -- \
-	  "$(RACE) -vet=off -p 4 -timeout 30m ./profiles/archive ./internal/volume ./logrotate ./internal/web ./sandbox $$(tools/raced | tr '\n' ' ')" \
-	  "-vet=off -p 3 -timeout 45m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 4 -timeout 30m ./internal/volume ./profiles/archive ./internal/web ./logrotate ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
+	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./test/sandbox ./test/script ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
