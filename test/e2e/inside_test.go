@@ -152,10 +152,13 @@ func (c *container) environ(pid int) string {
 	c.t.Helper()
 	if root := c.inside(); root != nil {
 		defer root.Close()
-		text, err := root.ReadFile(fmt.Sprintf("proc/%d/environ", pid))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		var text []byte
+		eventually(c.t, settle, func() (err error) { // a program that has just been started has none for a moment
+			if text, err = root.ReadFile(fmt.Sprintf("proc/%d/environ", pid)); err == nil && len(text) == 0 {
+				err = errors.New("no environment")
+			}
+			return err
+		})
 		return "\n" + strings.ReplaceAll(string(text), "\x00", "\n")
 	}
 	r := c.execAs([]string{"-u", "hermes"}, "sh", "-c", fmt.Sprintf("tr '\\0' '\\n' </proc/%d/environ", pid))
