@@ -163,8 +163,7 @@ func (f *file) replaced() (gone bool) {
 
 func (f *file) nameMoved() bool {
 	var st unix.Stat_t
-	err := unix.Lstat(f.path, &st)
-	if err != nil {
+	if err := unix.Lstat(f.path, &st); err != nil {
 		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 	}
 	return st.Dev != f.dev || st.Ino != f.ino

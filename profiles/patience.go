@@ -73,8 +73,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 			return got.result, got.err
 		case <-tick:
 		}
-		now := a.beatCount()
-		if now != beats {
+		if now := a.beatCount(); now != beats {
 			beats, quiet = now, 0
 			continue
 		}

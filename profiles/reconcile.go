@@ -146,8 +146,7 @@ func (s *Store) plan(o BootOptions) (p Plan, volume bool) {
 		close(decided)
 		<-delivered
 	}()
-	err := s.decideAll(&p, o, decided)
-	if err != nil {
+	if err := s.decideAll(&p, o, decided); err != nil {
 		p.warn(Default, s.root, "cannot read the profiles: %v", err)
 	}
 	volume = len(p.Profiles) > 0

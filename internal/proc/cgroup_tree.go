@@ -78,8 +78,7 @@ func (c *Cgroups) moveToLeaf() error {
 		if string(pid) == "0" {
 			return errors.New("its control group has processes of others; start the container with --cgroupns=private")
 		}
-		err := WriteKernelFile(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid))
-		if err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := WriteKernelFile(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("cannot move process %s into a control group: %w", pid, err)
 		}
 	}

@@ -189,8 +189,7 @@ func TakeForeground(tty *os.File) error {
 		return fmt.Errorf("cannot block SIGTTOU: %w", err)
 	}
 	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
-	err := unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp())
-	if err != nil && !errors.Is(err, unix.ENOTTY) {
+	if err := unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp()); err != nil && !errors.Is(err, unix.ENOTTY) {
 		return fmt.Errorf("cannot take the terminal back: %w", err)
 	}
 	return nil

@@ -39,18 +39,22 @@ func (s Stat) Dead() bool {
 	return (s.State == 'Z' || s.State == 'X' || s.State == 'x') && s.Threads <= 1
 }
 
-// LivingThread returns a thread of the process that has not ended, usually the first one, or 0 if there is none. /proc shows the memory
-// and the open files of a process for such a thread only. LivingThread reads only /proc.
+// LivingThread returns the ID of a thread of the process that has not ended, or 0 if there is none. Usually it is the first thread, whose
+// ID is the PID. /proc shows the memory and the open files of a process only for such a thread. LivingThread reads only /proc, and
+// stops at the first thread that it finds, because an agent may have thousands.
 func (s Stat) LivingThread() (id int) {
 	if strings.IndexByte("ZXx", s.State) < 0 {
 		return s.PID
 	}
-	_ = Each("/proc/"+strconv.Itoa(s.PID)+"/task", func(t Stat) {
-		if strings.IndexByte("ZXx", t.State) < 0 {
-			id = t.PID
+	dir, _ := os.Open("/proc/" + strconv.Itoa(s.PID) + "/task") // after an error, no thread is found
+	defer dir.Close()
+	names, _ := Names(int(dir.Fd()), make([]byte, DirectorySize))
+	for _, name := range names {
+		if t, err := ReadAt(int(dir.Fd()), name+"/stat"); err == nil && strings.IndexByte("ZXx", t.State) < 0 {
+			return t.PID
 		}
-	})
-	return id
+	}
+	return 0
 }
 
 // errFormat means that the file does not have the expected format.

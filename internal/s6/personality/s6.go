@@ -95,8 +95,7 @@ func (w Settings) layout() scandir.Layout {
 
 // Publish implements [registry.Follower].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
-	err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down)
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
 		s.host.Warn("%v", err)
 	}
 }
