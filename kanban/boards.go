@@ -96,8 +96,7 @@ func (b *Boards) List() ([]Meta, error) {
 	}
 	list := []Meta{b.Meta(DefaultBoard)}
 	for _, e := range entries { // sorted by name
-		slug := e.Name()
-		if slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
+		if slug := e.Name(); slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
 		}
 	}

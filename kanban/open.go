@@ -121,8 +121,7 @@ func (s *Store) open(ctx context.Context) error {
 
 	initialised.Lock() // allow only one first open at a time in this process
 	defer initialised.Unlock()
-	lock := s.lockInit(ctx)
-	if lock != nil {
+	if lock := s.lockInit(ctx); lock != nil {
 		defer lock.Release()
 	}
 	if err := s.check(ctx); err != nil {

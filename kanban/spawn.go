@@ -335,8 +335,7 @@ func rotate(log string, size int64, backups int) error {
 		return os.Remove(log)
 	}
 	for n := backups - 1; n >= 1; n-- {
-		err := os.Rename(fmt.Sprintf("%s.%d", log, n), fmt.Sprintf("%s.%d", log, n+1))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(fmt.Sprintf("%s.%d", log, n), fmt.Sprintf("%s.%d", log, n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -248,8 +248,7 @@ func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 		}
 	}
 	for _, m := range s.Mounts {
-		source := filepath.Clean(m.Source)
-		if source == "/" || slices.Contains(socketDirs, source) || filepath.IsAbs(source) && strings.HasSuffix(source, ".sock") {
+		if source := filepath.Clean(m.Source); source == "/" || slices.Contains(socketDirs, source) || filepath.IsAbs(source) && strings.HasSuffix(source, ".sock") {
 			found("a mount of "+source, AllowSocket)
 		}
 	}

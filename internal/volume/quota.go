@@ -31,6 +31,9 @@ const (
 	// maxFiles is the maximum number of files that are counted in one profile. A profile with so many has exceeded its quota, because
 	// an agent can hide any amount among hard links, which count once.
 	maxFiles = 1 << 21
+	// maxTempDirs limits the directories for temporary files that are looked at, beside the usual one of each profile. An agent can
+	// make any number of them.
+	maxTempDirs = 10_000
 	// minFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
 	minFile = 4096
 	// maxDepth is the maximum depth of the directories that are searched. Each level needs an open descriptor. A profile with
@@ -65,7 +68,15 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 	}
 	defer homes.Close()
 	defer temporary.Close()
-	temps, _, _ := temporary.ReadSome("", maxFiles)
+	// The directories for temporary files of all profiles. The search for them has half of the time at most. After an error, only
+	// the usual directories count.
+	var temps []string
+	_ = temporary.EachName("", func(name string, kind fs.FileMode) bool {
+		if kind.IsDir() && strings.HasPrefix(name, "hinit-") {
+			temps = append(temps, name)
+		}
+		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
+	})
 	var scratch unix.Stat_t
 	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there are not counted
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
@@ -83,10 +94,10 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 			devices[home.Dev] = true
 		}
 		usual := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
-		for _, e := range temps { // a name may end in a random number, see package confine
-			if w.Isolated && strings.HasPrefix(e.Name(), usual) {
-				if info, err := e.Info(); err == nil && fsutil.UID(info) == home.Uid {
-					s.addDir(temporary, e.Name(), 0)
+		for i, name := range append([]string{usual}, temps...) { // a name may end in a random number, see package confine
+			if w.Isolated && (i == 0 || strings.HasPrefix(name, usual+"-")) {
+				if info, err := temporary.Lstat(name); err == nil && fsutil.UID(info) == home.Uid {
+					s.addDir(temporary, name, 0)
 				}
 			}
 		}
@@ -205,8 +216,9 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// visit calls each with the directory below proc of each process, until s.end. Then s is incomplete. It acts as the user of the process meanwhile, because
-// the kernel shows a user the files and the memory of its own processes. It returns an error if it can't act as a user.
+// visit calls each with the directory below proc of each process, until s.end; s is incomplete if the time was too short. visit acts
+// as the user of the process meanwhile, because the kernel shows a user the files and the memory of its own processes. It returns
+// an error if it can't act as a user.
 func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -226,7 +238,7 @@ func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (
 func (s *diskUsage) wait(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
-	return blocking.Wait(ctx, "the search for mapped files", func() error {
+	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after wait has returned, so it does not change s
 		return errors.Join((&diskUsage{end: s.end}).visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }

@@ -122,8 +122,8 @@ func localPorts() int {
 
 // portHog returns the profile with the most sockets that may have ports if it probably exhausts the ports, and otherwise nil. Ports are
 // probably exhausted if the number of open sockets is at least three quarters of the number of ports. The profile's sockets must be
-// at least a quarter of that number. count counts the sockets of the profiles, and returns the number of all that it saw. Each profile
-// that may hide sockets may have all the other ones. It is chosen by chance among several, because tenants has no order.
+// at least a quarter of that number. count counts the sockets of the profiles, and returns their sum. A profile that may hide sockets
+// counts with all sockets that no profile shows. If several have the most, chance decides, because tenants has no order.
 func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
@@ -171,7 +171,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		pause.For(ctx, shareTime/shareSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.Each("/proc", func(p procstat.Stat) {
-			if now[p.PID] = p; before[p.PID] != p { // otherwise it has not run
+			if now[p.PID] = p; p != before[p.PID] { // otherwise it has not run since the last look
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
 					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
 				}
@@ -275,7 +275,8 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 
 // gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group
 // and session. It is recognized by its mark, a resource limit that every process of a gateway inherits. A tenant's processes
-// are also recognized by their user, because a process can't change its user. The service "" has all other processes. Each process is given by a living thread of it.
+// are also recognized by their user, because a process can't change its user. The service "" has all other processes. The result has
+// a living thread of each process, see [procstat.Stat.LivingThread].
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
 	for _, w := range list {

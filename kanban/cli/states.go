@@ -51,8 +51,7 @@ func (c *call) reasons() func(words []string) string {
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
-		own := c.Variable("HERMES_KANBAN_TASK", task)
-		if own != task {
+		if own := c.Variable("HERMES_KANBAN_TASK", task); own != task {
 			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
 		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
