@@ -180,7 +180,8 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 }
 
 // makeTempDir makes a directory for temporary files that only this user can use, and returns it open. It adds a random number to
-// the usual name if another user already uses that name. The agent may have changed the mode of its directory.
+// the usual name if another user already uses that name. If the directory exists, makeTempDir sets its mode again, because the
+// agent may have changed the mode.
 func makeTempDir() (fd int) {
 	var st unix.Statx_t
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
@@ -195,12 +196,14 @@ func makeTempDir() (fd int) {
 		fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
 	}
 	check("open the directory for temporary files", fd)
-	check("change the directory for temporary files", bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700))
-	line.N = 0
+	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
+	line.N = 0 // check may write a message to it
+	check("change the mode of the directory for temporary files", r)
 	return fd
 }
 
-// applyLandlock limits the files, ports and signals that the process can use, by Landlock. It may use the open directory temp.
+// applyLandlock limits the files, ports and signals that the process can use, by Landlock. temp is the open
+// directory for its temporary files.
 func applyLandlock(plan bare.Words, temp int) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
