@@ -120,8 +120,8 @@ func agentTopology(text []byte) (t Topology, word string) {
 	config := parseAgentConfig(text)
 	list := agentSetting(config, allowKey)
 	t.limited = list.Kind != 0 && list.Tag != "!!null"
-	for _, item := range list.Content {
-		if list.Kind == yaml.SequenceNode { // a value that isn't a list allows no profile
+	if list.Kind == yaml.SequenceNode { // a value that isn't a list allows no profile
+		for _, item := range list.Content {
 			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)
 		}
 	}

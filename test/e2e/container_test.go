@@ -384,14 +384,19 @@ var engineAPI = &http.Client{Transport: &http.Transport{DialContext: func(ctx co
 	return new(net.Dialer).DialContext(ctx, "unix", "/var/run/docker.sock")
 }}}
 
+// askEngine asks the engine for a path of its API. The caller closes the body of the answer.
+func askEngine(ctx context.Context, path string) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker"+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return engineAPI.Do(q)
+}
+
 // hostPID is the process of the container's init on this machine, or 0 if it is not known.
 func (c *container) hostPID(ctx context.Context) int {
 	var seen struct{ State struct{ Pid int } }
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/containers/"+c.id+"/json", http.NoBody)
-	if err != nil {
-		return 0
-	}
-	r, err := engineAPI.Do(q)
+	r, err := askEngine(ctx, "/containers/"+c.id+"/json")
 	if err != nil {
 		return 0
 	}

@@ -17,8 +17,8 @@ import (
 	"syscall"
 )
 
-// inside returns the root directory of a running container, or nil where this machine does not show it. To read a file there takes
-// hardly any processor time, and a docker exec a tenth of a second of it.
+// inside returns the root directory of a running container, or nil if this machine does not show it. Reading a file there takes
+// hardly any processor time. A docker exec takes a tenth of a second of it.
 func (c *container) inside() *os.Root {
 	if os.Geteuid() != 0 {
 		return nil
@@ -59,8 +59,8 @@ func (c *container) awaitFile(file string, texts ...string) {
 	})
 }
 
-// awaitBoots waits until the boot log has the lines of so many boots, a line for each profile, and returns the lines of the last. They are
-// written when the slots are made, and so perhaps after the gateways are up.
+// awaitBoots waits until the boot log has the lines of this number of boots, and returns the lines of the last one. A boot has a line for
+// each profile. hinit writes the lines when it makes the slots, perhaps after the gateways are up.
 func (c *container) awaitBoots(boots, profiles int) (last string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -75,7 +75,7 @@ func (c *container) awaitBoots(boots, profiles int) (last string) {
 	return last
 }
 
-// A names has the name of each id in /etc/passwd or /etc/group of the container.
+// names holds the names in the container's /etc/passwd or /etc/group, by ID.
 type names map[uint32]string
 
 func readNames(root *os.Root, file string) names {
@@ -91,7 +91,7 @@ func readNames(root *os.Root, file string) names {
 	return found
 }
 
-// ownedBy reports what in these directories is not a user's.
+// ownedBy returns an error that names the files in these directories that the user does not own.
 func (c *container) ownedBy(user string, dirs ...string) error {
 	root := c.inside()
 	if root == nil {
@@ -122,7 +122,7 @@ func (c *container) ownedBy(user string, dirs ...string) error {
 	return errors.Join(errs...)
 }
 
-// owners is who the files belong to and their modes: "hermes:hermes 600" each.
+// owners returns the user, the group and the mode of each file, such as "hermes:hermes 600".
 func (c *container) owners(paths ...string) map[string]string {
 	c.t.Helper()
 	found := map[string]string{}
@@ -147,7 +147,7 @@ func (c *container) owners(paths ...string) map[string]string {
 	return found
 }
 
-// environ is the environment of a process of the agent's.
+// environ returns the environment of a process that runs as the agent's user.
 func (c *container) environ(pid int) string {
 	c.t.Helper()
 	if root := c.inside(); root != nil {
@@ -168,25 +168,24 @@ func (c *container) environ(pid int) string {
 	return "\n" + r.out
 }
 
-// logs is docker logs, without a docker command where the engine can be asked.
+// logs returns what docker logs prints on both streams. It asks the engine itself, because a docker command costs more. Where the engine
+// can't be asked, and for a container with a terminal, it runs the command.
 func (c *container) logs() (out, stderr string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/containers/"+c.id+"/logs?stdout=1&stderr=1", http.NoBody)
+	r, err := askEngine(ctx, "/containers/"+c.id+"/logs?stdout=1&stderr=1")
 	if err == nil {
-		var r *http.Response
-		if r, err = engineAPI.Do(q); err == nil {
-			defer r.Body.Close()
-			if out, stderr, err = streams(r.Body); err == nil && r.StatusCode == http.StatusOK {
-				return out, stderr
-			}
+		defer r.Body.Close()
+		if out, stderr, err = streams(r.Body); err == nil && r.StatusCode == http.StatusOK {
+			return out, stderr
 		}
 	}
-	r := docker("logs", c.id)
-	return r.out, r.err
+	said := docker("logs", c.id)
+	return said.out, said.err
 }
 
-// streams takes the two streams of a container without a terminal apart. Before each piece are its stream, three zeros and its length.
+// streams separates the two streams of a container without a terminal. Each piece has a head: the number of its stream, three zeros and
+// its length. The library that does this belongs to package sandbox alone (depguard).
 func streams(from io.Reader) (out, stderr string, err error) {
 	var texts [3]strings.Builder
 	for {
@@ -262,7 +261,7 @@ func (c *container) matching(pattern string) []process {
 	return slices.DeleteFunc(c.processes(), func(p process) bool { return !re.MatchString(p.args) })
 }
 
-// gone reports an error while a process is there, be it a zombie.
+// gone returns an error while a process exists, even as a zombie.
 func (c *container) gone(pid int) error {
 	if slices.ContainsFunc(c.processes(), func(p process) bool { return p.pid == pid }) {
 		return fmt.Errorf("process %d is still there", pid)

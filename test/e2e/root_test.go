@@ -102,7 +102,7 @@ func (c *container) ranBootScripts() {
 		}
 	}
 	daemon := func() bool { return len(c.matching("^sleep 1002")) == 1 }
-	eventually(t, settle, func() error { // the script does not wait until it is there
+	eventually(t, settle, func() error { // the boot script ends without waiting for the daemon
 		if !daemon() {
 			return fmt.Errorf("the daemon of a boot script is not there: %+v", c.processes())
 		}
