@@ -47,7 +47,7 @@ var outOfTurn = map[string]string{
 	"logrotate/log.go":                      "the supervisor's loop, of a pipe",
 	"logrotate/open.go":                     logFiles,
 	"logrotate/read_pace.go":                "control takes the turn, of a pipe",
-	"profiles/recorded_intents.go":          "once, of /proc",
+	"profiles/intents.go":                   "once, of /proc",
 }
 
 const (

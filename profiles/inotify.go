@@ -70,7 +70,7 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 		case w.candidates[name]:
 			others = append(others, name)
 		default:
-			w.watchAt(w.store.namedProfile(name).Home, id, true)
+			w.watchAt(w.store.profile(name).Home, id, true)
 		}
 	}
 	for _, name := range others {
@@ -87,12 +87,12 @@ const maxUnmarkedWatches = 256
 // watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
 // maxUnmarkedWatches.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
-	if w.inotify.Events == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
+	if w.inotify.Events == nil || !w.watchAt(w.store.profile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
 	w.unmarkedWatches = append(w.unmarkedWatches, name)
 	if len(w.unmarkedWatches) > maxUnmarkedWatches {
-		w.inotify.Remove(w.store.namedProfile(w.unmarkedWatches[0]).Home)
+		w.inotify.Remove(w.store.profile(w.unmarkedWatches[0]).Home)
 		w.unmarkedWatches = w.unmarkedWatches[1:]
 	}
 }
@@ -107,7 +107,7 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	err := w.inotify.Add(path, id.ID)
 	if needed && len(w.unmarkedWatches) > 0 && errors.Is(err, unix.ENOSPC) {
 		for _, name := range w.unmarkedWatches {
-			w.inotify.Remove(w.store.namedProfile(name).Home)
+			w.inotify.Remove(w.store.profile(name).Home)
 		}
 		w.unmarkedWatches = nil
 		err = w.inotify.Add(path, id.ID)

@@ -96,9 +96,8 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	}
 	defer d.Close()
 	for _, name := range names {
-		home, err := homeOf(name)
-		if k := w.known[name]; k != nil && err == nil && ctx.Err() == nil {
-			w.scanInput(d, home, k)
+		if k := w.known[name]; k != nil && ctx.Err() == nil {
+			w.scanInput(d, knownHome(name), k)
 		}
 	}
 }

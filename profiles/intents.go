@@ -1,11 +1,19 @@
 package profiles
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
 )
@@ -101,21 +109,10 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
-			in.markPending(profile, now)
+			in.update(profile, func(i *intent) { i.pending = i.pending || i.at.Equal(now) }) // a newer order has another time
 		}
 		return err
 	}, nil
-}
-
-// markPending records that a profile's order is not safely on the disk. The parameter at is the time of this order. If a newer
-// order exists, markPending does nothing.
-func (in *Intents) markPending(profile string, at time.Time) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if i, ok := in.orders[profile]; ok && i.at.Equal(at) {
-		i.pending = true
-		in.orders[profile] = i
-	}
 }
 
 // write writes an order to the volume: first to intentFile, then to the state file.
@@ -193,7 +190,7 @@ const (
 // Restore again at the next scan. Restore blocks on the disk, unless the order and seen agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.matches(seen) {
-		in.recordMissing(profile, time.Time{})
+		in.update(profile, func(i *intent) { i.missing = time.Time{} })
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
@@ -241,20 +238,9 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
 		i.missing = now
-		in.recordMissing(profile, now)
+		in.update(profile, func(i *intent) { i.missing = now })
 	}
 	return now.Sub(i.missing) < RestoreDelay
-}
-
-// recordMissing records in a profile's order since when the state file is missing. The parameter missing is this time, or zero if
-// the file exists.
-func (in *Intents) recordMissing(profile string, missing time.Time) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if i, ok := in.orders[profile]; ok {
-		i.missing = missing
-		in.orders[profile] = i
-	}
 }
 
 // matches reports whether the order i is on the disk and the state st agrees with this order.
@@ -292,6 +278,16 @@ func (in *Intents) put(profile string, i intent) {
 	in.orders[profile] = i
 }
 
+// update changes the order for a profile with the function change. Without an order, it does nothing.
+func (in *Intents) update(profile string, change func(*intent)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if i, ok := in.orders[profile]; ok {
+		change(&i)
+		in.orders[profile] = i
+	}
+}
+
 func isIntent(desired string) bool { return desired == Running || desired == Stopped }
 
 // Handover is the state of [Intents] that PID 1 keeps when it re-executes itself: the last order for each profile.
@@ -309,4 +305,91 @@ func (in *Intents) TakeOver(h Handover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	maps.Copy(in.orders, h)
+}
+
+// intentFile is the file in a profile's home that records the operator's last order for its gateway. Only this package writes it.
+const intentFile = ".hinit-intent.json"
+
+// recordedIntent is the content of intentFile.
+type recordedIntent struct {
+	Desired string    `json:"desired_state"`
+	At      time.Time `json:"at"`
+	// Kernel is the machine's boot ID when the record was written. Later boots of the machine ignore the record: the file is not
+	// synced, so a crash of the machine may bring back an older version.
+	Kernel string `json:"kernel"`
+}
+
+// recordIntent writes an order to intentFile. The parameter want is the desired state, and the parameter at is the time of the
+// order. If the write fails, recordIntent removes the old record, so that the record can't contradict the state file. The caller
+// holds the lock of the profile.
+func (s *Store) recordIntent(profile, want string, at time.Time) error {
+	if !isIntent(want) {
+		return nil // setDesired reports the invalid value
+	}
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
+		data, err := json.Marshal(recordedIntent{Desired: want, At: at.Round(0), Kernel: kernelBootID()})
+		if err = cmp.Or(homeExists(d, home), err); err != nil {
+			return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
+		}
+		rel := filepath.Join(home, intentFile)
+		err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
+		if err == nil {
+			return nil
+		}
+		if removeIfExists(d, rel) != nil {
+			return err // the old record stays and contradicts the state file, so report the error
+		}
+		return nil
+	})
+}
+
+// kernelBootID returns the boot ID of the machine (random(4)), or "" if it is unknown.
+var kernelBootID = sync.OnceValue(func() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+})
+
+// restoreRecorded sets the desired state in st to the recorded order, if another writer has overwritten the order by
+// accident. It reports whether it changed st. It does not write the state file.
+func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
+	var a recordedIntent
+	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
+		return false
+	}
+	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= accidentWindow
+	if !lost || a.At.After(s.now().Add(clockSlack)) { // the record is from the future, so the order of the two writes is unknown
+		return false
+	}
+	st.Desired, st.HasDesired = a.Desired, true
+	return true
+}
+
+const (
+	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
+	// over these blocks.
+	reserveFile = ".hinit-reserve"
+	// reserveFileSize is the size of the reserve file in bytes. State files are usually smaller.
+	reserveFileSize = 8 << 10
+)
+
+// isDiskFull reports whether an error means that the disk, or a quota on it, is full.
+func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// writeOverReserve writes data over the reserve file of a home and renames that file to rel. The blocks are never free in
+// between, so no other process can take them.
+func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
+	from := filepath.Join(home, reserveFile)
+	if err := d.Overwrite(from, data, mode); err != nil {
+		return err
+	}
+	return d.Rename(from, rel)
+}
+
+// makeReserve creates the reserve file of a home if it is missing. The watcher calls it when it first scans the home, and
+// setDesiredIn after each order. An error is ignored, because the next order tries again.
+func makeReserve(d *fsutil.Dir, home string) {
+	rel := filepath.Join(home, reserveFile)
+	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
+		_ = d.Replace(rel, make([]byte, reserveFileSize), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"hinit/internal/fsutil"
 )
@@ -16,10 +17,10 @@ import (
 // a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed. Even
 // then the list contains the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
-	found := []Profile{s.rootProfile()}
+	found := []Profile{s.profile(Default)}
 	l, err := s.list(nil)
 	for _, name := range l.marked {
-		found = append(found, s.namedProfile(name))
+		found = append(found, s.profile(name))
 	}
 	return found, l.warnings, err
 }
@@ -37,22 +38,16 @@ type listing struct {
 	warningsLeftOut bool // some warnings were left out
 }
 
-// keepFirst reports whether to keep the directory called name in preference to others when there are more directories than the
-// limit on profiles allows. The parameter marked is true if the directory has the marker.
-type keepFirst func(d *fsutil.Dir, name string, marked bool) bool
-
 // list reads profiles/. A missing directory is treated as empty. If there are more names than the limit on profiles allows, it
-// first keeps the names for which prefer returns true. Next it keeps profiles with a state file, because their gateways ran
-// before. It uses memory only for the names that it keeps.
+// first keeps the names for which prefer returns true; marked says that the directory has the marker. Next it keeps profiles with
+// a state file, because their gateways ran before. It uses memory only for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
 	}
-	l, err := s.listWithTimeout(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
+	l, err := s.listWithTimeout(prefer, false)
 	if err == nil && l.profilesLeftOut {
-		l, err = s.listWithTimeout(func(d *fsutil.Dir, name string, marked bool) bool {
-			return prefer(name, marked) || marked && d.CheckExists(filepath.Join(name, stateFile)) == nil
-		})
+		l, err = s.listWithTimeout(prefer, true)
 	}
 	if err == nil {
 		l.warnRest(s)
@@ -61,15 +56,15 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 }
 
 // listWithTimeout reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in
-// time, listWithTimeout starts again without this directory.
-func (s *Store) listWithTimeout(prefer keepFirst) (listing, error) {
+// time, listWithTimeout starts again without this directory. If ranBefore is true, it prefers profiles with a state file, too.
+func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
 			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
 		}
 		l, err := examineEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
 			err = d.WithIdentity(func(d *fsutil.Dir) error {
-				l, err = s.listIn(d, at, prefer)
+				l, err = s.listIn(d, at, prefer, ranBefore)
 				return err
 			})
 			return l, err
@@ -83,7 +78,7 @@ func (s *Store) listWithTimeout(prefer keepFirst) (listing, error) {
 
 // listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it passes the
 // directory's path to the function at (see progress).
-func (s *Store) listIn(d *fsutil.Dir, at progress, prefer keepFirst) (listing, error) {
+func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	var l listing
 	at(profilesDir)
 	dir, err := d.Sub(profilesDir)
@@ -134,17 +129,17 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer keepFirst) (listing, e
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
 			if impossible == nil {
-				unmarked.add(name, prefer(dir, name, false)) // the directory may get a marker later
+				unmarked.add(name, prefer(name, false)) // the directory may get a marker later
 			}
 		case missing && impossible == nil:
-			unmarked.add(name, prefer(dir, name, false))
+			unmarked.add(name, prefer(name, false))
 		case missing:
 		case name == Default:
 			warn(name, "cannot use profile directory %q: the name belongs to the root profile, whose home is %q", name, s.root)
 		case impossible != nil:
 			warn(name, "cannot use profile directory %q: %v", name, impossible)
 		default:
-			marked.add(name, prefer(dir, name, true))
+			marked.add(name, prefer(name, true) || ranBefore && dir.CheckExists(filepath.Join(name, stateFile)) == nil)
 		}
 		return true
 	})
@@ -242,4 +237,101 @@ func NameProblem(name string) error {
 		return nameError(name, "the name is reserved")
 	}
 	return ValidServiceName(name)
+}
+
+const envFile = ".env"
+
+// Info describes one profile in the result of [Store.List].
+type Info struct {
+	Profile Profile
+	Active  bool  // the agent's commands use this profile when no name is given
+	State   State // state of the gateway, see [Store.ReadState]
+}
+
+// List describes each profile that [Store.Discover] finds, in the same order. For a state file that can't be read, it adds a
+// warning and returns the zero State.
+func (s *Store) List() ([]Info, []Warning, error) {
+	found, warnings, err := s.Discover()
+	if err != nil {
+		return nil, warnings, err
+	}
+	active, activeErr := s.Active()
+	if activeErr != nil {
+		warnings = append(warnings, Warning{Path: filepath.Join(s.root, ActiveFile), Message: "cannot tell which profile is active: " + activeErr.Error()})
+	}
+	infos := make([]Info, len(found))
+	for i, p := range found {
+		st, err := s.ReadState(p.Name)
+		if err != nil {
+			warnings = append(warnings, Warning{Profile: p.Name, Path: filepath.Join(p.Home, stateFile), Message: stateError(p.Name, err).Error()})
+		}
+		infos[i] = Info{Profile: p, Active: p.Name == active, State: st}
+	}
+	return infos, warnings, nil
+}
+
+// Active returns the profile that the agent's commands use when no name is given. It is the content of the file active_profile,
+// or "default" without the file. The profile need not exist (contract, section 4). If the file is a symbolic link, Active returns
+// an error and does not follow it.
+func (s *Store) Active() (string, error) {
+	d, err := s.open()
+	if err != nil {
+		return Default, err
+	}
+	defer d.Close()
+	return ActiveIn(d)
+}
+
+// ActiveIn works like [Store.Active], for a volume that is already open.
+func ActiveIn(d *fsutil.Dir) (string, error) {
+	data, err := d.ReadFile(ActiveFile, maxMarker)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default, nil
+	}
+	if IsUnusableFile(err) {
+		return Default, fmt.Errorf("no profile is selected, for %w; remove %s", err, filepath.Join(d.Path(), ActiveFile))
+	}
+	if name := Normalize(string(data)); name != "" {
+		return name, err
+	}
+	return Default, err
+}
+
+// IsUnusableFile reports whether err means that a small text file is unusable: it is a symbolic link, too large, or not a regular
+// file.
+func IsUnusableFile(err error) bool {
+	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
+}
+
+// Prefixes of the temporary directory names under which homes are created or deleted. A profile name contains no dot, so no
+// profile has such a name.
+const (
+	NewPrefix = ".new-"
+	OldPrefix = ".old-"
+)
+
+// RemoveTemporaries removes the temporary directories of an interrupted Create or Delete (see package manage). It keeps a
+// directory that changed at or after the time before, because another process may still use the directory.
+func (s *Store) RemoveTemporaries(before time.Time) error {
+	err := s.withVolume(func(d *fsutil.Dir) error {
+		var left []string
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
+			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
+				left = append(left, name)
+			}
+			return len(left) < fsutil.MaxNames
+		})
+		var err error
+		for _, name := range left {
+			path := filepath.Join(profilesDir, name)
+			if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
+				err = errors.Join(err, d.RemoveAll(path))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot remove what a profile command that was cut short has left: %w", err)
+	}
+	return nil
 }

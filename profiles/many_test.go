@@ -48,7 +48,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 		t.Errorf("warnings %q", plan.Warnings)
 	}
 
-	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("zz")}})
+	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.profile(Default), s.profile("zz")}})
 	rescan(t, w)
 	rescan(t, w)
 	got := r.take()
@@ -88,7 +88,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 		t.Errorf("warnings %q", warnings)
 	}
 
-	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("b"), s.namedProfile("c"), s.namedProfile("d")}})
+	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.profile(Default), s.profile("b"), s.profile("c"), s.profile("d")}})
 	rescan(t, w)
 	got := slices.DeleteFunc(r.take(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
 	if len(got) != 0 {

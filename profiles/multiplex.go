@@ -93,13 +93,10 @@ func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, topologyFile)
-		if mode != Auto {
-			return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
+		if mode == Auto {
+			return removeIfExists(d, file)
 		}
-		if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
 	})
 }
 

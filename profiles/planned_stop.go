@@ -2,9 +2,7 @@ package profiles
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -30,11 +28,13 @@ const (
 	maxMarker = 64 << 10
 )
 
-// plannedStop is the content of plannedStopFile.
-type plannedStop struct {
+// stopMarker is the content of plannedStopFile, and the part of takeoverFile that hinit uses. A gateway writes takeoverFile when it
+// replaces a running gateway.
+type stopMarker struct {
 	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"` // start time of the target process; null if unknown
-	StopperPID      int     `json:"stopper_pid"`
+	TargetStartTime *uint64 `json:"target_start_time"`      // start time of the target process; null if unknown
+	StopperPID      int     `json:"stopper_pid,omitempty"`  // author of plannedStopFile
+	ReplacerPID     int     `json:"replacer_pid,omitempty"` // author of takeoverFile
 	WrittenAt       string  `json:"written_at"`
 }
 
@@ -47,14 +47,11 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
 	}
-	m := plannedStop{TargetPID: pid, StopperPID: os.Getpid(), WrittenAt: s.now().UTC().Format("2006-01-02T15:04:05.000000-07:00")}
+	m := stopMarker{TargetPID: pid, StopperPID: os.Getpid(), WrittenAt: s.now().UTC().Format("2006-01-02T15:04:05.000000-07:00")}
 	if startTime != 0 {
 		m.TargetStartTime = &startTime
 	}
-	data, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
-	}
+	data, _ := json.Marshal(m) // numbers and text can't fail
 	defer s.lock(profile)()
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
@@ -71,20 +68,12 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		rel := filepath.Join(home, plannedStopFile)
-		var m plannedStop
+		var m stopMarker
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
 			return nil
 		}
 		return d.Remove(rel) // an error does no harm: the marker expires within a minute
 	})
-}
-
-// takeover is the part of takeoverFile that hinit uses. A gateway writes this file when it replaces a running gateway.
-type takeover struct {
-	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"`
-	ReplacerPID     int     `json:"replacer_pid"`
-	WrittenAt       string  `json:"written_at"`
 }
 
 // pidRecord is the part of pidFile that hinit uses.
@@ -104,7 +93,7 @@ type pidRecord struct {
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.WithHome(profile, func(d *fsutil.Dir, home string) error {
-		var t takeover
+		var t stopMarker
 		var h pidRecord
 		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
 			readMarker(d, filepath.Join(home, pidFile), &h) && h.isOtherProcess(pid)
@@ -115,7 +104,7 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 
 // namesTarget reports whether the takeover marker t is valid and names the process pid, whose start time is the parameter begun.
 // A PID alone proves nothing, because PIDs repeat after a restart of the container.
-func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
+func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
@@ -174,10 +163,7 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, slowStopFile)
 		if took < budget*3/4 {
-			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			return nil
+			return removeIfExists(d, file)
 		}
 		text := fmt.Sprintf("%d %d\n", took.Milliseconds(), budget.Milliseconds())
 		return d.Replace(file, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})

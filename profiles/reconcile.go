@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -151,7 +152,7 @@ func (s *Store) plan(o BootOptions) (p Plan, volume bool) {
 	}
 	volume = len(p.Profiles) > 0
 	if !volume {
-		p.decide(Decision{Profile: s.rootProfile(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
 	}
 	p.makeFinal(decided)
 	p.deliver = nil
@@ -219,11 +220,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error
 // reconcileOne decides about the profile called name and removes stale files from its home. It passes the incomplete decision to
 // the function start, which returns true if the boot must start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
-	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
-	home := "."
-	if name != Default {
-		dec.Profile, home = s.namedProfile(name), filepath.Join(profilesDir, name)
-	}
+	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, knownHome(name)
 	// Work relative to the open home, so that the paths below have fewer components to resolve. If the home can't be opened, the
 	// calls below report the error.
 	if sub, err := d.Sub(home); err == nil {
@@ -251,16 +248,21 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		dec.PriorExit = priorExit(d, home)
 	}
 	for _, name := range activityFiles {
-		if names.unknown || !slices.Contains(names.found, name) {
+		if !names.mayHave(name) {
 			continue
 		}
 		if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(dec.Used) {
 			dec.Used = info.ModTime()
 		}
 	}
-	for _, stale := range names.staleFiles() {
-		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
+	// Remove the stale files: files of a gateway that no longer runs, and temporary files of interrupted writes. Remove only files
+	// that exist, because on a read-only volume even the removal of a missing file fails.
+	for _, file := range names.found {
+		if file != pidFile && file != processesFile && !isTempFile(file) {
+			continue
+		}
+		if err := removeIfExists(d, filepath.Join(home, file)); err != nil {
+			p.warn(name, filepath.Join(dec.Profile.Home, file), "cannot remove a stale file of profile %q: %v", name, err)
 		}
 	}
 	p.decide(dec, start(&dec))
@@ -294,12 +296,6 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 
 // mayHave reports whether an entry called name may exist in the home. It returns true for every name if the home can't be listed.
 func (n homeNames) mayHave(name string) bool { return n.unknown || slices.Contains(n.found, name) }
-
-// staleFiles returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
-// writes. It returns only existing files, because on a read-only volume even the removal of a missing file fails.
-func (n homeNames) staleFiles() []string {
-	return slices.DeleteFunc(slices.Clone(n.found), func(name string) bool { return name != pidFile && name != processesFile && !isTempFile(name) })
-}
 
 func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
@@ -357,4 +353,56 @@ func priorExit(d *fsutil.Dir, home string) string {
 		return ExitUnclean
 	}
 	return ExitUnknown
+}
+
+// The boot log is a file on the volume. Each boot adds one line for each profile (contract, section 5.1).
+const (
+	logsDir    = "logs"
+	bootLog    = logsDir + "/container-boot.log"
+	bootLogMax = 262144 // bytes; a larger log is rotated before the next boot adds lines
+
+	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
+)
+
+// appendBootLog adds a line to the boot log for each decision of Reconcile. If the log has become too large, it first renames it
+// to container-boot.log.1.
+func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
+	var b strings.Builder
+	for _, dec := range decisions {
+		fmt.Fprintf(&b, "%s %s prior_exit=%s\n", at.Local().Format(bootLogTime), dec.logFields(), dec.PriorExit)
+	}
+	if err := d.Mkdir(logsDir, 0o755); err != nil {
+		return err
+	}
+	var rotateErr error
+	info, err := d.Lstat(bootLog)
+	if err == nil && info.Size() >= bootLogMax {
+		rotateErr = d.Rename(bootLog, bootLog+".1")
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		rotateErr = err
+	}
+	_, err = d.Append(bootLog, []byte(b.String()), 0o644)
+	return errors.Join(rotateErr, err)
+}
+
+// logFields formats the fields of a decision that appear both in the boot log and in the container's output.
+func (dec Decision) logFields() string {
+	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
+}
+
+// quoteField formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long,
+// or that contains characters that would end the field or the line.
+func quoteField(value string) string {
+	const long = 64
+	plain := value != "" && len(value) <= long
+	for i := 0; plain && i < len(value); i++ {
+		plain = '!' <= value[i] && value[i] <= '~' && value[i] != '"'
+	}
+	if plain {
+		return value
+	}
+	if len(value) > long {
+		value = strings.ToValidUTF8(value[:long], "") + "..."
+	}
+	return strings.ReplaceAll(strconv.QuoteToASCII(value), " ", `\x20`)
 }

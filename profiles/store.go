@@ -87,11 +87,10 @@ func (s *Store) Root() string { return s.root }
 
 // Profile returns the name and home of a profile, which need not exist. The error wraps [ErrName]. Profile doesn't block.
 func (s *Store) Profile(name string) (Profile, error) {
-	rel, err := homeOf(name)
-	if err != nil {
+	if _, err := homeOf(name); err != nil {
 		return Profile{}, err
 	}
-	return Profile{Name: name, Home: filepath.Join(s.root, rel)}, nil
+	return s.profile(name), nil
 }
 
 // Exists reports whether a profile has a home, with or without the marker. An error means that the name or the volume can't be
@@ -119,22 +118,34 @@ func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	})
 }
 
-func (s *Store) rootProfile() Profile { return Profile{Name: Default, Home: s.root} }
-
-func (s *Store) namedProfile(name string) Profile {
-	return Profile{Name: name, Home: filepath.Join(s.root, profilesDir, name)}
+// profile works like Profile, for a name that is known to be valid.
+func (s *Store) profile(name string) Profile {
+	return Profile{Name: name, Home: filepath.Join(s.root, knownHome(name))}
 }
 
 // homeOf returns the home of a profile, relative to the root. It validates the name; every profile name from outside the package
 // passes through here.
 func homeOf(profile string) (string, error) {
-	if profile == Default {
-		return ".", nil
-	}
 	if err := ValidServiceName(profile); err != nil {
 		return "", err
 	}
-	return filepath.Join(profilesDir, profile), nil
+	return knownHome(profile), nil
+}
+
+// knownHome works like homeOf, for a name that is known to be valid.
+func knownHome(profile string) string {
+	if profile == Default {
+		return "."
+	}
+	return filepath.Join(profilesDir, profile)
+}
+
+// removeIfExists removes a file. A missing file is no error.
+func removeIfExists(d *fsutil.Dir, rel string) error {
+	if err := d.Remove(rel); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // WithHome opens the volume and calls fn with the identity of the store's actor. It passes to fn the opened volume d and the path

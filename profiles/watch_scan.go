@@ -169,8 +169,8 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			return nil
 		}
 		for name, k := range w.known {
-			home, err := homeOf(name)
-			if err != nil || w.store.isSilent(home) {
+			home := knownHome(name)
+			if w.store.isSilent(home) {
 				continue
 			}
 			same := k.stateComplete && stampAt(d, filepath.Join(home, stateFile)) == k.stateStamp
@@ -224,8 +224,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.changedNames))
 	names := make([]string, 0, len(w.changedHomes))
 	for name := range w.changedHomes {
-		home, err := homeOf(name)
-		if err == nil && (w.known[name] != nil || w.candidates[name]) && !w.store.isSilent(home) {
+		if (w.known[name] != nil || w.candidates[name]) && !w.store.isSilent(knownHome(name)) {
 			names = append(names, name)
 		}
 	}
@@ -284,7 +283,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	if NameProblem(name) != nil {
 		return false
 	}
-	rel, path := filepath.Join(profilesDir, name), w.store.namedProfile(name).Home
+	rel, path := filepath.Join(profilesDir, name), w.store.profile(name).Home
 	if !w.store.answers(rel) {
 		return false
 	}
@@ -321,11 +320,16 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	return true
 }
 
-// forgetCandidate stops tracking and watching a candidate, which is a directory without the marker.
-func (w *Watcher) forgetCandidate(name string) {
+// removeCandidate stops tracking a candidate, which is a directory without the marker. It keeps the watch on the directory.
+func (w *Watcher) removeCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
-	w.inotify.Remove(w.store.namedProfile(name).Home)
+}
+
+// forgetCandidate stops tracking and watching a candidate.
+func (w *Watcher) forgetCandidate(name string) {
+	w.removeCandidate(name)
+	w.inotify.Remove(w.store.profile(name).Home)
 }
 
 // dropCandidate forgets one candidate (a directory without the marker) if there are as many candidates as the limit on profiles
@@ -363,11 +367,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	if ctx.Err() != nil {
 		return
 	}
-	home, err := homeOf(name)
-	if err != nil {
-		return
-	}
-	k := w.known[name]
+	k, home := w.known[name], knownHome(name)
 	if k == nil {
 		if !marked {
 			if _, err := d.Lstat(filepath.Join(home, w.store.marker)); err != nil {
@@ -379,11 +379,10 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 			w.warnOnce(limitKey, Warning{Path: path}, limitError(path, w.store.max))
 			return
 		}
-		p := Profile{Name: name, Home: filepath.Join(w.store.root, home)}
+		p := w.store.profile(name)
 		k = &scanned{profile: p}
 		w.known[name] = k
-		delete(w.candidates, name)
-		w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
+		w.removeCandidate(name)
 		if name != Default && w.inotify.ID(p.Home) == (fsutil.ID{}) {
 			w.watchDir(d, home, p.Home)
 		}
@@ -392,7 +391,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began, first := time.Now(), k.scannedAt.IsZero()
 	k.scannedAt = began
-	err = d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations run with the agent's identity
+	err := d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations run with the agent's identity
 		if first {
 			makeReserve(d, home)
 		}

@@ -28,7 +28,7 @@ var (
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
 		"active_profile",
-		".hinit-reserve", // hinit's own file, see profiles/recorded_intents.go
+		".hinit-reserve", // hinit's own file, see profiles/intents.go
 	}
 )
 
