@@ -122,8 +122,12 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 	made := b.SlotsMade()
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
-		if made != nil && !awaitClosed(ctx, slotTime, made) && ctx.Err() == nil {
-			b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+		if made != nil {
+			limited, cancel := context.WithTimeout(ctx, slotTime)
+			defer cancel()
+			if !pause.Until(limited, made) && ctx.Err() == nil {
+				b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+			}
 		}
 		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // the boot has already reported a read-only volume
 			b.Logger.Warn("cannot write the boot log: %v", err)
@@ -144,7 +148,7 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.bootLogWritten) // the CMD starts even after a timeout
+	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // the CMD starts even after a timeout
 }
 
 // warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the
@@ -185,15 +189,4 @@ func (m *Manager) NoteStop() <-chan struct{} {
 		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without a record, the next start gives no advice
 	})
 	return done
-}
-
-// awaitClosed waits until a channel is closed, and reports whether it was closed in time.
-func awaitClosed(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
-	select {
-	case <-closed:
-		return true
-	case <-time.After(limit):
-	case <-ctx.Done():
-	}
-	return false
 }

@@ -40,9 +40,8 @@ func (m *Manager) noteNotStarted(d profiles.Decision) {
 	if d.PriorExit == profiles.ExitUnclean {
 		text += ", without a clean exit"
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.gatewayOf(d.Profile.Name).notStartedReason = text + ", so the boot has not started it: hinit start " + d.Profile.Name
+	text += ", so the boot has not started it: hinit start " + d.Profile.Name
+	m.change(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
 // forget drops the record of a profile that was removed.
@@ -53,21 +52,27 @@ func (m *Manager) forget(profile string) {
 	delete(m.gateways, profile)
 }
 
-func (m *Manager) inputsOf(profile string) profiles.Hash {
+// record returns a copy of the record of a profile. It is empty if the profile has none.
+func (m *Manager) record(profile string) gateway {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g := m.gateways[profile]; g != nil {
-		return g.inputs
+		return *g
 	}
-	return ""
+	return gateway{}
+}
+
+// change changes the record of a profile with the function set. The record is created if necessary.
+func (m *Manager) change(profile string, set func(g *gateway)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	set(m.gatewayOf(profile))
 }
 
 // noteHome stores the identity of a profile's home directory. It reads the disk.
 func (m *Manager) noteHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.gatewayOf(profile).home = home
+		m.change(profile, func(g *gateway) { g.home = home })
 	}
 }
 

@@ -21,9 +21,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
-		m.mu.Lock()
-		m.gatewayOf(profile).startBegan = r.At
-		m.mu.Unlock()
+		m.change(profile, func(g *gateway) { g.startBegan = r.At })
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
@@ -48,20 +46,15 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.noteExclusives(r.Service, profile)
 			m.handleUp(profile, false)
 		}
-	case r.To == supervisor.Down && changed && m.isStopping() && !m.hasIntent(profile):
-		// While the container stops, hinit reads the state file of a gateway only to restore an intent, and this gateway
-		// has none.
 	case r.To == supervisor.Down && changed:
-		job = func() { m.followState(profile) }
+		// While the container stops, hinit reads the state file of a gateway only to restore an intent.
+		if _, asked := m.Intents.Want(profile); asked || !m.isStopping() {
+			job = func() { m.followState(profile) }
+		}
 	}
 	if job != nil {
 		m.enqueue(r.Service, job)
 	}
-}
-
-func (m *Manager) hasIntent(profile string) bool {
-	_, asked := m.Intents.Want(profile)
-	return asked
 }
 
 // CatchUp brings the manager up to date when [Manager.Observe] has missed records. The history may have dropped them, or they
@@ -111,7 +104,7 @@ func (m *Manager) watchParked(service, profile, reason string) {
 		m.watchReplacer(service, profile)
 		return
 	}
-	m.watch().Interest(profile, m.inputsOf(profile))
+	m.watch().Interest(profile, m.record(profile).inputs)
 }
 
 // followState reads a profile's state file, and updates the gateway's readiness and the operator's intent. It runs only as
@@ -120,9 +113,7 @@ func (m *Manager) followState(profile string) {
 	m.noteHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
 	service := profiles.SlotName(profile)
-	m.mu.Lock()
-	m.gatewayOf(profile).wanted = state.Start()
-	m.mu.Unlock()
+	m.change(profile, func(g *gateway) { g.wanted = state.Start() })
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
 		m.noteServed(s, state)
@@ -257,16 +248,11 @@ func (m *Manager) noteInputs(service, profile string) {
 	if err != nil {
 		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
-	m.mu.Lock()
-	begun := m.gatewayOf(profile).startBegan
-	m.mu.Unlock()
+	begun := m.record(profile).startBegan
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	g := m.gatewayOf(profile)
-	if late && g.doubtfulInputs != hash {
-		g.doubtfulInputs = hash
-		hash = otherInputs
-	}
-	g.inputs = hash
+	m.change(profile, func(g *gateway) {
+		if g.inputs = hash; late && g.doubtfulInputs != hash {
+			g.doubtfulInputs, g.inputs = hash, otherInputs
+		}
+	})
 }

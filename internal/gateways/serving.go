@@ -62,7 +62,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 		return ""
 	case own:
 		return client.ServedItself
-	case m.isWantedUp(s.Profile):
+	case m.record(s.Profile).wanted:
 		return client.ServedByNone
 	}
 	return ""
@@ -84,19 +84,9 @@ func (m *Manager) Note(s *supervisor.Service) string {
 		return "no gateway serves it, and it is wanted: hinit start " + s.Profile
 	}
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.gatewayOf(s.Profile).notStartedReason
+		return m.record(s.Profile).notStartedReason
 	}
 	return m.sharedExclusives(s)
-}
-
-// isWantedUp reports whether a profile's gateway should run, according to the state file.
-func (m *Manager) isWantedUp(profile string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	g := m.gateways[profile]
-	return g != nil && g.wanted
 }
 
 // AllowOwnGateway allows the gateway of a profile to run although the multiplexer (the default profile's gateway) serves
@@ -130,7 +120,7 @@ func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 // not serve according to t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
-		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.isWantedUp(s.Profile)
+		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wanted
 	})
 }
 
@@ -355,9 +345,7 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 // gateway also uses one of these values.
 func (m *Manager) noteExclusives(service, profile string) {
 	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, its values are not compared
-	m.mu.Lock()
-	m.gatewayOf(profile).exclusives = list
-	m.mu.Unlock()
+	m.change(profile, func(g *gateway) { g.exclusives = list })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
 			m.say("%s: warning: %s", service, text)
@@ -371,9 +359,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	mine := m.gatewayOf(s.Profile).exclusives
+	mine := m.record(s.Profile).exclusives
 	if len(mine) == 0 {
 		return ""
 	}
@@ -382,7 +368,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
 			continue
 		}
-		for _, x := range m.gatewayOf(o.Profile).exclusives {
+		for _, x := range m.record(o.Profile).exclusives {
 			if text := "it has the same " + x.Name + " as " + o.Name; slices.Contains(mine, x) && len(clashes) < 4 {
 				clashes = append(clashes, text)
 			}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"hinit/internal/guard"
+	"hinit/internal/blocking"
 	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -57,16 +57,12 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {
-		marked := make(chan struct{})
-		go func() { // in a goroutine, because the volume may hang
-			defer close(marked)
-			defer guard.Catch("announcing a stop")
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime)
+		_ = blocking.Wait(limited, "announcing a stop", func() error { // the volume may hang
 			m.announceStop(service, profile)
-		}()
-		select {
-		case <-marked:
-		case <-time.After(markerTime):
-		}
+			return nil
+		})
+		cancel()
 	}
 	var e supervisor.Event = supervisor.Stop{Name: service}
 	if gateway && !m.Registry.ProfileExists(profile) {
