@@ -137,12 +137,11 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 // giveFile makes the agent the owner of a file in the data directory. The file may be a mount point.
 func (o *ownershipPhase) giveFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
-	switch {
-	case errors.Is(err, fsutil.ErrSymlink):
+	if errors.Is(err, fsutil.ErrSymlink) {
 		o.step.Refuse(action, o.Path(name))
-	default:
-		o.reportChown(o.Path(name), err)
+		return
 	}
+	o.reportChown(o.Path(name), err)
 }
 
 // reportChown reports a failed change of owner, see [StepLog.ReportChown].
@@ -251,19 +250,12 @@ func (o *ownershipPhase) giveConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.giveFile(ConfigFile, "chown/chmod")
-		o.setMode(ConfigFile, ConfigMode)
+		if d, err := o.asAgent(); err == nil { // as the agent, which may have replaced the file
+			// Errors are ignored, as the contract (section 2.1, step 8) says: in a rootless container the file may be another user's.
+			_, _ = d.Chmod(ConfigFile, ConfigMode)
+			d.Close()
+		}
 	}
-}
-
-// setMode sets the mode of a file. It uses the agent's identity, because the agent may have replaced the file.
-func (p *preparer) setMode(rel string, mode fs.FileMode) {
-	d, err := p.asAgent()
-	if err != nil {
-		return
-	}
-	defer d.Close()
-	// Errors are ignored, as the contract (section 2.1, step 8) says: in a rootless container the file may be another user's.
-	_, _ = d.Chmod(rel, mode)
 }
 
 // mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, and the process can

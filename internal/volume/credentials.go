@@ -113,14 +113,14 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		}
 		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
 			p.giveRootFile(s, top, "")
-			for _, dir := range []string{"shared", boot.ProfilesDir} {
-				p.giveCredentials(s, top, dir)
-				p.giveRootFile(s, top, dir)
-			}
+			dirs := []string{"shared", boot.ProfilesDir}
 			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // no entries if the directory is missing
 			for _, e := range profiles {
-				p.giveCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
-				p.giveRootFile(s, top, boot.ProfilesDir+"/"+e.Name())
+				dirs = append(dirs, boot.ProfilesDir+"/"+e.Name())
+			}
+			for _, dir := range dirs {
+				p.giveCredentials(s, top, dir)
+				p.giveRootFile(s, top, dir)
 			}
 		}
 	}
