@@ -4,10 +4,10 @@ import "time"
 
 // Internals that the tests need: names and limits of its files, the clock, and the state in memory.
 const (
-	AskedFile    = intentFile
-	BootLogMax   = bootLogMax
-	DecidedAhead = decidedAhead
-	MaxState     = maxState
+	AskedFile       = intentFile
+	BootLogMax      = bootLogMax
+	DecidedTogether = decidedTogether
+	MaxState        = maxState
 )
 
 var (

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
-	"hinit/internal/guard"
 )
 
 // envMultiplex is the environment variable that decides before the configuration, see [Store.Topology].
@@ -57,8 +56,9 @@ type BootOptions struct {
 	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second
 	// profile. Found may be nil.
 	Found func(profiles int)
-	// Reconcile calls Decided for each decision, in order and as soon as the decision is final. The calls come from a goroutine
-	// that does not have the agent's identity. All calls have returned before the boot log is written. Decided may be nil.
+	// Reconcile calls Decided for each decision, in order and soon after the decision is final: it decides about at most
+	// decidedTogether profiles in between. The calls do not have the agent's identity. All calls have returned before the boot log
+	// is written. Decided may be nil.
 	Decided func(Decision)
 	// Reconcile calls Log with write, the function that writes the boot log. Log must arrange that write is called after the
 	// gateways have started, because the boot log says that they have. If Log is nil, Reconcile writes the boot log at once.
@@ -92,7 +92,7 @@ type Plan struct {
 	// Warnings are messages for the container's standard error. The boot continues after each warning.
 	Warnings []Warning
 
-	deliver chan<- Decision // channel to the goroutine that calls Decided; nil while a decision may still change
+	told int // number of decisions that were passed to Decided
 }
 
 // Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also writes
@@ -112,10 +112,16 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 		return Plan{Lines: []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"}}
 	}
 
-	p, volume := s.plan(o)
-	if !volume {
+	var p Plan
+	if err := s.decideAll(&p, o); err != nil {
+		p.warn(Default, s.root, "cannot read the profiles: %v", err)
+	}
+	if len(p.Profiles) == 0 {
+		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+		p.tell(o)
 		return p // without the volume there is no boot log, which is a file on the volume
 	}
+	p.tell(o)
 	at := s.now()
 	write := func() error {
 		return s.withTimeLimit(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
@@ -128,60 +134,28 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is the number of decisions that may wait for a call of Decided. When this many decisions wait, Reconcile waits
-// until one of these calls has ended.
-const decidedAhead = 64
+// decidedTogether is the number of profiles about which Reconcile decides before it calls Decided for them. Opening the volume once
+// for several profiles is cheaper, and the first gateways need not wait for the last profile.
+const decidedTogether = 16
 
-// plan makes the decisions and passes them to o.Decided. The result volume is false if the data volume can't be read.
-func (s *Store) plan(o BootOptions) (p Plan, volume bool) {
-	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
-	guard.Go("carrying out what the boot has decided", func() {
-		defer close(delivered)
-		for dec := range decided {
-			if o.Decided != nil {
-				o.Decided(dec)
-			}
+// tell passes the decisions that are new since the last call to o.Decided.
+func (p *Plan) tell(o BootOptions) {
+	for _, dec := range p.Profiles[p.told:] {
+		if o.Decided != nil {
+			o.Decided(dec)
 		}
-	})
-	defer func() {
-		close(decided)
-		<-delivered
-	}()
-	if err := s.decideAll(&p, o, decided); err != nil {
-		p.warn(Default, s.root, "cannot read the profiles: %v", err)
 	}
-	volume = len(p.Profiles) > 0
-	if !volume {
-		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
-	}
-	p.makeFinal(decided)
-	p.deliver = nil
-	return p, volume
+	p.told = len(p.Profiles)
 }
 
-// makeFinal declares all present decisions final, and sends them to the channel deliver. After that, decide sends each new
-// decision at once.
-func (p *Plan) makeFinal(deliver chan<- Decision) {
-	if p.deliver != nil {
-		return
-	}
-	for _, dec := range p.Profiles {
-		deliver <- dec
-	}
-	p.deliver = deliver
-}
-
-// decideAll decides for each profile, the default profile first, whether its gateway starts. It sends the decisions to the
-// channel deliver. An error means that the volume can't be used.
-func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error {
+// decideAll decides for each profile, the default profile first, whether its gateway starts. An error means that the volume can't
+// be used.
+func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		migrated := o.GatewayRun && s.migrate(d, p)
 		var err error
 		if p.Topology, err = topology(d, ".", o.Getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
-		}
-		if !p.Topology.Multiplexed { // a multiplexing gateway also uses the other homes, so clean them before it starts
-			p.makeFinal(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if migrated { // true even if migrate could not write the state file
@@ -194,6 +168,10 @@ func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error
 	if err != nil {
 		return err
 	}
+	final := !p.Topology.Multiplexed // a multiplexing gateway also uses the other homes, so they are cleaned before it starts
+	if final {
+		p.tell(o)
+	}
 	l, err := s.list(nil)
 	if err != nil {
 		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
@@ -203,7 +181,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error
 	if o.Found != nil {
 		o.Found(1 + len(l.marked))
 	}
-	for names := range slices.Chunk(l.marked, decidedAhead) {
+	for names := range slices.Chunk(l.marked, decidedTogether) {
 		err := s.withVolume(func(d *fsutil.Dir) error {
 			for _, name := range names {
 				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Topology.Multiplexed })
@@ -212,6 +190,9 @@ func (s *Store) decideAll(p *Plan, o BootOptions, deliver chan<- Decision) error
 		})
 		if err != nil {
 			return err
+		}
+		if final {
+			p.tell(o)
 		}
 	}
 	return nil
@@ -313,9 +294,6 @@ func (p *Plan) decide(dec Decision, start bool) {
 	}
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
-	if p.deliver != nil {
-		p.deliver <- dec
-	}
 }
 
 func (p *Plan) warn(profile, path, format string, args ...any) {

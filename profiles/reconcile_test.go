@@ -315,14 +315,14 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	for _, multiplexed := range []bool{false, true} {
 		s := profiles.NewVolume(t)
-		for i := range 3 * profiles.DecidedAhead {
+		for i := range 3 * profiles.DecidedTogether {
 			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
 			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/gateway.pid", i), "{}")
 		}
 		if multiplexed {
 			profiles.Write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 		}
-		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedAhead-1))
+		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedTogether-1))
 		told := 0
 		p := s.Reconcile(profiles.BootOptions{Decided: func(d profiles.Decision) {
 			told++
