@@ -129,7 +129,7 @@ var floors = map[string]int{
 	"hinit/logrotate/archive": 1,
 	"hinit/logrotate/reader":  3, // of clients of PID 1
 	"hinit/logrotate/packer":  1, // of hinit-tools
-	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
+	"hinit/logrotate/gzipped": 1, // what logrotate asks of the packer
 
 	"hinit/internal/faultinject": -1, // the boundary to the kernel, below every package that calls it
 	"hinit/internal/early":       -2, // before everything else

@@ -49,7 +49,7 @@ var grown = map[string]int{
 	"internal/web.Server":          24,
 	"internal/web.servicePage":     27,
 	"kanban.observedTask":          43,
-	"logrotate.console":            27,
+	"logrotate.console":            25,
 	"logrotate.file":               27,
 	"profiles.Watcher":             31,
 	"supervisor.Loop":              22,

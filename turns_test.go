@@ -40,7 +40,7 @@ var outOfTurn = map[string]string{
 	"internal/lease/holder.go":              "as takes the turn; /proc has a Short one",
 	"internal/lease/lock.go":                "as takes the turn",
 	"internal/trust/trust.go":               "loadConfig takes the turn, stage2 and Maker.agentCanWrite",
-	"logrotate/archive/list.go":             logFiles,
+	"logrotate/archive/archive.go":          logFiles,
 	"logrotate/console_write.go":            "one goroutine for each of two consoles: threads of the reserve",
 	"logrotate/file.go":                     logFiles,
 	"logrotate/retention.go":                logFiles,

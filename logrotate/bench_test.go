@@ -145,7 +145,7 @@ func BenchmarkWriter(b *testing.B) {
 	}
 	b.Run("write/lumberjack", func(b *testing.B) {
 		fd, _ := openFile(b)
-		lj := new(writers).get().logger
+		lj := newWriter()
 		lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 		defer lj.Close()
 		b.SetBytes(int64(len(batch)))
@@ -170,7 +170,7 @@ func BenchmarkWriter(b *testing.B) {
 	})
 	b.Run("open/lumberjack", func(b *testing.B) {
 		fd, _ := openFile(b)
-		lj := new(writers).get().logger
+		lj := newWriter()
 		lj.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 		b.ReportAllocs()
 		for b.Loop() {

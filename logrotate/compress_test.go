@@ -78,7 +78,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 		}
 	}
 	// The work on one archive ends, and the next archive begins.
-	s.compressor.Wait()
+	s.compressor.work.Wait()
 	more := fill(300)
 	say(t, l, more...)
 	testkit.Until(t, "the new archives are compressed", func() bool { return allPacked(t, dir) })

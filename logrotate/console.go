@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,9 +36,9 @@ const (
 // masker by masking. The names and the pointers lost and secrets don't change.
 type source struct {
 	name, profile, file string
-	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics; may be nil
+	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics
 
-	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil for none
+	secrets *atomic.Pointer[redact.Secrets] // values to mask
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
@@ -107,15 +108,6 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// maskSecrets returns chunk with its secrets masked. The caller holds src.masking.
-func (src *source) maskSecrets(chunk []byte) []byte {
-	var set *redact.Secrets
-	if src.secrets != nil {
-		set = src.secrets.Load()
-	}
-	return src.masker.Hide(chunk, set)
-}
-
 // enqueue formats the lines of chunk for mode, and queues as many as fit. It doesn't block. It returns the rest, which the caller
 // passes to addOrWait. If the parameter must is true or the reader has stalled, the rest can't wait: enqueue drops it and counts
 // its lines.
@@ -123,7 +115,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
 		defer src.masking.Unlock()
-		chunk = src.maskSecrets(chunk)
+		chunk = src.masker.Hide(chunk, src.secrets.Load())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,9 +146,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 		}
 		n := bytes.Count(chunk, []byte{'\n'})
 		src.dropped += int64(n)
-		if src.lost != nil {
-			src.lost.Add(uint64(n))
-		}
+		src.lost.Add(uint64(n))
 	}
 	return nil
 }
@@ -336,4 +326,90 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	}
 	w.console.enqueue(w.source, chunk, mode, true) // true, because the init itself never waits
 	return len(p), nil
+}
+
+// stalled reports whether the console's reader has read nothing for longer than progress.stall, so that pumps must not wait for
+// the reader. The caller holds mu.
+func (c *console) stalled() bool {
+	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
+}
+
+// progress records when the reader of a console last read something.
+type progress struct {
+	stall time.Duration // after this time without progress the reader counts as stalled; negative: pumps never wait
+	born  time.Time
+	moved atomic.Int64 // when the reader last read something, or data was queued while the queue was empty; nanoseconds since born
+}
+
+// idle returns how long ago the reader last made progress.
+func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
+
+// record records that the reader has made progress now.
+func (r *progress) record() { r.moved.Store(int64(time.Since(r.born))) }
+
+// waiter is a pump that waits until the console has room for its lines.
+type waiter struct {
+	source *source
+	woken  chan struct{}
+}
+
+// addOrWait queues the lines in rest, for which enqueue had no room. It waits for room if necessary. If the reader makes no
+// progress for progress.stall, addOrWait drops and counts the remaining lines.
+func (c *console) addOrWait(src *source, rest []byte) {
+	if len(rest) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for rest = c.addLines(src, rest, c.mode, false); len(rest) > 0; rest = c.addLines(src, rest, c.mode, false) {
+		w := &waiter{src, make(chan struct{})}
+		c.pumps = append(c.pumps, w)
+		left := max(c.reader.stall-c.reader.idle(), time.Millisecond)
+		c.mu.Unlock()
+		select {
+		case <-w.woken:
+		case <-time.After(left):
+		}
+		c.mu.Lock()
+		if i := slices.Index(c.pumps, w); i >= 0 {
+			c.pumps = slices.Delete(c.pumps, i, i+1)
+		}
+	}
+}
+
+// wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
+func (c *console) wakePumps() {
+	need := maxSourceQueue / 2 // wake a pump only if there is much room for its lines
+	if c.waiting >= consoleLimit {
+		need = minSourceQueue
+	}
+	left := c.pumps[:0]
+	for _, w := range c.pumps {
+		src := w.source
+		if c.dead || c.closing || c.noWaiting || src.mustNotWait || src.dropped == 0 && c.queueSpace(src, false) >= need {
+			close(w.woken)
+			continue
+		}
+		left = append(left, w)
+	}
+	clear(c.pumps[len(left):])
+	c.pumps = left
+}
+
+// setHurry with true wakes all waiting pumps and keeps every pump from waiting, until setHurry is called with false.
+func (c *console) setHurry(hurry bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.noWaiting = hurry
+	c.wakePumps()
+}
+
+// setUrgent with true wakes the waiting pumps of one source and keeps them from waiting, until setUrgent is called with false.
+func (c *console) setUrgent(src *source, urgent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if src.mustNotWait != urgent {
+		src.mustNotWait = urgent
+		c.wakePumps()
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -15,9 +16,7 @@ import (
 // output is the file to which a console writes. Only the writing goroutine uses the fields, except raw.
 type output struct {
 	raw     syscall.RawConn // the file for system calls
-	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
-	regular bool
-	device  bool
+	kind    uint32          // type bits of the file's mode (S_IFMT); 0 if unknown
 	writing []byte
 	err     error
 	attempt func(fd uintptr)
@@ -58,11 +57,8 @@ func (c *console) releaseBlock(b *block) {
 // detectKind determines whether the console writes to a pipe, a regular file or a device.
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
-	if unix.Fstat(int(fd), &st) == nil {
-		c.pipe = st.Mode&unix.S_IFMT == unix.S_IFIFO
-		c.regular = st.Mode&unix.S_IFMT == unix.S_IFREG
-		c.device = st.Mode&unix.S_IFMT == unix.S_IFCHR
-	}
+	_ = unix.Fstat(int(fd), &st) // after an error, the kind is unknown
+	c.kind = st.Mode & unix.S_IFMT
 }
 
 // page is the number of bytes that a write to a pipe can take without blocking, once poll reports the pipe as writable
@@ -74,9 +70,9 @@ const page = 4 << 10
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
-	case c.regular || n <= page:
+	case c.kind == unix.S_IFREG || n <= page:
 		return n
-	case !c.pipe:
+	case c.kind != unix.S_IFIFO:
 		return page
 	}
 	size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
@@ -91,7 +87,7 @@ func (c *console) pieceSize(fd int) int {
 // terminal it blocks SIGTTOU, because a terminal with TOSTOP set stops a background process that writes (termios(3)). Any process
 // on the terminal can set TOSTOP.
 func (c *console) writeAll(fd uintptr) {
-	if c.device {
+	if c.kind == unix.S_IFCHR {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var block, old unix.Sigset_t
@@ -147,4 +143,55 @@ func (c *console) close() {
 	c.wake.Signal()
 	c.mu.Unlock()
 	<-c.done
+}
+
+// format appends line and a newline to dst. line has no newline at its end. In the mode JSON, format adds the time, the profile
+// of src and the stream. In the mode Prefixed, it adds only the profile.
+func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
+	switch mode {
+	case JSON:
+		dst = append(dst, `{"time":"`...)
+		dst = append(dst, c.stamp...)
+		dst = append(dst, `","profile":`...)
+		dst = appendJSON(dst, src.profile)
+		dst = append(dst, `,"stream":"`...)
+		dst = append(dst, c.stream...)
+		dst = append(dst, `","message":`...)
+		dst = appendJSON(dst, line)
+		return append(dst, "}\n"...)
+	case Prefixed:
+		dst = append(dst, src.profile...)
+		dst = append(dst, " | "...)
+	case Raw, Off:
+	}
+	dst = append(dst, line...)
+	return append(dst, '\n')
+}
+
+// appendJSON appends s as a JSON string (RFC 8259, section 7).
+func appendJSON[T string | []byte](dst []byte, s T) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c == '\t':
+			dst = append(dst, '\\', 't')
+		case c == '\r':
+			dst = append(dst, '\\', 'r')
+		case c < ' ':
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c >= utf8.RuneSelf:
+			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+			dst = utf8.AppendRune(dst, r) // for invalid UTF-8, r is U+FFFD
+			i += size
+			continue
+		default:
+			dst = append(dst, c)
+		}
+		i++
+	}
+	return append(dst, '"')
 }

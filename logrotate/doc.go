@@ -50,7 +50,7 @@
 //
 // # Compression
 //
-// With [Limits].Compress archives become gzip files, a second or more after their rotation, see package gzipped. The pumps don't
+// With [Limits].Compress archives become gzip files, a second or more after their rotation, see package packer. The pumps don't
 // wait for the compression.
 //
 // # Goroutines

@@ -28,7 +28,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.unused.spare) == 1
+		return len(s.unused) == 1
 	})
 	if err := os.Remove(filepath.Dir(path)); err != nil {
 		t.Fatal(err)

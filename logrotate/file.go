@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gopkg.in/natefinch/lumberjack.v2"
 
 	"hinit/internal/blocking"
 	"hinit/internal/faultinject"
@@ -44,7 +45,7 @@ type file struct {
 
 	mu      sync.Mutex
 	service string // name of the service, for warnings
-	writer  writer
+	writer  *lumberjack.Logger
 	stamp   stamp
 
 	onDisk
@@ -242,7 +243,7 @@ func (f *file) appendBytes(p []byte) (int, error) {
 	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
 		return 0, err
 	}
-	return f.writer.logger.Write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
+	return f.writer.Write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
 }
 
 // closeFile closes the file. The next write opens it again.
@@ -253,7 +254,7 @@ func (f *file) closeFile() {
 	if f.torn {
 		_ = f.cutTornLine() // otherwise useDescriptor would later end the incomplete line with a newline
 	}
-	f.writer.detach()
+	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }

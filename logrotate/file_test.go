@@ -441,7 +441,7 @@ func TestLumberjackFence(t *testing.T) {
 		if os.Geteuid() == 0 && !actor.Switches() {
 			return nil // nothing is forbidden here
 		}
-		lj := new(writers).get().logger
+		lj := newWriter()
 		lj.Filename = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 		defer lj.Close()
 		if _, err := lj.Write([]byte("lost\n")); err == nil {

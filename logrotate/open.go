@@ -1,7 +1,6 @@
 package logrotate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -20,43 +19,40 @@ import (
 // open tries again a few times.
 func (f *file) open() (err error) {
 	for range 10 {
-		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {
+		if err = f.set.opts.Actor.Do(f.openOnce); !errors.Is(err, unix.ENOENT) {
 			break
 		}
 	}
-	return err
-}
-
-func (f *file) openOnce() error {
-	err := f.set.opts.Actor.Do(func() error {
-		dir, base := filepath.Split(f.path)
-		dirFD, err := openDir(dir)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(dirFD)
-		fd, err := openLog(dirFD, base)
-		if err != nil {
-			return err
-		}
-		if err := f.useDescriptor(fd); err != nil {
-			unix.Close(fd)
-			return err
-		}
-		if !f.scanned {
-			f.readArchives()
-		}
-		return nil
-	})
 	if err != nil {
 		return fmt.Errorf("cannot open log file %q: %w", f.path, err)
 	}
 	return nil
 }
 
+// openOnce is one attempt of open. The caller acts as the agent.
+func (f *file) openOnce() error {
+	dir, base := filepath.Split(f.path)
+	dirFD, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dirFD)
+	fd, err := openLog(dirFD, base)
+	if err != nil {
+		return err
+	}
+	if err := f.useDescriptor(fd); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	if !f.scanned {
+		f.readArchives()
+	}
+	return nil
+}
+
 // openDir opens the directory dir, and creates it if it is missing. The path dir ends with a slash.
 func openDir(dir string) (int, error) {
-	dir = cmp.Or(dir, ".")
 	dir = filepath.Clean(dir)
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Open(dir, flags, 0)
@@ -98,10 +94,7 @@ func openLog(dirFD int, base string) (int, error) {
 	if errors.Is(err, unix.ELOOP) {
 		err = fsutil.ErrSymlink
 	}
-	if err != nil {
-		return -1, err
-	}
-	return fd, nil
+	return fd, err
 }
 
 // useDescriptor makes the open file fd the current log file. It adds a newline if the last line has none, and connects the
@@ -130,7 +123,7 @@ func (f *file) useDescriptor(fd int) error {
 			st.Size++
 		}
 	}
-	if err := f.writer.attach(fd, &st); err != nil {
+	if err := attach(f.writer, fd, &st); err != nil {
 		return err
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
@@ -214,9 +207,9 @@ func (f *file) pruneNow(now time.Time) {
 	}
 }
 
-// writer wraps lumberjack, which only this type uses (decision record 6). It writes to a file that is already open. Lumberjack's
-// own rotation is never used, because the agent controls all names in the log's directory.
-type writer struct{ logger *lumberjack.Logger }
+// newWriter returns a lumberjack writer for attach (decision record 6). Lumberjack's own rotation is never used, because the agent
+// controls all names in the log's directory.
+func newWriter() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
 
 // neverRotate is the MaxSize for lumberjack, in megabytes. No log ever reaches it.
 const neverRotate = 1 << 30
@@ -225,33 +218,15 @@ const neverRotate = 1 << 30
 //
 // Lumberjack opens the file by its link in /proc/self/fd, which always leads to the open file, so the agent can't put another
 // file there. Without /proc, lumberjack would create a file at that path.
-func (w writer) attach(fd int, st *unix.Stat_t) error {
-	w.logger.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
+func attach(w *lumberjack.Logger, fd int, st *unix.Stat_t) error {
+	w.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 	var link unix.Stat_t
-	if err := unix.Stat(w.logger.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
+	if err := unix.Stat(w.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
 		return errors.New("/proc is needed and not mounted")
 	}
-	_, err := w.logger.Write(nil) // an empty write only opens the file
+	_, err := w.Write(nil) // an empty write only opens the file
 	if err != nil {
-		w.detach()
+		_ = w.Close() // the error of the write is returned
 	}
 	return err
 }
-
-// detach closes lumberjack's descriptor. Its error is ignored, because lumberjack buffers nothing that could be lost.
-func (w writer) detach() { _ = w.logger.Close() }
-
-// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are reused. The
-// caller must hold a lock that guards the pool.
-type writers struct{ spare []writer }
-
-func (p *writers) get() writer {
-	if n := len(p.spare); n > 0 {
-		w := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		return w
-	}
-	return writer{&lumberjack.Logger{MaxSize: neverRotate}}
-}
-
-func (p *writers) put(w writer) { p.spare = append(p.spare, w) }

@@ -339,10 +339,10 @@ func TestDropAndOpenAgain(t *testing.T) {
 	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.files) == 0 && len(s.unused.spare) == 1 && len(s.live) == 0
+		return len(s.files) == 0 && len(s.unused) == 1 && len(s.live) == 0
 	})
 	third := s.Open("y", "y", path)
-	if len(s.unused.spare) != 0 {
+	if len(s.unused) != 0 {
 		t.Error("the spare writer isn't used again")
 	}
 	out3, err3 := pipes(t, third)

@@ -77,9 +77,6 @@ func (l *limiter) timerFired() {
 // be written before the taken lines; it is nil if there is nothing to report.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
-	if rate <= 0 && !l.active.Load() {
-		return nil, chunk
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.since) >= time.Second {

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/logrotate/archive"
-	"hinit/logrotate/gzipped"
 )
 
 // Limits are the limits of one log. Zero MaxSize and Archives mean the values from [Options]; zero in any other field means no
@@ -65,29 +64,8 @@ func (f *file) prune(now time.Time) error {
 
 // pack requests the compression of the archives, if Limits.Compress is set.
 func (f *file) pack() {
-	if f.limits.Load().Compress && f.set.opts.Pack != nil {
-		f.set.compressor.Request(f)
-	}
-}
-
-// CompressionTarget implements [gzipped.Log].
-func (f *file) CompressionTarget() (dir string, most int64) {
-	limits := f.limits.Load()
-	if !limits.Compress {
-		return "", 0
-	}
-	// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the
-	// other archives.
-	return f.archives.Dir, max(2*limits.MaxSize, gzipped.DefaultMaxSize)
-}
-
-// Packed implements [gzipped.Log].
-func (f *file) Packed(err error) {
-	switch {
-	case err == nil && f.unpackable.Swap(false):
-		f.set.opts.Warn(f.service, fmt.Sprintf("the archives of %q are compressed again", f.path))
-	case err != nil && !f.unpackable.Swap(true):
-		f.set.opts.Warn(f.service, fmt.Sprintf("cannot compress the archives of %q: %v; they stay as they are for now", f.path, err))
+	if f.limits.Load().Compress {
+		f.set.compressor.request(f)
 	}
 }
 

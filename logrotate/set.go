@@ -14,9 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gopkg.in/natefinch/lumberjack.v2"
+
 	"hinit/internal/guard"
 	"hinit/internal/pause"
-	"hinit/logrotate/gzipped"
+	"hinit/internal/redact"
 )
 
 // readSize is the number of bytes that a pump reads at a time: the default size of a pipe.
@@ -35,12 +37,12 @@ type Set struct {
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
-	unused writers       // writers to reuse, from files that no log uses any more
-	idle   chan struct{} // closed when Close was called and live is empty
-	pause  *freezeCall   // state of the call of Freeze; nil while the pumps run
+	unused []*lumberjack.Logger // writers to reuse, from files that no log uses any more: lumberjack never ends a writer's goroutine
+	idle   chan struct{}        // closed when Close was called and live is empty
+	pause  *freezeCall          // state of the call of Freeze; nil while the pumps run
 
 	background sync.WaitGroup // counts the short-lived goroutines, for which flush waits
-	compressor *gzipped.Compressor
+	compressor *compressor
 }
 
 // New creates a Set and starts the goroutines of the console. [Set.Close] ends them.
@@ -59,7 +61,7 @@ func New(o Options) *Set {
 	// Twice the size is enough for one read with the timestamps of lines of usual length, so that each read causes one write. It
 	// is also enough for any single line.
 	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
-	s.compressor = gzipped.New(o.Pack, o.period)
+	s.compressor = newCompressor(o)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s
@@ -91,7 +93,12 @@ func (s *Set) Open(name, profile, file string) *Log {
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
-		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name, writer: s.unused.get()}
+		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
+		if n := len(s.unused); n > 0 {
+			f.writer, s.unused = s.unused[n-1], s.unused[:n-1]
+		} else {
+			f.writer = newWriter()
+		}
 		f.archives.Dir = filepath.Dir(l.path)
 		limits := Limits{}.within(s.opts)
 		f.limits.Store(&limits)
@@ -119,7 +126,7 @@ func (s *Set) releaseFile(f *file) {
 	f.refs--
 	if f.refs == 0 {
 		delete(s.files, f.path)
-		s.unused.put(f.writer)
+		s.unused = append(s.unused, f.writer)
 		s.background.Go(guard.Func("forgetting the log of "+f.service, f.freeKept))
 	}
 }
@@ -179,7 +186,7 @@ func (s *Set) Console(stream int) io.Writer {
 	if stream == 2 {
 		c = s.consoles[1]
 	}
-	return &initWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
+	return &initWriter{console: c, source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }
 
 // Sync waits until all lines in the queues of the consoles are written, or until ctx ends.
@@ -210,7 +217,7 @@ func (s *Set) Close(ctx context.Context) error {
 		close(s.idle)
 	}
 	s.mu.Unlock()
-	s.compressor.End()
+	s.compressor.end()
 
 	patience, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -275,7 +282,7 @@ func (s *Set) readingServices(but map[*stream]struct{}) []string {
 func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()
-	s.compressor.Wait()
+	s.compressor.work.Wait()
 	var errs []error
 	s.mu.Lock()
 	files := slices.Collect(maps.Values(s.files))

@@ -1,5 +1,4 @@
-// Package packer compresses the archives (the rotated files) of logs. It runs in a process that PID 1 starts for a
-// [gzipped.Compressor].
+// Package packer compresses the archives (the rotated files) of logs. It implements [gzipped.Packer], in a process that PID 1 starts.
 //
 // An archive always exists in at least one of its two forms, compressed or uncompressed, even after a crash. The compressed file
 // gets its name only when it is complete, and then the original is removed. Another process may prune archives at the same time,
@@ -104,7 +103,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 			return err
 		}
 		defer in.Close()
-		st, err := stat(in)
+		st, err := blocking.Get(blocking.Logs, in.Stat)
 		if err != nil {
 			return err
 		}
@@ -140,14 +139,6 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 }
 
 func turn(do func() error) error { return blocking.Do(blocking.Logs, do) }
-
-func stat(f *os.File) (st os.FileInfo, err error) {
-	err = turn(func() error {
-		st, err = f.Stat()
-		return err
-	})
-	return st, err
-}
 
 // copy compresses one file into another and syncs the result. The file in is the source, and st is its status; out is the
 // destination.

@@ -74,7 +74,6 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
-	r.packed = unpacker{most: o.MaxArchive, buf: r.buf}
 	defer func() { r.file.Close() }() // nil when no file was found
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -101,7 +100,6 @@ type reader struct {
 	emitErr error
 	buf     []byte
 	dir     archive.Dir
-	packed  unpacker
 
 	file  *os.File // current file; nil if there is none
 	at    int64    // offset in file after the last emitted line
@@ -259,7 +257,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
 	if packed {
-		err = r.packed.decompress(ctx, f, skip, r.emitComplete)
+		err = r.decompress(ctx, f, skip, r.emitComplete)
 	} else {
 		r.file, r.at = f, skip
 		err = r.drain(ctx)
