@@ -3,10 +3,15 @@ package proc
 import (
 	"bytes"
 	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
@@ -142,4 +147,184 @@ func valueOf(text []byte, name string) (n uint64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+const (
+	// leafCgroup is the control group of this process, and of processes that `docker exec` starts. It is a child of the
+	// container's own group, because a group with controllers for its children can't contain processes (cgroups(7), "no internal
+	// processes").
+	leafCgroup = "hinit"
+	// cgroupPrefix is the prefix of the names of the services' control groups. They are siblings of leafCgroup.
+	cgroupPrefix = leafCgroup + "-"
+	// maxMoves is the maximum number of times that DivideCgroup moves all processes out of the container's own group. New
+	// processes may appear there during each move.
+	maxMoves = 10
+)
+
+// Cgroups is the control group of this container (cgroups(7), version 2). Each service that needs one has a child group in it.
+type Cgroups struct {
+	dir         string
+	controllers []string // controllers that the child groups can use
+}
+
+// DivideCgroup moves every process of the container's own control group into a child group, and enables the controllers for
+// memory, processor and number of processes for child groups. A second call changes nothing. The error says why this
+// container can't have child groups. Only PID 1 may call DivideCgroup, because all processes in the group must belong to
+// this container. The call may wait for a lock of the kernel.
+func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
+
+func divideCgroup(root string) (*Cgroups, error) {
+	var fs unix.Statfs_t
+	switch err := unix.Statfs(root, &fs); {
+	case os.Getpid() != 1 || os.Geteuid() != 0:
+		return nil, errors.New("only PID 1 as root divides its control group")
+	case err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC:
+		return nil, fmt.Errorf("%s has no control groups of version 2", root)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	dir := path.Join(root, containerCgroup(cgroupPath(own, "")))
+	if pids, ok := cgroupPIDs(dir); err != nil || !ok || !pids[os.Getpid()] {
+		return nil, fmt.Errorf("%s does not show the container's own control group; start the container with --cgroupns=private", root)
+	}
+	if _, err := os.Stat(dir + "/cgroup.type"); err != nil {
+		return nil, fmt.Errorf("%s is the machine's own control group; start the container with --cgroupns=private", dir)
+	}
+	if err := os.Mkdir(dir+"/"+leafCgroup, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("its control group is not writable (%w)", err)
+	}
+	c := &Cgroups{dir: dir}
+	for range maxMoves {
+		if err := c.moveToLeaf(); err != nil {
+			return nil, err
+		}
+		if c.enableControllers() {
+			break
+		}
+	}
+	return c, nil
+}
+
+// moveToLeaf moves the processes of the container's own group into leafCgroup.
+func (c *Cgroups) moveToLeaf() error {
+	text, err := os.ReadFile(c.dir + "/cgroup.procs")
+	if err != nil {
+		return fmt.Errorf("cannot read its control group: %w", err)
+	}
+	for pid := range bytes.FieldsSeq(text) {
+		if string(pid) == "0" {
+			return errors.New("its control group has processes of others; start the container with --cgroupns=private")
+		}
+		if err := WriteKernelFile(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("cannot move process %s into a control group: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own
+// group prevents this; the caller then moves that process and tries again.
+func (c *Cgroups) enableControllers() bool {
+	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
+	c.controllers = nil
+	for _, name := range []string{"memory", "cpu", "pids"} {
+		if !slices.Contains(strings.Fields(string(text)), name) {
+			continue
+		}
+		switch err := WriteKernelFile(c.dir+"/cgroup.subtree_control", "+"+name); {
+		case err == nil:
+			c.controllers = append(c.controllers, name)
+		case errors.Is(err, unix.EBUSY):
+			return false
+		}
+	}
+	return true
+}
+
+// Has reports whether child groups have a controller. A nil Cgroups has no controllers.
+func (c *Cgroups) Has(controller string) bool {
+	return c != nil && slices.Contains(c.controllers, controller)
+}
+
+// CgroupLimits holds the limits of a service's control group. In every field 0 stands for no limit.
+type CgroupLimits struct {
+	High, Max uint64 // memory.high and memory.max, in bytes
+	// share of the processor, relative to other groups (cpu.weight); 0 is the default of 100
+	Weight int
+	// maximum number of processes and threads (pids.max)
+	PIDs int
+}
+
+// Set changes s so that its command runs in the control group of service, with the given limits. The given limits replace
+// all earlier limits of the group. A limit whose controller is not available is ignored.
+func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
+	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
+	add := func(controller, file string, n uint64, none string) {
+		if n > 0 {
+			none = strconv.FormatUint(n, 10)
+		}
+		if c.Has(controller) {
+			s.CgroupWrites = append(s.CgroupWrites, none+":"+file)
+		}
+	}
+	add("memory", "memory.high", limits.High, "max")
+	add("memory", "memory.max", limits.Max, "max")
+	add("cpu", "cpu.weight", uint64(limits.Weight), "100")
+	add("pids", "pids.max", uint64(limits.PIDs), "max")
+}
+
+// Remove removes the control group of a service if it is empty.
+func (c *Cgroups) Remove(service string) error {
+	return unix.Rmdir(c.dir + "/" + cgroupPrefix + service)
+}
+
+// InServiceCgroup reports whether a process is in the control group that hinit made for a service.
+func InServiceCgroup(pid int, service string) bool {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
+}
+
+// runByCgroup returns the run whose control group contains the process pid, or 0 if there is none. An agent's process can't leave
+// its control group.
+func (t *Table) runByCgroup(pid int) (id uint64) {
+	at := ""
+	for _, r := range t.runs {
+		if r.cgroup == "" {
+			continue
+		}
+		if at == "" {
+			if at = path.Join(cgroupRoot, cgroupPath(t.procfs.readFile(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
+				return 0
+			}
+		}
+		// The finish command and the stop command are in the same group, but their runs are younger than the run of the
+		// service.
+		if (at == r.cgroup || strings.HasPrefix(at, r.cgroup+"/")) && (id == 0 || r.id < id) {
+			id = r.id
+		}
+	}
+	return id
+}
+
+// killGroup kills all processes in a run's control group in one step, even if they fork faster than /proc can be scanned. If
+// another run uses the same group, killGroup does nothing.
+func (t *Table) killGroup(r *run) {
+	if r.cgroup == "" {
+		return
+	}
+	for _, o := range t.runs {
+		if o != r && o.cgroup == r.cgroup {
+			return
+		}
+	}
+	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 lack this file; the caller then kills the processes one by one
+}
+
+// WriteKernelFile writes text to an existing file of a kernel file system, such as /sys/fs/cgroup.
+func WriteKernelFile(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }

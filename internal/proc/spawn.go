@@ -166,7 +166,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		return 0, spawnError(spec, path, err)
 	}
 	if spec.OOM != 0 {
-		t.oom.raiseProcess(t.procfs, pid, spec.OOM)
+		t.procfs.raiseOOMScore(pid, t.oom+spec.OOM)
 	}
 	t.owned[pid] = spec.ID
 	user := uint32(os.Geteuid())

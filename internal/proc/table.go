@@ -1,12 +1,29 @@
+// Package proc starts, signals and reaps processes. It is the only package of hinit that forks or waits.
+//
+// A [Table] belongs to one goroutine. Only that goroutine spawns, signals and reaps. So no other process can get a process
+// ID that is in the table: the ID stays taken until the table itself reaps the process. The table examines a dead child
+// before it reaps the child (waitid with WNOWAIT). For each child that the table started, it reports the run to which the
+// child belongs. Every other child is an orphan, which became a child because this process is PID 1 or a subreaper. The
+// table also reaps orphans. The package owns no goroutine.
+//
+// The table finds the descendants of a service by inherited attributes. These are the process group, the session, a resource
+// limit that marks the run, and an entry in the environment. It also uses the parents that the last scan of /proc has shown. It
+// never signals a process on a guess.
+//
+// spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go, with scan.go, finds the processes
+// of a run and signals them. child.go is for programs without a table. run_of.go finds the run of one process by its mark or its
+// ancestors, also for a process that another program started.
 package proc
 
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +38,7 @@ type Table struct {
 	forkers           map[int]bool // threads of this process that may have children: the oldest, and threads that have started a process
 	procfs            *scanner
 	marks             marker
-	oom               oomScore
+	oom               int               // oom_score_adj of this process
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
 	environ           environRead   // the last read of an environment whose result was not used
@@ -76,7 +93,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
-		procfs: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
+		procfs: newScanner(), marks: newMarker(), oom: ownOOMScore(), byMark: make(map[uint64]uint64),
 		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
@@ -157,4 +174,140 @@ func (t *Table) Forget(id uint64) {
 		delete(t.runs, id)
 		delete(t.byMark, r.mark)
 	}
+}
+
+// Handover is the state that a table passes on when PID 1 re-executes itself. The table of the new program reads everything
+// else from the kernel.
+type Handover struct {
+	Nonce string
+	Marks marker
+	Runs  []run
+	Known []member
+}
+
+// member is a process that belongs to a known run.
+type member struct {
+	Who identity
+	Run uint64
+}
+
+// HandOver returns the state that the new program needs to continue with the same processes.
+func (t *Table) HandOver() Handover {
+	s := Handover{Nonce: t.nonce, Marks: t.marks}
+	for _, r := range t.runs {
+		s.Runs = append(s.Runs, *r)
+	}
+	for who, id := range t.members.known {
+		s.Known = append(s.Known, member{who, id})
+	}
+	return s
+}
+
+// TakeOver makes a table from the state of the table before a re-execution. The children of the old table are still children of
+// this process. The next Reap reports main processes that have ended but were not reaped. If the old program reaped a main
+// process without reporting it, MainPID returns 0 for its run.
+func TakeOver(s Handover) (*Table, error) {
+	t, err := New()
+	if err != nil {
+		return nil, err
+	}
+	t.nonce, t.marks = s.Nonce, s.Marks
+	for _, r := range s.Runs {
+		if r.mainPID != 0 {
+			if _, reaped := peekAt(unix.P_PID, r.mainPID); reaped {
+				r.mainPID = 0
+			}
+		}
+		t.runs[r.id] = &r
+		if r.mainPID != 0 {
+			t.owned[r.mainPID] = r.id
+		}
+		if r.mark != 0 {
+			t.byMark[r.mark] = r.id
+		}
+	}
+	t.members.known = make(map[identity]uint64, len(s.Known))
+	for _, m := range s.Known {
+		t.members.known[m.Who] = m.Run
+	}
+	return t, nil
+}
+
+// MainPID returns the PID of the main process of a run, or 0 after the process was reaped.
+func (t *Table) MainPID(id uint64) int {
+	if r := t.runs[id]; r != nil {
+		return r.mainPID
+	}
+	return 0
+}
+
+// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields
+// behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds errno, which is 0 here,
+// and code; on MIPS their order is reversed.
+type sigchldInfo struct {
+	_     int32
+	codes [2]int32
+	_     [(unsafe.Sizeof(uintptr(0)) - 4) / 4]int32
+	pid   int32
+	uid   uint32
+	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
+}
+
+// cldDumped is the highest siginfo code that reports the end of a child. Higher codes report that a child was stopped or
+// continued.
+const cldDumped = 3
+
+// canWait returns an error if the kernel does not let this process learn about ended children, because of a seccomp(2)
+// filter. The test needs no child. The result remains valid, because such a filter lasts as long as the process.
+func canWait() error {
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+		return refused("waitid", err)
+	}
+	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // no process is its own child
+		return refused("wait4", err)
+	}
+	return nil
+}
+
+func refused(call string, err error) error {
+	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
+}
+
+// peek returns the PID of a child that has ended, without reaping it; 0 if there is none. childless reports that this process has
+// no child at all. peek never blocks.
+func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
+
+// peekAt works like peek. kind and id select the children, as for waitid(2): one child (unix.P_PID) or all.
+func peekAt(kind, id int) (pid int, childless bool) {
+	for {
+		var info sigchldInfo
+		// __WALL is not needed: the only clone child is one of the Go runtime, from its test for pidfd support.
+		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		switch {
+		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
+			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) also reports its stops. Such a child has not
+			// ended, and its stop would hide the ends of other children.
+			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if the child has ended meanwhile
+		case err == nil:
+			return int(info.pid), false
+		default: // canWait has found no error, so only ECHILD is possible here
+			return 0, true
+		}
+	}
+}
+
+// Stopped reports whether a signal has stopped any child. It never blocks.
+func Stopped() bool {
+	var info sigchldInfo
+	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.pid != 0
+}
+
+// reap reaps a child that peek returned, which frees its PID. If a tracer holds the child, its exit status is unknown, and the
+// exit code becomes -1.
+func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
+	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
+		status = 0x7f
+	}
+	return status, usage
 }

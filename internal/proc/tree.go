@@ -331,9 +331,25 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id. It uses a pidfd, which always refers to the same process. The result
-// there reports whether any process has this PID.
+// killMember kills process pid if it belongs to run id. The result there reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
+	return signalIf(pid, unix.SIGKILL, func() bool {
+		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both must agree, because another hinit uses the same marks
+	})
+}
+
+// SignalOther signals a process that is not a child. It reports whether the signal was delivered.
+func (t *Table) SignalOther(p stat, signal int) bool {
+	_, sent := signalIf(p.PID, syscall.Signal(signal), func() bool {
+		now, ok := t.procfs.readStat(p.PID)
+		return ok && now.Start == p.Start && !now.Dead()
+	})
+	return sent
+}
+
+// signalIf signals process pid if the function meant returns true. It uses a pidfd, which always refers to the same process: another
+// process could get the PID between the check and the signal. The result there reports whether any process has this PID.
+func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // old kernel, or forbidden by seccomp
 	switch {
@@ -342,30 +358,13 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	case !old:
 		return !errors.Is(err, unix.ESRCH), false // any other error: the PID may belong to a thread
 	}
-	switch { // both functions must agree, because another hinit uses the same marks
-	case t.runOfDead(pid) != id, t.RunOf(pid) != id:
+	switch {
+	case !meant():
 		return !old || unix.Kill(pid, 0) == nil, false
 	case old:
-		return true, unix.Kill(pid, unix.SIGKILL) == nil
+		return true, unix.Kill(pid, signal) == nil
 	}
-	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
-}
-
-// SignalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID before the signal
-// is sent. It reports whether the signal was delivered.
-func (t *Table) SignalOther(p stat, signal int) bool {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
-		return unix.Kill(p.PID, syscall.Signal(signal)) == nil
-	}
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	if now, ok := t.procfs.readStat(p.PID); !ok || now.Start != p.Start || now.Dead() {
-		return false
-	}
-	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
+	return true, unix.PidfdSendSignal(fd, signal, nil, 0) == nil // every kernel with pidfd_open has this call
 }
 
 // EndedRuns returns the runs among ids that have no living process. A run does not count as gone while it has dead processes that no
