@@ -44,8 +44,8 @@ type runNotifyState struct {
 // exists. Otherwise it makes a new one, with the state that a re-execution has handed over. It returns nil if no check in t needs
 // messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
-	handed := p.handedOverBeats[service]
-	delete(p.handedOverBeats, service)
+	handed := p.handedOver.Beats[service]
+	delete(p.handedOver.Beats, service)
 	switch {
 	case !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return c.Type == config.CheckNotify || c.Type == config.CheckWatchdog }):
 		return nil

@@ -5,6 +5,9 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"hinit/internal/blocking"
+	"hinit/internal/procstat"
 )
 
 // Evidence holds the observations of one round of [DeafWatch] about a gateway that may be deaf: running, but no longer reacting.
@@ -136,9 +139,9 @@ type signHistory struct {
 
 // signs holds the observations of one round about a run.
 type signs struct {
-	line uint64    // number of log lines so far
-	beat time.Time // time of the last heartbeat; zero if unknown
-	usage
+	line          uint64    // number of log lines so far
+	beat          time.Time // time of the last heartbeat; zero if unknown
+	procstat.Stat           // of the main process
 }
 
 // needsCloserLook reports whether the run may be deaf, so that it must be examined more closely (/health, state file).
@@ -163,9 +166,10 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
-	used := s.ticks - h.ticks
+	ticks := s.CPU + s.Waited
+	used := ticks - h.ticks
 	if first {
-		passed, used = 0, s.ticks
+		passed, used = 0, ticks
 	}
 	resting := !first && used <= 1+uint64(passed/idleTickInterval)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
@@ -174,9 +178,31 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 	if beat {
 		h.beat = s.beat
 	}
-	h.lastRound, h.line, h.ticks = now, s.line, s.ticks
-	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
+	h.lastRound, h.line, h.ticks = now, s.line, ticks
+	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.State == 'T'}
 }
 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
+
+// readStat reads one process. The State is 0 if the process does not exist.
+func readStat(pid int) procstat.Stat {
+	st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
+	return st
+}
+
+// treeTicks returns, for each process, the number of ticks that the process and all its descendants have used.
+func treeTicks() map[int]uint64 {
+	all := make(map[int]procstat.Stat)
+	_ = runShortCall(func() error {
+		return procstat.Each("/proc", func(st procstat.Stat) { all[st.PID] = st })
+	})
+	sums := make(map[int]uint64, len(all))
+	for pid, u := range all {
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a cycle of parents, which may appear because parents change while /proc is read
+			sums[at] += u.CPU + u.Waited
+			at = all[at].Parent
+		}
+	}
+	return sums
+}

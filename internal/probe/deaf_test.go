@@ -46,9 +46,9 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			switch {
 			case !living, eventful && odd:
 			case eventful:
-				s.ticks += 20 + random.Uint64N(50)
+				s.CPU += 20 + random.Uint64N(50)
 			default:
-				s.ticks += random.Uint64N(2)
+				s.CPU += random.Uint64N(2)
 			}
 			clock := now
 			if now.Sub(begin) > 30*time.Minute {

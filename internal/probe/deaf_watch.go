@@ -210,11 +210,11 @@ func (e *DeafWatch) examineAll() (again bool) {
 		e.mu.Lock()
 		beat := e.beats[v.Profile]
 		e.mu.Unlock()
-		use := processorTime(v.PID)
-		if use.state == 0 {
+		st := readStat(v.PID)
+		if st.State == 0 {
 			continue // the run has just ended
 		}
-		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
+		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, signs{e.o.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.After)

@@ -104,9 +104,9 @@ func sleeper(t *testing.T) *exec.Cmd {
 // stopped waits until the kernel has stopped a process, or has let it go on.
 func stopped(t *testing.T, pid int, want bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); (processorTime(pid).state == 'T') != want; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); (readStat(pid).State == 'T') != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("process %d is in state %c", pid, processorTime(pid).state)
+			t.Fatalf("process %d is in state %c", pid, readStat(pid).State)
 		}
 	}
 }

@@ -66,17 +66,16 @@ type Prober struct {
 	wake    chan struct{} // wakes the scheduler
 	wakes   atomic.Uint64 // number of times that the timer has woken the scheduler
 
-	mu              sync.Mutex // never held while a check runs
-	targets         map[string]*target
-	handedOver      map[string]Health      // states that the old program handed over, for services for which Set was not called yet
-	handedOverBeats map[string]NotifyState // messages that the old program handed over, for services for which Set was not called yet
-	running         bool
-	runningChecks   int      // number of checks that are running
-	attempts        []func() // checks that have started, for makeAttempts
-	allBusy         bool
-	timerAt         time.Time // when the timer will fire; zero if it is not set
-	origin          time.Time // when the first slot of the timer began
-	outbox          []supervisor.Event
+	mu            sync.Mutex // never held while a check runs
+	targets       map[string]*target
+	handedOver    Handover // what the old program handed over about services for which Set was not called yet
+	running       bool
+	runningChecks int      // number of checks that are running
+	attempts      []func() // checks that have started, for makeAttempts
+	allBusy       bool
+	timerAt       time.Time // when the timer will fire; zero if it is not set
+	origin        time.Time // when the first slot of the timer began
+	outbox        []supervisor.Event
 }
 
 // checker is one check, ready to run. Its method check must return by the deadline.
@@ -124,8 +123,8 @@ func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.targets[service]
-	handed, was := p.handedOver[service]
-	delete(p.handedOver, service)
+	handed, was := p.handedOver.Services[service]
+	delete(p.handedOver.Services, service)
 	if len(t.Checks) == 0 {
 		delete(p.targets, service)
 		if old != nil {
@@ -437,5 +436,5 @@ func (p *Prober) TakeOver(h *Handover) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.handedOver, p.handedOverBeats = h.Services, h.Beats
+	p.handedOver = *h
 }
