@@ -31,10 +31,14 @@ const makeMissing = fs.ModeDir
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	a = cmp.Or(a, Self())
 	d = newDir(path, a)
-	err = a.Do(func() (err error) {
-		d.fd, made, err = walkReal(path, mode)
-		return err
-	})
+	if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {
+		err = fmt.Errorf("not an absolute path: %w", fs.ErrInvalid)
+	} else {
+		err = a.Do(func() (err error) {
+			d.fd, made, err = walkFrom(filepath.Clean(path), linkRules{mode: mode})
+			return err
+		})
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("cannot %s %q: %w", verb, path, err)
 	}
@@ -57,17 +61,6 @@ func OpenForRoot(path string) (fd int, err error) {
 	}
 	fd, _, err = walkFrom(path, linkRules{lastLink: true})
 	return fd, err
-}
-
-func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
-	if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {
-		return -1, false, fmt.Errorf("not an absolute path: %w", fs.ErrInvalid)
-	}
-	path = filepath.Clean(path)
-	if _, err := components(strings.TrimLeft(path, "/")); err != nil {
-		return -1, false, err
-	}
-	return walkFrom(path, linkRules{mode: mode})
 }
 
 // maxLinks is the maximum number of links that a path may lead through, as in path_resolution(7).

@@ -1,0 +1,408 @@
+package fsutil
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/faultinject"
+)
+
+// MaxNames is the maximum number of names of one directory that are held in memory. Ten thousand names of the maximum length
+// need 6 MB.
+const MaxNames = 10_000
+
+// ErrTooManyNames means that a directory has more than [MaxNames] names.
+var ErrTooManyNames = errors.New("too many names in one directory")
+
+// ReadDir lists the directory rel ("" or "." is d itself), in byte order. The Info method of an entry calls [Dir.Lstat]. If there
+// are more than [MaxNames] names, the error is [ErrTooManyNames]. [Dir.EachName] handles any number.
+func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
+	entries, more, err := d.ReadSome(rel, MaxNames)
+	if err == nil && more {
+		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrTooManyNames}
+	}
+	return entries, err
+}
+
+// ReadSome works like [Dir.ReadDir], but reads at most the given number of names, most. It reads the first names in the file
+// system's order, and returns them in byte order. The result more reports whether there are other names.
+func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
+	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
+		if more = len(entries) == most; !more {
+			entries = append(entries, &entry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
+		}
+		return !more
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, more, nil
+}
+
+// EachName calls found for each name in the directory rel, until found returns false. rel "" or "." means d itself. kind is
+// the type of the file. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d
+// is a Dir of [Dir.WithIdentity].
+func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
+	return d.withComponents(listing, rel, func(names []string) error {
+		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		return Entries(fd, found)
+	})
+}
+
+// entry is an fs.DirEntry whose Info method looks up the name relative to its Dir. An os.DirEntry would use a path.
+type entry struct {
+	name string
+	mode fs.FileMode // type bits of the file's mode
+	dir  *Dir
+	rel  string
+}
+
+func (e *entry) Name() string               { return e.name }
+func (e *entry) IsDir() bool                { return e.mode.IsDir() }
+func (e *entry) Type() fs.FileMode          { return e.mode }
+func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
+func (e *entry) String() string             { return fs.FormatDirEntry(e) }
+
+// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It starts at the
+// current position of fd.
+func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
+	buf := make([]byte, 8<<10)
+	for {
+		n := 0
+		err := retryEINTR(func() (err error) {
+			n, err = unix.Getdents(fd, buf)
+			return err
+		})
+		if err != nil || n == 0 {
+			return err
+		}
+		for rest := buf[:n]; len(rest) > 0; {
+			// struct linux_dirent64, see getdents64(2): 8 bytes inode, 8 offset, 2 record length, 1 type, name, NUL.
+			const reclenAt, typeAt, nameAt = 16, 18, 19
+			reclen := int(binary.NativeEndian.Uint16(rest[reclenAt:]))
+			name, _, _ := strings.Cut(string(rest[nameAt:reclen]), "\x00")
+			kind := rest[typeAt]
+			rest = rest[reclen:]
+			if name == "." || name == ".." {
+				continue
+			}
+			mode, ok := entryMode(kind)
+			if !ok {
+				st, err := LstatAt(fd, name)
+				if errors.Is(err, unix.ENOENT) {
+					continue // removed after the name was read
+				}
+				if err != nil {
+					return err
+				}
+				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // these type bits equal the DT_ value
+			}
+			if !found(name, mode) {
+				return nil
+			}
+		}
+	}
+}
+
+// entryMode converts a file type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if the type
+// is unknown.
+func entryMode(kind uint8) (fs.FileMode, bool) {
+	switch kind {
+	case unix.DT_REG:
+		return 0, true
+	case unix.DT_DIR:
+		return fs.ModeDir, true
+	case unix.DT_LNK:
+		return fs.ModeSymlink, true
+	case unix.DT_FIFO:
+		return fs.ModeNamedPipe, true
+	case unix.DT_SOCK:
+		return fs.ModeSocket, true
+	case unix.DT_CHR:
+		return fs.ModeDevice | fs.ModeCharDevice, true
+	case unix.DT_BLK:
+		return fs.ModeDevice, true
+	}
+	return fs.ModeIrregular, false
+}
+
+const (
+	// maxRemoveDepth is the maximum number of nested directories that RemoveAll keeps open at the same time. It first moves
+	// deeper directories to the top of the tree.
+	maxRemoveDepth = 32
+	// maxRemovePasses limits the number of times that RemoveAll empties the tree, because another process may keep creating
+	// files in the tree.
+	maxRemovePasses = 1 << 16
+	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles; the next pass handles the
+	// rest.
+	maxRemoveNames = 1 << 10
+)
+
+// Remove removes the file, link or empty directory rel. If rel is missing, the error is fs.ErrNotExist.
+func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) }
+
+// RemoveAll removes rel with everything in it. If rel is missing, it returns nil. RemoveAll removes links and never follows them.
+// It can't remove d itself. If the owner of a directory lacks permissions for it, RemoveAll gives them back first. It keeps few
+// names in memory and few files open, whatever the tree has.
+func (d *Dir) RemoveAll(rel string) error { return d.RemoveAllUntil(context.Background(), rel) }
+
+// RemoveAllUntil works like [Dir.RemoveAll], but returns the error of ctx soon after ctx ends. The rest of the tree stays.
+func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
+	return ignoreMissing(d.at("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
+}
+
+func removeName(parent int, name string) error {
+	err := callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
+	if !errors.Is(err, unix.EISDIR) {
+		return err
+	}
+	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+}
+
+func removeTree(ctx context.Context, parent int, name string) error {
+	for range maxRemovePasses {
+		err := removeName(parent, name)
+		if !notEmpty(err) {
+			return err
+		}
+		if err := cmp.Or(ctx.Err(), emptyDir(ctx, -1, parent, name, 1)); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
+}
+
+func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
+
+// emptyDir removes the current contents of the directory name, which is depth levels below the parent of the open directory top.
+// If top is -1, name is the top itself. If name is too deep, emptyDir moves it to top instead.
+func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
+	dir, err := openForRemoval(parent, name)
+	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil // replaced by another process: the next pass removes it
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(dir)
+	if depth > maxRemoveDepth {
+		up := ".removed." + strconv.FormatUint(rand.Uint64(), 36)
+		return retryEINTR(func() error { return unix.Renameat(parent, name, top, up) })
+	}
+	if top < 0 {
+		top = dir
+	}
+	var subdirs []string
+	var firstErr error
+	note := func(name string, err error) {
+		if firstErr == nil && err != nil && !errors.Is(err, unix.ENOENT) && !notEmpty(err) {
+			firstErr = fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	err = Entries(dir, func(name string, _ fs.FileMode) bool {
+		err := removeName(dir, name)
+		if note(name, err); notEmpty(err) {
+			subdirs = append(subdirs, name)
+		}
+		return ctx.Err() == nil && len(subdirs) < maxRemoveNames
+	})
+	for _, name := range subdirs {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		note(name, emptyDir(ctx, top, dir, name, depth+1))
+		note(name, removeName(dir, name)) // if another process has added a file, the next pass removes it
+	}
+	return cmp.Or(firstErr, ignoreMissing(err))
+}
+
+// openForRemoval opens a directory after it has given its owner all permissions. A directory can move to another one only if it
+// can be written, because its entry ".." changes.
+func openForRemoval(parent int, name string) (int, error) {
+	at, err := openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer closeFD(at)
+	if st, err := Fstat(at); err == nil && st.Mode&0o700 != 0o700 {
+		_ = ChmodFD(at, st.Mode&0o7777|0o700) // another user's directory may be empty, or writable for the actor's group
+	}
+	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// Node is an entry of the tree that [Dir.MakeTree] creates. Depending on the type bits of Mode, it is a directory, a FIFO, or,
+// with neither bit, a regular file.
+type Node struct {
+	Name string      // path relative to the top of the tree; the node of its directory must come earlier in the list
+	Mode fs.FileMode // type, permission bits, set-group-ID and sticky bits; the umask does not apply
+	Data []byte      // content of a file
+
+	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't reuse an inode number that was freed
+	// within the last minutes. For each new file it skips all such numbers near the directory, which takes time.
+	Spread bool
+}
+
+// MakeTree creates the directory rel with all nodes in it. After an error, it removes the part that it has created. Until the
+// tree is complete, it has a temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files belong to the
+// actor, and nothing is synced. If confirm is not nil, MakeTree calls it just before the tree gets its name. If confirm returns
+// an error, MakeTree removes the tree. confirm must only use a Dir of [Dir.WithIdentity].
+func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
+	return d.at("make", rel, func(parent int, base string) error {
+		if _, err := LstatAt(parent, base); err == nil {
+			return fs.ErrExist
+		}
+		temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
+		err := createTree(parent, temp, mode, nodes)
+		if err == nil && confirm != nil {
+			err = confirm()
+		}
+		if err == nil {
+			err = moveTree(parent, temp, base)
+		}
+		if err != nil {
+			return errors.Join(err, ignoreMissing(removeTree(context.Background(), parent, temp)))
+		}
+		return nil
+	})
+}
+
+// AddNodes creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
+func (d *Dir) AddNodes(nodes []Node) error {
+	return d.withComponents("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
+}
+
+func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
+	if err := createNode(parent, top, Node{Mode: fs.ModeDir | mode}); err != nil {
+		return err
+	}
+	fd, err := openComponent(parent, top, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	return createNodes(fd, nodes, false)
+}
+
+// createNodes creates nodes in the directory top. It opens the directory of consecutive nodes only once. If keep is set, existing
+// nodes are not an error.
+func createNodes(top int, nodes []Node, keep bool) error {
+	parent, opened := top, ""
+	defer func() {
+		if parent != top {
+			closeFD(parent)
+		}
+	}()
+	for _, n := range nodes {
+		dir, base := path.Split(n.Name)
+		names, err := components(dir)
+		if err == nil && dir != opened {
+			next := top
+			if len(names) > 0 {
+				next, err = walkBeneath(top, names, unix.O_PATH|unix.O_DIRECTORY, 0)
+			}
+			if err == nil {
+				if parent != top {
+					closeFD(parent)
+				}
+				parent, opened = next, dir
+			}
+		}
+		if err == nil {
+			err = createNode(parent, base, n)
+		}
+		if err != nil && !(keep && errors.Is(err, unix.EEXIST)) {
+			return fmt.Errorf("%q: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// createNode creates the node n under the name base in the directory parent. If the umask has changed the mode, createNode
+// corrects it through a descriptor. It uses no path in /proc, because not every identity can use such a path.
+func createNode(parent int, base string, n Node) error {
+	var err error
+	mode := modeBits(n.Mode)
+	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
+	switch n.Mode.Type() {
+	case fs.ModeDir:
+		flags = unix.O_RDONLY | unix.O_DIRECTORY
+		err = retryEINTR(func() error { return unix.Mkdirat(parent, base, mode&0o777) })
+	case fs.ModeNamedPipe:
+		flags = unix.O_RDWR | unix.O_NONBLOCK
+		err = retryEINTR(func() error { return unix.Mknodat(parent, base, unix.S_IFIFO|mode&0o777, 0) })
+	case 0:
+	default:
+		err = fmt.Errorf("cannot make a file of type %v: %w", n.Mode.Type(), fs.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
+	if n.Mode.Type() != 0 {
+		if st, err := LstatAt(parent, base); err == nil && st.Mode&0o7777 == mode && !n.Spread {
+			return nil
+		}
+	}
+	fd, err := openat(parent, base, flags|unix.O_NOFOLLOW|unix.O_NOCTTY, mode&0o777)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	if err := writeAll(fd, base, n.Data); err != nil {
+		return err
+	}
+	if n.Spread { // attribute T of chattr(1); file systems other than ext4 refuse it, which does no harm
+		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
+			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
+		}
+	}
+	if st, err := Fstat(fd); err == nil && st.Mode&0o7777 == mode {
+		return nil
+	}
+	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
+}
+
+// topdir is the flag EXT4_TOPDIR_FL of Linux.
+const topdir = 0x20000
+
+func modeBits(mode fs.FileMode) uint32 {
+	b := uint32(mode.Perm())
+	if mode&fs.ModeSetgid != 0 && mode.IsDir() {
+		b |= unix.S_ISGID
+	}
+	if mode&fs.ModeSticky != 0 {
+		b |= unix.S_ISVTX
+	}
+	return b
+}
+
+// moveTree renames the directory temp to base, but fails if base exists.
+func moveTree(parent int, temp, base string) error {
+	err := RenameNew(parent, temp, base) // the fallback of RenameNew, an ordinary rename, replaces at most an empty directory
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
+		return fs.ErrExist
+	}
+	return err
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
