@@ -50,19 +50,6 @@ type options struct {
 	baseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 
-// hermesImage returns the settings for the image that this program is compiled for.
-func hermesImage() options {
-	return options{
-		target: "/opt/hermes/.venv/bin/hermes",
-		user:   "hermes",
-		home:   "/opt/data",
-		config: "/etc/hinit/shim",
-
-		native:  "/usr/local/bin/hinit",
-		baseDir: "/run/s6/basedir",
-	}
-}
-
 // Main becomes the real program. It returns only on failure, after it has written the reason to stderr; the result is the exit
 // code for main. argv and env are os.Args and os.Environ() of the process.
 //
@@ -83,7 +70,17 @@ func hermesImage() options {
 //
 // In the agent's own image, the lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, which runs as the user that the
 // agent would run as. HINIT_SHIM_NATIVE=0 turns that off.
-func Main(argv, env []string) int { return run(argv, env, hermesImage()) }
+func Main(argv, env []string) int {
+	return run(argv, env, options{
+		target: "/opt/hermes/.venv/bin/hermes",
+		user:   "hermes",
+		home:   "/opt/data",
+		config: "/etc/hinit/shim",
+
+		native:  "/usr/local/bin/hinit",
+		baseDir: "/run/s6/basedir",
+	})
+}
 
 func run(argv, env []string, o options) int {
 	if err := o.readConfig(); err != nil {
@@ -198,11 +195,7 @@ func setPublished(u *account.User, text, who string) {
 // replaceProcess replaces this process by the target. It returns only on failure, with an exit code. It calls unix.Exec, not
 // execve(2) itself: Go raised the soft limit of open files at its start, and unix.Exec restores the caller's limit.
 func replaceProcess(target string, argv, env []string) int {
-	args := []string{target}
-	if len(argv) > 1 {
-		args = append(args, argv[1:]...)
-	}
-	err := unix.Exec(target, args, env)
+	err := unix.Exec(target, append([]string{target}, argv[min(1, len(argv)):]...), env)
 	writeError("cannot execute " + target + ": " + err.Error())
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the interpreter of the script is missing
 		return exitNotFound
