@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/sandbox/mux"
@@ -80,9 +79,6 @@ func (l *loop) serve() {
 		}
 	}
 }
-
-// start starts the loop's goroutine.
-func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
 // spawn starts a process. The loop calls the function done once, when the main process has ended. If the tree is being ended, the
 // loop calls done when the whole tree has ended. done must not block. If keep is true, the loop keeps the run until forget is

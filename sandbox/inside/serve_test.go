@@ -28,8 +28,8 @@ var served = sync.OnceValue(func() *server {
 	}
 	s := &server{id: "box", loop: l, env: os.Environ()}
 	s.began, _ = proc.StartTicks(os.Getpid())
-	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
-	l.start()
+	s.jobs = &jobs{server: s}
+	go l.serve()
 	return s
 })
 

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,21 +16,6 @@ import (
 	"hinit/internal/proc"
 	"hinit/sandbox/mux"
 )
-
-// sessions keeps the variables and the working directory of each shell session for later commands. The state is in files, so it
-// outlives this process. It is lost with the container's /tmp.
-type sessions struct {
-	server    *server
-	stateDir  func() (dir string, err error) // returns the directory of all sessions; the first call creates it
-	commands  atomic.Uint64
-	beginning sync.Mutex // held while a session is being started
-}
-
-func newSessions(s *server) *sessions {
-	return &sessions{server: s, stateDir: sync.OnceValues(func() (string, error) {
-		return tryDirs(socketDirs()[1:], func(string) error { return nil })
-	})}
-}
 
 // snapshotTime limits how long login scripts may run.
 const snapshotTime = 30 * time.Second
@@ -61,16 +44,17 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 			return spec, nil, badOpen(fmt.Sprintf("%q is no name of a variable", name))
 		}
 	}
-	return s.sessions.prepare(ch, spec)
+	return s.prepareLine(ch, spec)
 }
 
-func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
+// prepareLine does the work of prepare for a shell line, which runs in a session.
+func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
 	if !validSession(open.Session) {
 		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
-	shell := ss.shell(open.Shell)
-	dir, err := ss.beginSession(ch, shell)
+	shell := s.shell(open.Shell)
+	dir, err := s.beginSession(ch, shell)
 	spec.Dir = ""
 	if err != nil { // without a session, each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
@@ -79,7 +63,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.E
 		return spec, func(*mux.End) {}, nil
 	}
 	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
-	own := fmt.Sprintf(".%d.%d", os.Getpid(), ss.commands.Add(1))
+	own := fmt.Sprintf(".%d.%d", os.Getpid(), s.commands.Add(1))
 	c := mux.Script{
 		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
 	}
@@ -96,8 +80,8 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.E
 }
 
 // shell returns the shell to use. This is the requested shell name, or else bash if it exists, or else sh.
-func (ss *sessions) shell(name string) string {
-	if _, err := proc.LookPath("bash", ss.server.env); name == "" && err == nil {
+func (s *server) shell(name string) string {
+	if _, err := proc.LookPath("bash", s.env); name == "" && err == nil {
 		return "bash"
 	}
 	return cmp.Or(name, "sh")
@@ -112,11 +96,12 @@ func readPath(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// beginSession returns the directory of a session. If the session is new, it first runs a login shell that writes its state
-// there.
-func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
+// beginSession returns the directory of a session, whose files keep the variables and the working directory for later commands. If
+// the session is new, it first runs a login shell that writes its state there. The state outlives this process. It is lost with
+// the container's /tmp.
+func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	open := ch.request
-	top, err := ss.stateDir()
+	top, err := tryDirs(socketDirs()[1:], func(string) error { return nil })
 	if err != nil {
 		return "", err
 	}
@@ -126,8 +111,8 @@ func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
 	if begun() {
 		return dir, nil
 	}
-	ss.beginning.Lock()
-	defer ss.beginning.Unlock()
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
 	if begun() {
 		return dir, nil
 	}
@@ -137,17 +122,17 @@ func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
 	temp := base + ".new"
 	spec := proc.Spec{
 		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile)},
-		Env: proc.SetEnv(ss.server.env, open.Forward),
+		Env: proc.SetEnv(s.env, open.Forward),
 	}
 	ended := make(chan *run, 1)
-	r, _, err := ss.server.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
+	r, _, err := s.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
 	if err != nil {
 		return "", err
 	}
 	select {
 	case r = <-ended:
 	case <-ch.ctx.Done():
-		ss.server.loop.endTree(r, 0, nil)
+		s.loop.endTree(r, 0, nil)
 		<-ended
 		return "", errors.New("cancelled")
 	}
