@@ -1,0 +1,390 @@
+package policy
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	mathrand "math/rand/v2"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/samber/lo"
+
+	"hinit/internal/guard"
+	"hinit/internal/pause"
+	"hinit/sandbox"
+	"hinit/sandbox/archive"
+	"hinit/sandbox/gate"
+)
+
+// Gate manages the gate program: the first program of each container that mounts directories of its owner. The program waits
+// until its mounts have been checked. The program is stored on a volume of the engine. Gate also records which containers have
+// passed. All guards of an engine share one Gate.
+type Gate struct {
+	Program string // the path of a statically linked hinit-sandbox-helper
+
+	fillLock sync.Mutex
+	listLock sync.Mutex
+
+	volume atomic.Pointer[string] // the name of the volume, once the program is on it
+	root   atomic.Pointer[Root]
+
+	mu         sync.Mutex
+	containers map[string]*gateRecord // by the container's id, and for [Guarded.Create] by user
+}
+
+// gateRecord is what the Gate knows about one container, or the lock of a user.
+type gateRecord struct {
+	lock        chan struct{} // a lock: holds one element while the container is locked
+	users       atomic.Int32  // number of callers that hold the lock or wait for it; increased only under mu
+	passedStart time.Time     // the start time of the container when it last passed its gate
+}
+
+// record returns the record of a container, and creates it if necessary. The caller holds mu.
+func (g *Gate) record(id string) *gateRecord {
+	if len(g.containers) > 4096 { // drop unused records; then the gates of these containers are asked again
+		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
+	}
+	if g.containers == nil {
+		g.containers = map[string]*gateRecord{}
+	}
+	if g.containers[id] == nil {
+		g.containers[id] = &gateRecord{lock: make(chan struct{}, 1)}
+	}
+	return g.containers[id]
+}
+
+// AskRoot asks the engine how it maps root inside its containers to users of the machine. It returns the resulting Root, and
+// stores it for [Gate.Root].
+func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
+	info, err := engine.Info(ctx)
+	if err != nil {
+		return "", err
+	}
+	root := p.RootOf(info)
+	g.root.Store(&root)
+	return root, nil
+}
+
+// list lists containers. It serves one caller at a time, because an answer contains all labels of each container and is large.
+func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
+	g.listLock.Lock()
+	defer g.listLock.Unlock()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return engine.List(ctx, labels)
+}
+
+// Root returns the last result of AskRoot.
+func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
+
+// lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, even if the
+// engine hangs.
+func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
+	defer cancel()
+	if release, err = g.lock(ctx, id); err != nil {
+		err = fmt.Errorf("cannot use the container %.12s: %w", id, err)
+	}
+	return release, err
+}
+
+// lock takes the lock of a container, or of the user whose containers are counted. It fails only if ctx ends.
+func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
+	g.mu.Lock()
+	c := g.record(key)
+	c.users.Add(1)
+	g.mu.Unlock()
+	if !pause.Send(ctx, c.lock, struct{}{}) {
+		c.users.Add(-1)
+		return nil, context.Cause(ctx)
+	}
+	return func() { <-c.lock; c.users.Add(-1) }, nil
+}
+
+// recordPassed records that a container has passed its gate. The parameter started is the start time of the container.
+func (g *Gate) recordPassed(id string, started time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.record(id).passedStart = started
+}
+
+// passed reports whether a container has passed its gate since its last start.
+func (g *Gate) passed(c sandbox.Container) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	past := g.record(c.ID).passedStart
+	return !past.IsZero() && past.Equal(c.Started)
+}
+
+// addGate mounts the volume with the gate program in a container. If bound is true, the container gets files of its owner,
+// so it must wait at its gate. In this case the gate program becomes the container's entry point.
+func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
+	volume, err := g.fillVolume(ctx, engine, spec.Image)
+	if err != nil {
+		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
+	}
+	dir := gate.Dir + strings.ToLower(rand.Text())
+	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
+	if !bound {
+		return nil
+	}
+	image, err := engine.Image(ctx, spec.Image)
+	if err != nil {
+		return err
+	}
+	entry := spec.Entrypoint
+	if len(entry) == 0 {
+		if entry = image.Entrypoint; len(spec.Cmd) == 0 {
+			spec.Cmd = image.Cmd
+		}
+	}
+	verb := "gate"
+	if spec.Init {
+		// Don't let the engine's own init be the first process. A link in one mount can redirect another mount over the path of
+		// that init.
+		verb, spec.Init = "gate-init", false
+	}
+	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
+	return nil
+}
+
+// gateProgram returns the path of the gate program at which a container waits at each start. It is "" if the container does not
+// wait.
+func gateProgram(c sandbox.Container) string {
+	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
+	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
+		return ""
+	}
+	return path.Join(c.Mounts[at].Target, gate.Name)
+}
+
+// GatePrefix is the prefix of the names of all volumes that hold a gate program.
+const GatePrefix = "hinit-sandbox-gate-"
+
+// Volume returns the name of the volume for new containers, or "" if it was not filled yet.
+func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
+
+// fillVolume copies the gate program to a volume and returns the volume's name. It copies through a container that is never
+// started. It does so once for each version of the program.
+func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
+	if cluster, is := engine.(sandbox.Cluster); is {
+		return cluster.Gate(), nil
+	}
+	g.fillLock.Lock()
+	defer g.fillLock.Unlock()
+	if name := g.Volume(); name != "" {
+		if there, err := engine.Volumes(ctx, name, nil); err == nil && len(there) > 0 {
+			return name, nil
+		}
+	}
+	program, err := os.ReadFile(g.Program)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.Sum256(program)
+	volume := fmt.Sprintf("%s%x", GatePrefix, hash[:6])
+	id, err := engine.Create(ctx, sandbox.Spec{
+		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none",
+		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
+	})
+	if err != nil {
+		return "", err
+	}
+	if !hasProgram(ctx, engine, id, program) {
+		var file *bytes.Buffer
+		if file, err = archive.OneFile(gate.Name, 0o555, program); err == nil {
+			err = engine.CopyIn(ctx, id, gate.Dir+"fill", file)
+		}
+	}
+	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
+		return "", err
+	}
+	g.volume.Store(&volume)
+	debug.FreeOSMemory() // the copies of the program are large and no longer needed
+	return volume, nil
+}
+
+// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. In this
+// case the program must not be copied again, because the engine would first remove the file. A container that starts at that
+// moment would not find the file.
+func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
+	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	archive := tar.NewReader(r)
+	h, err := archive.Next()
+	if err != nil || h.Typeflag != tar.TypeReg || h.Mode&0o777 != 0o555 || h.Size != int64(len(program)) {
+		return false
+	}
+	there, err := io.ReadAll(archive)
+	return err == nil && bytes.Equal(there, program)
+}
+
+// gateTime limits how long a container may wait at its gate. The time to copy files into it is not included.
+const gateTime = 20 * time.Second
+
+// gateConn is a connection to the gate program in a container.
+type gateConn struct {
+	sandbox.Attachment
+	lines *bufio.Reader
+	close func()
+}
+
+// askGate connects to the gate program in a container. The parameter words holds the program's arguments. The connection is
+// closed when the container ends or the time limit is over.
+func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
+	limit, user := gateTime, ""
+	if c.Labels[labelCopies] != "" {
+		limit, user = limit+copyTime, "0:0" // the gate program unpacks the files as root
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Stdin: true})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
+	}
+	q := &gateConn{Attachment: exec, lines: bufio.NewReader(exec), close: cancel}
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes
+	guard.Go("watching a container at its gate", func() {
+		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine
+			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
+				cancel()
+			}
+		}
+	})
+	return q, nil
+}
+
+// readLine reads one line. If the line differs from the parameter want, the error contains the program's own text. An empty want
+// accepts any line.
+func (q *gateConn) readLine(want string) (string, error) {
+	text, err := q.lines.ReadSlice('\n') // a line that is too long is an error
+	line := string(text)
+	if err == nil && want != "" && line != want {
+		err = fmt.Errorf("it says %q", line)
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot open the gate of a sandbox: %w %s", err, q.Said())
+	}
+	return line, err
+}
+
+// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the
+// device and inode at each mount target. This process compares them with the mount's source, without following links, and if they
+// differ, compares access times (see compareTimes). Then passGate sends the files to copy and opens the gate. Any unexpected answer is an error, because an engine may write its
+// own messages to the same output.
+func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
+	if gateProgram(c) == "" {
+		g.gate.recordPassed(c.ID, c.Started)
+		return false, nil
+	}
+	words, sources := []string{"check"}, []string(nil)
+	for _, m := range c.Mounts {
+		if m.Type == "bind" {
+			words, sources = append(words, m.Target), append(sources, m.Source)
+		}
+	}
+	q, err := g.askGate(ctx, c, words...)
+	if err != nil {
+		return false, err
+	}
+	defer q.close()
+	said, err := q.readLine("")
+	switch waits = said == gate.Waiting; {
+	case err != nil:
+	case waits:
+		err = g.checkMounts(c, q, words[1:], sources)
+	case said != gate.Opened:
+		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
+	}
+	if err == nil {
+		g.gate.recordPassed(c.ID, c.Started)
+	}
+	return waits, err
+}
+
+// checkMounts compares each mount target of a container that waits at its gate with its source. If all are equal, it copies the
+// owner's files into the container and opens the gate.
+func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
+	var differ []int
+	for i, source := range sources {
+		want, err := g.fileIdentity(source)
+		if err != nil {
+			return err
+		}
+		line, err := q.readLine("")
+		if err != nil {
+			return err
+		}
+		got := strings.TrimSpace(line)
+		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between machines
+			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
+		}
+		if got != want {
+			differ = append(differ, i)
+		}
+	}
+	if _, err := q.readLine("\n"); err != nil {
+		return err
+	}
+	if len(differ) > 0 {
+		if err := g.compareTimes(q, targets, sources, differ); err != nil {
+			return err
+		}
+	}
+	if err := g.copyIn(c, q); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(q, gate.Go); err != nil {
+		return err
+	}
+	_, err := q.readLine(gate.Go)
+	return err
+}
+
+// compareTimes compares the mount targets whose numbers differ from their source's once more. The kernel of a container can have
+// numbers of its own, as gVisor's has. So compareTimes sets the access time of each source to a random time in the future, which no
+// read changes, and expects to find it at the target. Only the owner of a file can set that time.
+func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []int) error {
+	want := map[int]int64{}
+	for _, i := range differ {
+		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
+		want[i] = at.UnixNano()
+		if err := g.setAccessTime(sources[i], at); err != nil {
+			return &RefusedError{"what is mounted at " + targets[i] + ": it has another number than its path (" + err.Error() + ")", "mount what belongs to you"}
+		}
+		defer func() { _ = g.setAccessTime(sources[i], time.Now()) }() // a wrong access time harms nothing
+	}
+	if _, err := io.WriteString(q, gate.Times); err != nil {
+		return err
+	}
+	for i, target := range targets {
+		line, err := q.readLine("")
+		if err != nil {
+			return err
+		}
+		if at, compared := want[i]; compared && strings.TrimSpace(line) != strconv.FormatInt(at, 10) {
+			return &RefusedError{"what is mounted at " + target + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
+		}
+	}
+	_, err := q.readLine(gate.Times)
+	return err
+}
