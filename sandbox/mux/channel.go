@@ -6,90 +6,10 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"hinit/internal/guard"
 )
-
-// conn is the part of a connection that the client and the serving side have in common.
-type conn struct {
-	rw        io.ReadWriteCloser
-	r         *Reader
-	w         *Writer
-	lastFrame atomic.Int64 // when the last frame arrived, in nanoseconds since 1970
-
-	mu       sync.Mutex
-	channels map[uint32]*Channel
-}
-
-func newConn(rw io.ReadWriteCloser) conn {
-	return conn{rw: rw, r: NewReader(rw), w: NewWriter(rw), channels: make(map[uint32]*Channel)}
-}
-
-// exchangeHellos sends a Hello with this side's id, and returns the Hello of the other side.
-func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: the other side's answer explains a failure better
-	f, err := c.r.Next()
-	switch {
-	case err != nil:
-		return h, fmt.Errorf("cannot hear from the other side: %w", err)
-	case f.Kind != KindHello || json.Unmarshal(f.Data, &h) != nil:
-		return h, fmt.Errorf("cannot talk to the other side: %w", ErrProtocol)
-	case h.Version != Version:
-		return h, fmt.Errorf("cannot talk to the other side: it speaks version %d, this is version %d", h.Version, Version)
-	}
-	return h, nil
-}
-
-// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
-// the same on both sides. It calls the function other for all other frames, with their channel, or nil if the channel is not
-// open.
-func (c *conn) readFrames(other func(Frame, *Channel) error) error {
-	for {
-		f, err := c.r.Next()
-		if err != nil && f.Kind != KindOpen {
-			return err
-		}
-		c.lastFrame.Store(time.Now().UnixNano())
-		c.mu.Lock()
-		ch := c.channels[f.Channel]
-		c.mu.Unlock()
-		switch {
-		case err != nil: // r.keep has refused the request
-			newChannel(c, f.Channel, true).Refuse(err)
-		case f.Kind == KindConfirm && ch == nil: // the channel has just been closed
-		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
-			err = ch.streams[Kind(f.Data[0])].addCredit()
-		case ch != nil && ch.streams[f.Kind] != nil:
-			err = ch.streams[f.Kind].receive(f.Data)
-		default:
-			err = other(f, ch)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// addChannel registers a channel. It returns false if the number is in use or there are too many channels.
-func (c *conn) addChannel(ch *Channel) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.channels[ch.id] != nil || len(c.channels) >= MaxChannels {
-		return false
-	}
-	c.channels[ch.id] = ch
-	return true
-}
-
-// removeChannel unregisters a channel, and reports whether it was registered. Only the caller that gets true may finish the
-// channel.
-func (c *conn) removeChannel(ch *Channel) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was := c.channels[ch.id] == ch
-	delete(c.channels, ch.id)
-	return was
-}
 
 // Channel is one request and its streams, on either side of the connection.
 type Channel struct {
@@ -252,3 +172,93 @@ func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	}
 	return err
 }
+
+// Begun returns a channel that is closed when the command has been started.
+func (ch *Channel) Begun() <-chan struct{} { return ch.begun }
+
+// Done returns a channel that is closed when the end of the command is known or the connection is lost. Unread data stays in the
+// streams.
+func (ch *Channel) Done() <-chan struct{} { return ch.done }
+
+// PID returns the process id inside the container, or 0 before the command has been started.
+func (ch *Channel) PID() int {
+	if isClosed(ch.begun) {
+		return ch.pid
+	}
+	return 0
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// End returns how the command ended. Call it only after Done is closed. The error means that the connection was lost.
+func (ch *Channel) End() (End, error) { return ch.end, ch.err }
+
+// finish records how the command ended. If the end can't be known any more, it records the error err instead.
+func (ch *Channel) finish(end End, err error) {
+	ch.end, ch.err = end, err
+	close(ch.done)
+	ch.endStreams(io.EOF)
+}
+
+// Feed copies r to the command's standard input until the channel ends. It closes the input at the end of r. If reading r fails,
+// Feed calls the function failed, and closes the input only if failed returns true.
+func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
+	guard.Go("reading an input", func() {
+		_, err := io.Copy(ch.Input, r)
+		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
+			_ = ch.Send(KindInputEnd, nil) // the reading goroutine reports a lost connection
+		}
+	})
+}
+
+// Relay sends the sizes that it receives to the command's terminal. It stops when the channel sizes is closed or the command has
+// ended. The channel may be nil.
+func (ch *Channel) Relay(sizes <-chan TerminalSize) {
+	if sizes == nil {
+		return
+	}
+	guard.Go("passing on sizes of a terminal", func() {
+		for {
+			select {
+			case size, more := <-sizes:
+				if !more {
+					return
+				}
+				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reading goroutine reports a lost connection
+			case <-ch.done:
+				return
+			}
+		}
+	})
+}
+
+// Outputs copies the command's outputs to two writers until the channel ends. The returned function wait blocks until the end of
+// the channel and returns the writers' errors. As soon as a writer fails, Outputs calls the function failed with the error. A nil
+// writer discards its output.
+func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
+	ended := make(chan error, 2)
+	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })
+	guard.Go("writing errors", func() { ended <- ch.Errors.Deliver(errs, failed) })
+	return func() error { return errors.Join(<-ended, <-ended) }
+}
+
+// Finish ends the channel and reports the end to the client.
+func (ch *Channel) Finish(end End) error {
+	ch.endStreams(io.EOF)
+	ch.conn.removeChannel(ch)
+	data, err := json.Marshal(end)
+	if err != nil {
+		return err
+	}
+	return ch.Send(KindEnd, data)
+}
+
+// Refuse ends a channel whose request is refused. It ignores errors, because it does not matter if the client is gone.
+func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }

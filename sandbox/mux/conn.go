@@ -1,0 +1,335 @@
+package mux
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/internal/pause"
+)
+
+// conn is the part of a connection that the client and the serving side have in common.
+type conn struct {
+	rw        io.ReadWriteCloser
+	r         *Reader
+	w         *Writer
+	lastFrame atomic.Int64 // when the last frame arrived, in nanoseconds since 1970
+
+	mu       sync.Mutex
+	channels map[uint32]*Channel
+}
+
+func newConn(rw io.ReadWriteCloser) conn {
+	return conn{rw: rw, r: NewReader(rw), w: NewWriter(rw), channels: make(map[uint32]*Channel)}
+}
+
+// exchangeHellos sends a Hello with this side's id, and returns the Hello of the other side.
+func (c *conn) exchangeHellos(id string) (h Hello, err error) {
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: the other side's answer explains a failure better
+	f, err := c.r.Next()
+	switch {
+	case err != nil:
+		return h, fmt.Errorf("cannot hear from the other side: %w", err)
+	case f.Kind != KindHello || json.Unmarshal(f.Data, &h) != nil:
+		return h, fmt.Errorf("cannot talk to the other side: %w", ErrProtocol)
+	case h.Version != Version:
+		return h, fmt.Errorf("cannot talk to the other side: it speaks version %d, this is version %d", h.Version, Version)
+	}
+	return h, nil
+}
+
+// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
+// the same on both sides. It calls the function other for all other frames, with their channel, or nil if the channel is not
+// open.
+func (c *conn) readFrames(other func(Frame, *Channel) error) error {
+	for {
+		f, err := c.r.Next()
+		if err != nil && f.Kind != KindOpen {
+			return err
+		}
+		c.lastFrame.Store(time.Now().UnixNano())
+		c.mu.Lock()
+		ch := c.channels[f.Channel]
+		c.mu.Unlock()
+		switch {
+		case err != nil: // r.keep has refused the request
+			newChannel(c, f.Channel, true).Refuse(err)
+		case f.Kind == KindConfirm && ch == nil: // the channel has just been closed
+		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
+			err = ch.streams[Kind(f.Data[0])].addCredit()
+		case ch != nil && ch.streams[f.Kind] != nil:
+			err = ch.streams[f.Kind].receive(f.Data)
+		default:
+			err = other(f, ch)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// addChannel registers a channel. It returns false if the number is in use or there are too many channels.
+func (c *conn) addChannel(ch *Channel) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.channels[ch.id] != nil || len(c.channels) >= MaxChannels {
+		return false
+	}
+	c.channels[ch.id] = ch
+	return true
+}
+
+// removeChannel unregisters a channel, and reports whether it was registered. Only the caller that gets true may finish the
+// channel.
+func (c *conn) removeChannel(ch *Channel) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.channels[ch.id] == ch
+	delete(c.channels, ch.id)
+	return was
+}
+
+// Client is the side of a connection that makes requests.
+type Client struct {
+	conn
+	peerHello Hello
+	done      chan struct{}
+
+	// Guarded by the mutex of conn.
+	next uint32
+	err  error
+	pong chan struct{} // closed and replaced when a Pong arrives
+}
+
+// NewClient exchanges Hellos with the other side. It blocks until the other side answers or the connection is closed.
+func NewClient(rw io.ReadWriteCloser) (*Client, error) {
+	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
+	var err error
+	if c.peerHello, err = c.exchangeHellos(""); err != nil {
+		return nil, err
+	}
+	c.lastFrame.Store(time.Now().UnixNano())
+	guard.Go("reading from a sandbox", func() { c.fail(c.readFrames(c.handleFrame)) })
+	return c, nil
+}
+
+// Hello returns the hello of the other side.
+func (c *Client) Hello() Hello { return c.peerHello }
+
+// Err returns the error with which the connection has ended, or nil if it is still open.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// SinceLastFrame returns the time since the last frame arrived.
+func (c *Client) SinceLastFrame() time.Duration {
+	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
+}
+
+// Ping sends a Ping, which the other side answers with a Pong. It does not wait for the answer. It blocks as [Writer.Write] does.
+func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
+
+// Answers asks the other side to send a frame, and reports whether one arrives within the limit.
+func (c *Client) Answers(limit time.Duration) bool {
+	c.mu.Lock()
+	sign := c.pong
+	c.mu.Unlock()
+	guard.Go("asking the helper for a sign", c.Ping)
+	select {
+	case <-sign:
+		return true
+	case <-c.done:
+	case <-time.After(limit):
+	}
+	return false
+}
+
+// Close closes the connection. All its foreground commands end.
+func (c *Client) Close() error {
+	c.fail(io.ErrClosedPipe)
+	return nil
+}
+
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	for _, ch := range c.channels {
+		ch.finish(End{}, err)
+	}
+	clear(c.channels)
+	close(c.done)
+	_ = c.rw.Close()
+}
+
+// handleFrame handles the frames that do not belong to a stream.
+func (c *Client) handleFrame(f Frame, ch *Channel) error {
+	switch {
+	case f.Kind == KindPong:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		close(c.pong)
+		c.pong = make(chan struct{})
+		return nil
+	case ch == nil:
+		return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
+	case f.Kind == KindBegun && !isClosed(ch.begun):
+		pid, err := ParseNumber(f.Data)
+		ch.pid = int(pid)
+		close(ch.begun)
+		return err
+	case f.Kind == KindEnd:
+		var end End
+		if err := json.Unmarshal(f.Data, &end); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		if c.removeChannel(ch) { // otherwise fail has already finished the channel
+			ch.finish(end, nil)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
+}
+
+// openTime limits how long the other side may take to receive a request.
+const openTime = 30 * time.Second
+
+// Open opens a channel with a request. After an error, the other side has not received the request.
+func (c *Client) Open(open any) (*Channel, error) {
+	c.mu.Lock()
+	c.next++
+	ch := newChannel(&c.conn, c.next, false)
+	err := c.err
+	if err == nil && len(c.channels) >= MaxChannels {
+		err = fmt.Errorf("%d commands run already", MaxChannels)
+	}
+	if err == nil {
+		c.channels[ch.id] = ch
+	}
+	c.mu.Unlock()
+	if err == nil {
+		defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
+		if err = c.w.WriteJSON(KindOpen, ch.id, open); err != nil {
+			c.fail(err)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the request was not sent: %w", err)
+	}
+	return ch, nil
+}
+
+// Conn is the serving side of a connection.
+type Conn struct{ conn }
+
+// Accept exchanges Hellos with a client. The deadline of the connection limits the exchange. Accept sends id as the id of this
+// side.
+func Accept(nc net.Conn, id string) (*Conn, error) {
+	c := &Conn{newConn(nc)}
+	_, err := c.exchangeHellos(id)
+	return c, err
+}
+
+// Serve handles the frames of a client until the client closes the connection or sends an invalid frame. Then it kills the
+// requests that are still running. It calls the function accept for each request. accept sets the functions of the Channel and
+// starts the work, but does not wait for it. Serve calls the function keep with the size of a request before it reads the
+// request. If keep returns an error, the client gets the error and the connection ends. A nil keep accepts all requests.
+func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
+	c.r.keep = keep
+	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that violates the protocol gets no answer
+		switch {
+		case f.Kind == KindPing:
+			return c.w.Write(KindPong, 0, nil)
+		case f.Kind == KindOpen && ch == nil:
+			var open T
+			ch = newChannel(&c.conn, f.Channel, true)
+			if err := json.Unmarshal(f.Data, &open); err != nil {
+				err = fmt.Errorf("%w: %w", ErrProtocol, err)
+				ch.Refuse(err)
+				return err
+			}
+			if !c.addChannel(ch) {
+				return ErrProtocol
+			}
+			accept(ch, open)
+			return nil
+		case ch == nil: // the channel may have ended before the client noticed
+			return nil
+		case f.Kind == KindInputEnd:
+			ch.Input.End(io.EOF)
+			return nil
+		}
+		n, err := ParseNumber(f.Data)
+		switch {
+		case err != nil:
+		case f.Kind == KindResize:
+			ch.Resize(uint16(n>>16), uint16(n))
+		case f.Kind == KindKill:
+			ch.Kill(time.Duration(n) * time.Millisecond)
+		default:
+			err = ErrProtocol
+		}
+		return err
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range c.channels { // the client has abandoned these requests
+		ch.Kill(-1)
+		ch.endStreams(io.ErrUnexpectedEOF)
+	}
+}
+
+// ServeEach serves each connection of a listener in its own goroutine, until the context ends. It returns when all these
+// goroutines have ended. If the process or the machine is out of descriptors or memory, it waits and tries again.
+func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // makes Accept return
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			pause.For(ctx, 50*time.Millisecond) // wait until some connection has ended
+		case err != nil:
+			return fmt.Errorf("cannot accept connections: %w", err)
+		default:
+			all.Go(func() {
+				defer guard.Catch("a client")
+				serve(c)
+			})
+		}
+	}
+}
+
+// PrivateDir creates a directory that only this user can use. It accepts an existing directory if only this user can use it.
+func PrivateDir(dir string) error {
+	err := unix.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("cannot use %s: it is not a directory that only user %d can use; remove it", dir, os.Geteuid())
+	}
+	return nil
+}
