@@ -43,6 +43,7 @@ type service struct {
 	release      tuning.Releaser
 
 	sweeper *sandbox.Manager // removes unused sandboxes of all tenants
+	owners  []string         // names of the live processes that own sandboxes; only keepSandboxes uses it
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
