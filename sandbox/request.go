@@ -33,11 +33,6 @@ type Request struct {
 	Repeatable bool          // running the command twice is harmless, so the command is repeated if the connection is lost
 }
 
-// Named returns those elements in a list of docker's -e options that consist only of a name, without a value.
-func Named(list []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
-}
-
 // Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or only NAME. The value for
 // NAME then comes from the map callers.
 func Environment(list []string, callers map[string]string) map[string]string {
@@ -57,8 +52,8 @@ func Environment(list []string, callers map[string]string) map[string]string {
 // OwnEnvironment returns the variables that the list names without a value, with their values from this process's environment.
 // The list holds docker's -e options.
 func OwnEnvironment(list []string) map[string]string {
-	return lo.FilterSliceToMap(Named(list), func(name string) (string, string, bool) {
-		value, set := os.LookupEnv(name)
+	return lo.FilterSliceToMap(list, func(name string) (string, string, bool) {
+		value, set := os.LookupEnv(name) // no variable's name contains the sign of NAME=value
 		return name, value, set
 	})
 }

@@ -153,14 +153,14 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 
 // Needs lists what a command line needs from the environment of its caller.
 type Needs struct {
-	Names           []string // the names of the variables that the command line needs
+	Env             []string // the options -e: NAME=value, or NAME for the value in the caller's environment
 	Stdin, Terminal bool
 }
 
 // Check parses a command line without running it, and prints the errors or the help. If ok is false, the caller exits with code.
 func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
-	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
+	w.Env, w.Stdin, w.Terminal = opt.env, v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
 	return w, code, ok
 }
 

@@ -61,7 +61,7 @@ func (p Program) Run(argv []string) int {
 	if !ok { // a help text or a usage error needs no engine
 		return code
 	}
-	req := daemon.Request{Args: args, Env: sandbox.OwnEnvironment(wants.Names), Stdin: wants.Stdin}
+	req := daemon.Request{Args: args, Env: sandbox.OwnEnvironment(wants.Env), Stdin: wants.Stdin}
 	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
 	if wants.Stdin {
 		local.In = os.Stdin
