@@ -163,9 +163,9 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 		}
 		limit, _ := p.failureLimitOf(w.Task, r)
 		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, newEnding("gave_up", r.why))
+			t.closeRun(w.CurrentRunID, ending{outcome: "gave_up", err: r.why})
 		} else {
-			t.closeRun(w.CurrentRunID, newEnding(r.outcome, r.why))
+			t.closeRun(w.CurrentRunID, ending{outcome: r.outcome, err: r.why})
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.counts {

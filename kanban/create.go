@@ -203,7 +203,7 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
-			t.promote([]string{child}, DefaultFailureLimit) // the child may have waited for this parent only
+			t.promote(DefaultFailureLimit, "id = ?", child) // the child may have waited for this parent only
 		}
 		return nil
 	})
@@ -281,9 +281,9 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 			return errNothing
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		t.closeRun(task.CurrentRunID, newEnding("reclaimed", "archived"))
+		t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "archived"})
 		t.event(id, task.CurrentRunID, "archived", nil)
-		t.promoteChildren(id)
+		t.promote(DefaultFailureLimit, childrenOf, id)
 		return nil
 	})
 	if done {

@@ -42,7 +42,7 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	}
 	if run = task.CurrentRunID; run == 0 {
 		run = t.insert("INSERT INTO task_runs (task_id, profile, step_key, status, started_at) VALUES (?, ?, ?, ?, ?)",
-			task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.status, t.now)
+			task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.outcome, t.now)
 	}
 	t.closeRun(run, e)
 	return run
@@ -75,7 +75,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
+		run := t.closeOrAddRun(task, ending{outcome: "completed", summary: summary, metadata: c.Metadata})
 		payload := object{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
 		if len(verified) > 0 {
 			payload = payload.with(pair{"verified_cards", verified})
@@ -85,7 +85,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		}
 		t.event(id, run, "completed", payload)
 		t.doubtReferences(id, run, c)
-		t.promoteChildren(id)
+		t.promote(DefaultFailureLimit, childrenOf, id)
 		return nil
 	})
 	if err == nil && phantom != nil {
@@ -134,7 +134,7 @@ func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, 
 		if err := t.changeStatus(task, from, to, run, ""); err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, ending{status: string(to), outcome: string(to), summary: reason})
+		run := t.closeOrAddRun(task, ending{outcome: string(to), summary: reason})
 		t.event(id, run, kind, object{{"reason", orNull(reason)}})
 		return nil
 	})
@@ -198,33 +198,28 @@ const promotable = `(status = 'todo' OR status = 'blocked'
 // RecomputeReady is the promotion pass: it makes todo and blocked tasks ready if they may start now (see [promotable]). It
 // returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
-	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
-	if err != nil || len(ids) == 0 {
+	some, err := first[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+")", failureLimit)
+	if err != nil || !some { // don't take the write lock in each pass
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		promoted = t.promote(ids, failureLimit)
+		promoted = t.promote(failureLimit, "TRUE")
 		return nil
 	})
 	return promoted, err
 }
 
-// promote makes the tasks with these ids ready, except tasks that are no longer [promotable]. It returns the number of tasks that
-// became ready.
-func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
+// promote makes the tasks ready that are [promotable] and meet an SQL condition. It returns the number of these tasks.
+func (t *tx) promote(failureLimit int, condition string, args ...any) int {
+	ids := readInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {
-		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
-			t.event(id, 0, "promoted", nil)
-			promoted++
-		}
+		t.event(id, 0, "promoted", nil)
 	}
-	return promoted
+	return len(ids)
 }
 
-// promoteChildren promotes the tasks that waited for parent, unless they must still wait for another reason.
-func (t *tx) promoteChildren(parent string) {
-	t.promote(readInTx[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
-}
+// childrenOf is an SQL condition on tasks for [tx.promote]: the task waited for the task with this id.
+const childrenOf = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
 
 // event appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no run.
 func (t *tx) event(task string, run int64, kind string, payload object) {
@@ -237,31 +232,25 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 
 // ending holds the values that are stored in a run when it is closed.
 type ending struct {
-	status, outcome string
-	summary, err    string
-	metadata        string
+	outcome, err      string
+	summary, metadata string
 }
 
-// newEnding returns an ending whose status and outcome are the same word.
-func newEnding(outcome, err string) ending {
-	return ending{status: outcome, outcome: outcome, err: err}
-}
-
-// closeRun closes a run if it is open. The caller clears the task's current_run_id. closeRun never stores an end before the
+// closeRun closes a run if it is open. Its status becomes the outcome, or "done" after the outcome "completed". The caller clears the task's current_run_id. closeRun never stores an end before the
 // start. The time of this transaction was taken before the transaction waited for the database's lock, so this time may be
 // earlier than the start of the run. During that wait, another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return
 	}
-	t.exec(`UPDATE task_runs SET status = ?, outcome = ?, summary = ?, error = ?, metadata = ?, ended_at = max(?, started_at),
-			claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
-		WHERE id = ? AND ended_at IS NULL`,
-		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
+	t.exec(`UPDATE task_runs SET status = iif(?1 = 'completed', 'done', ?1), outcome = ?1, summary = ?2, error = ?3, metadata = ?4,
+			ended_at = max(?5, started_at), claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
+		WHERE id = ?6 AND ended_at IS NULL`,
+		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
 // closeLeaked closes a run to which a task still refers although the task isn't running.
 func (t *tx) closeLeaked(task Task) {
-	t.closeRun(task.CurrentRunID, newEnding("reclaimed", "the task had left the run behind"))
+	t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }
