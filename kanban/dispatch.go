@@ -87,7 +87,10 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []Capped{}, AutoAssigned: []string{},
 		RespawnGuarded: []Guarded{}, RateLimited: []string{},
 	}
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
+	p := &pass{
+		Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res, exists: make(map[string]bool),
+		mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0),
+	}
 	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
 		kept.Release()
 		d.Store.keptLock = nil
@@ -157,18 +160,8 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// startLoops is the state that two loops share: the loop over ready tasks, and the loop over tasks in review.
-type startLoops struct {
-	*pass
-	free     int            // number of workers that may still be started
-	profile  int            // maximum number of workers of one profile; 0: no limit
-	running  map[string]int // running workers by profile
-	exists   map[string]bool
-	fallback string // the default assignee
-}
-
+// dispatch starts ready tasks, and then tasks in review, until a limit on workers is reached.
 func (p *pass) dispatch(opt TickOptions) error {
-	l := &startLoops{pass: p, free: math.MaxInt, exists: make(map[string]bool)}
 	who, err := p.Store.runningProfiles(p.ctx)
 	if err != nil {
 		return err
@@ -181,36 +174,35 @@ func (p *pass) dispatch(opt TickOptions) error {
 	for _, w := range p.leaving { // a worker whose attempt is over is counted until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
-	l.running = lo.CountValues(lo.Values(who))
-	total := len(who)
+	p.busy = lo.CountValues(lo.Values(who))
+	p.free = math.MaxInt
 	if most := cmp.Or(opt.MaxSpawn, p.Config.MaxSpawn); most != nil {
-		l.free = max(0, *most-total)
+		p.free = *most - len(who)
 	}
 	if limit := p.Config.MaxInProgress; limit != nil && *limit > 0 {
-		l.free = min(l.free, max(0, *limit-total))
+		p.free = min(p.free, *limit-len(who))
 	}
-	if l.free == 0 {
+	if p.free <= 0 {
 		return nil
 	}
-	l.profile = *cmp.Or(p.Config.MaxInProgressPerProfile, new(0))
-	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
-		l.fallback = who
+	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && p.isProfile(who, true) {
+		p.fallback = who
 	}
-	return errors.Join(l.startTasks(Ready), l.startTasks(Review))
+	return errors.Join(p.startTasks(Ready), p.startTasks(Review))
 }
 
 // startTasks starts the tasks that have the given status, highest priority first, until the limit on workers is reached.
-func (l *startLoops) startTasks(status Status) error {
-	rows, err := read[startCandidate](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+func (p *pass) startTasks(status Status) error {
+	rows, err := read[startCandidate](p.ctx, p.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
 	}
 	for _, r := range rows {
-		if l.free == 0 {
+		if p.free == 0 {
 			return nil
 		}
-		if err := errors.Join(l.ctx.Err(), l.startIfAllowed(r, status)); err != nil {
+		if err := errors.Join(p.ctx.Err(), p.startIfAllowed(r, status)); err != nil {
 			return err
 		}
 	}
@@ -219,93 +211,93 @@ func (l *startLoops) startTasks(status Status) error {
 
 // isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and caches the answer. After an error, it
 // returns the parameter ifUnknown.
-func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
-	known, asked := l.exists[who]
-	if asked {
+func (p *pass) isProfile(who string, ifUnknown bool) bool {
+	if known, asked := p.exists[who]; asked {
 		return known
 	}
-	ok, err := l.Profiles.Exists(who)
+	ok, err := p.Profiles.Exists(who)
 	if err != nil {
-		l.log().Warn("cannot see whether a profile exists", "profile", who, "error", err)
+		p.log().Warn("cannot see whether a profile exists", "profile", who, "error", err)
 		ok = ifUnknown
 	}
-	l.exists[who] = ok
+	p.exists[who] = ok
 	return ok
 }
 
 // startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit on the workers of each profile
 // don't apply to a task in review.
-func (l *startLoops) startIfAllowed(r startCandidate, from Status) error {
-	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
-		r.Assignee = l.fallback
-		l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
+func (p *pass) startIfAllowed(r startCandidate, from Status) error {
+	if r.Assignee == "" && from == Ready && p.fallback != "" && p.assignDefault(r.ID) {
+		r.Assignee = p.fallback
+		p.res.AutoAssigned = append(p.res.AutoAssigned, r.ID)
 	}
+	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // 0: no limit
 	switch {
 	case r.Assignee == "":
-		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.ID)
-	case !l.isProfile(r.Assignee, false):
-		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.ID)
-	case from == Ready && l.profile > 0 && l.running[r.Assignee] >= l.profile:
-		l.res.SkippedCapped = append(l.res.SkippedCapped, Capped{r.ID, r.Assignee, l.running[r.Assignee]})
+		p.res.SkippedUnassigned = append(p.res.SkippedUnassigned, r.ID)
+	case !p.isProfile(r.Assignee, false):
+		p.res.SkippedNonspawnable = append(p.res.SkippedNonspawnable, r.ID)
+	case from == Ready && limit > 0 && p.busy[r.Assignee] >= limit:
+		p.res.SkippedCapped = append(p.res.SkippedCapped, Capped{r.ID, r.Assignee, p.busy[r.Assignee]})
 	default:
-		return l.start(r, from)
+		return p.start(r, from)
 	}
 	return nil
 }
 
 // assignDefault assigns a task without an assignee to the default assignee. It returns false if that fails, or if the task has
 // got an assignee in the meantime.
-func (l *startLoops) assignDefault(task string) bool {
-	if l.dry {
+func (p *pass) assignDefault(task string) bool {
+	if p.dry {
 		return true
 	}
 	var mine bool
-	err := l.write(func(t *tx) {
-		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", l.fallback, task) > 0; mine {
-			t.event(task, 0, "assigned", object{{"assignee", l.fallback}, {"source", "kanban.default_assignee"}})
+	err := p.write(func(t *tx) {
+		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", p.fallback, task) > 0; mine {
+			t.event(task, 0, "assigned", object{{"assignee", p.fallback}, {"source", "kanban.default_assignee"}})
 		}
 	})
 	if err != nil {
-		l.log().Debug("cannot assign a task to the default profile", "task", task, "error", err)
+		p.log().Debug("cannot assign a task to the default profile", "task", task, "error", err)
 	}
 	return mine && err == nil
 }
 
 // start claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes of an
 // earlier attempt remain.
-func (l *startLoops) start(r startCandidate, from Status) error {
-	reason, err := l.holdReason(r.ID, from)
+func (p *pass) start(r startCandidate, from Status) error {
+	reason, err := p.holdReason(r.ID, from)
 	if err != nil {
 		return err
 	}
 	if reason != "" {
-		return l.recordGuarded(r.ID, reason)
+		return p.recordGuarded(r.ID, reason)
 	}
-	if l.dry {
-		l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
-		l.countStarted(r)
+	if p.dry {
+		p.res.Spawned = append(p.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
+		p.countStarted(r)
 		return nil
 	}
-	l.res.Stuck++
-	if r.Again && !l.endLeftovers(r.ID) {
+	p.res.Stuck++
+	if r.Again && !p.endLeftovers(r.ID) {
 		return nil
 	}
-	l.remember(workerRecord{Lock: l.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
+	p.remember(workerRecord{Lock: p.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
 	// The claim fails if the task has got another assignee in the meantime, because that profile may be at its limit.
-	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces}
-	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
+	claim := claimOptions{from: from, profile: r.Assignee, scratch: p.Store.paths.Workspaces}
+	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err
 	}
-	started, err := l.run(task, from)
+	started, err := p.run(task, from)
 	if started {
-		l.res.Stuck--
-		l.countStarted(r)
+		p.res.Stuck--
+		p.countStarted(r)
 	}
 	return err
 }
 
-func (l *startLoops) countStarted(r startCandidate) {
-	l.running[r.Assignee]++
-	l.free--
+func (p *pass) countStarted(r startCandidate) {
+	p.busy[r.Assignee]++
+	p.free--
 }

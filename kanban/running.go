@@ -41,8 +41,12 @@ type pass struct {
 	watched      []*observedTask
 	leaving      []*observedTask // living workers whose attempt is over
 	endedEntries []workerRecord  // entries of the ledger whose workers have ended
+	unanswered   []*observedTask // attempts that are over, but whose worker was requested and may still start
 
-	unanswered []*observedTask // attempts that are over, but whose worker was requested and may still start
+	free     int             // number of workers that may still be started
+	busy     map[string]int  // number of running workers by profile
+	exists   map[string]bool // answers of [Profiles], by profile
+	fallback string          // the default assignee
 }
 
 // workerEnded reports whether the worker has ended. If the runner does not know the worker, workerEnded checks the worker's pid.
