@@ -56,8 +56,8 @@ func follow(c *call) action {
 			t, err := s.Task(ctx, e.TaskID)
 			return err == nil && (only.Assignee == "" || t.Assignee == only.Assignee) && (only.Tenant == "" || t.Tenant == only.Tenant)
 		}
-		changes := serve.Watch(s.Paths().DB)
-		defer changes.Close()
+		changes, stop := serve.Watch(s.Paths().DB)
+		defer stop()
 		var cursor int64
 		for first := true; ; first = false {
 			news, err := s.Events(ctx, id, cursor)
@@ -77,10 +77,7 @@ func follow(c *call) action {
 			for _, e := range news {
 				c.showEvent(e, id == "")
 			}
-			if *once {
-				return nil
-			}
-			if !pause.Until(ctx, changes.C) {
+			if *once || !pause.Until(ctx, changes) {
 				return nil
 			}
 		}

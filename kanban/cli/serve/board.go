@@ -25,7 +25,7 @@ type board struct {
 	tried       chan struct{} // closed after the first try to lock the board, or if the board can't be opened
 
 	d       *kanban.Dispatcher
-	changes *Changes
+	changes <-chan struct{}
 	version int64 // data version of the file before the last pass
 	took    time.Duration
 	stuck   time.Time // since when tasks are ready and none is started; zero: tasks are being started, or none is ready
@@ -79,14 +79,15 @@ func (b *board) serve(ctx context.Context) {
 			}
 			continue
 		}
-		b.changes = Watch(paths.DB)
+		changes, stop := Watch(paths.DB)
+		b.changes = changes
 		if b.hold(ctx, tried) {
 			b.passes(ctx)
 		}
 		if ctx.Err() != nil && b.server.Stopping != nil && b.server.Stopping() {
 			b.lastPasses()
 		}
-		b.changes.Close()
+		stop()
 		_ = b.d.Store.Close() // all writes are done
 	}
 }
@@ -132,15 +133,12 @@ func (b *board) lastPasses() {
 // awaitRepair waits until a broken database file changes. It waits at most for brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
-	changes := Watch(db)
-	defer changes.Close()
+	changes, stop := Watch(db)
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
 	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
-		select {
-		case <-ctx.Done():
-		case <-changes.C:
-		}
+		pause.Until(ctx, changes)
 	}
 }
 
@@ -162,7 +160,7 @@ func (b *board) passes(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.changes.C:
+		case <-b.changes:
 			changed = true
 		case <-b.workerEnded:
 		case <-due: // fires immediately for the first pass

@@ -70,8 +70,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot serve the boards: %w", err)
 	}
-	list := follow(dir, "")
-	defer list.Close()
+	listChanges, stop := follow(dir, "")
+	defer stop()
 	s.scan(ctx, &all)
 	all.Go(func() { s.tellReady(ctx) })
 	rescan := time.Tick(rescanEvery)
@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-list.C: // a new directory is empty at first; the watcher reports the directory again after a pause
+		case <-listChanges: // a new directory is empty at first; the watcher reports the directory again after a pause
 			s.scan(ctx, &all)
 		case <-rescan:
 			s.scan(ctx, &all)
@@ -187,23 +187,17 @@ const (
 // pollEvery is the interval of the checks if the kernel does not report all changes of a file.
 const pollEvery = 2 * time.Second
 
-// Changes reports that a board's file may have changed.
-type Changes struct {
-	C <-chan struct{} // receives a value after one or more changes, and sometimes without a change
-
-	stop context.CancelFunc
-	over chan struct{} // closed when the watch has ended
+// Watch starts watching the database file db. The channel receives a value after one or more changes, and sometimes without a
+// change. The function stop ends the watch. Watch watches the whole directory, because the write-ahead log is created and removed
+// there.
+func Watch(db string) (changes <-chan struct{}, stop func()) {
+	return follow(filepath.Dir(db), filepath.Base(db))
 }
 
-// Watch starts watching the database file db. It watches the whole directory, because the write-ahead log is created and removed
-// there.
-func Watch(db string) *Changes { return follow(filepath.Dir(db), filepath.Base(db)) }
-
 // follow watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in dir.
-func follow(dir, base string) *Changes {
-	ctx, stop := context.WithCancel(context.Background())
-	news := make(chan struct{}, 1)
-	c := &Changes{C: news, stop: stop, over: make(chan struct{})}
+func follow(dir, base string) (changes <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	news, over := make(chan struct{}, 1), make(chan struct{})
 	f := shared.Process.Follow(dir, func(e watch.Event) bool {
 		name := filepath.Base(e.Name)
 		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
@@ -213,11 +207,14 @@ func follow(dir, base string) *Changes {
 		poll = pollEvery
 	}
 	guard.Go("watching "+dir, func() {
-		defer close(c.over)
+		defer close(over)
 		defer f.Close()
 		run(ctx, f, poll, news)
 	})
-	return c
+	return news, func() {
+		cancel()
+		<-over
+	}
 }
 
 // run sends a value to the channel news after each change, and again after each settle pause. If the parameter poll is not 0, it
@@ -239,10 +236,4 @@ func run(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<
 		}
 		pause.Wake(news)
 	}
-}
-
-// Close stops watching.
-func (c *Changes) Close() {
-	c.stop()
-	<-c.over
 }
