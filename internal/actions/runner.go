@@ -220,7 +220,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			pause.For(ctx, r.Retry.Delay(failures, rand.Float64()))
 		}
 		r.mu.Lock()
-		j := r.next(target)
+		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // nil: no job is left
 		if j == nil || ctx.Err() != nil {
 			delete(r.senders, target)
 			r.mu.Unlock()
@@ -256,12 +256,6 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		r.save()
 		r.mu.Unlock()
 	}
-}
-
-// next returns the job of a target to carry out next, or nil if there is none. The caller holds r.mu.
-func (r *Runner) next(target string) *Job {
-	j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target })
-	return j
 }
 
 // letOthersGoFirst moves the jobs that j's service has for j's target to the end of the queue, in their order. So each service that
