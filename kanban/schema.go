@@ -103,41 +103,28 @@ func (t table) create(name string) string {
 // renamedKinds lists the kinds of events that had another name in old files: first the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// fileSchema is the structure of a board's file: the declared type of each column, by table and column, and the names of the
-// indexes.
-type fileSchema struct {
-	columns map[string]map[string]string
-	indexes []string
-}
+// fileSchema is the structure of a board's file. Its keys are the names of the tables and indexes, and "table.column" for each
+// column, whose value is the declared type.
+type fileSchema map[string]string
 
 func readSchema(ctx context.Context, q querier) (fileSchema, error) {
-	sh := fileSchema{columns: make(map[string]map[string]string)}
-	columns, err := read[struct{ Table, Name, Type string }](ctx, q,
-		"SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'")
-	if err != nil {
-		return sh, err
-	}
-	for _, c := range columns {
-		if sh.columns[c.Table] == nil {
-			sh.columns[c.Table] = make(map[string]string)
-		}
-		sh.columns[c.Table][c.Name] = strings.ToUpper(c.Type)
-	}
-	sh.indexes, err = read[string](ctx, q, "SELECT name FROM sqlite_master WHERE type = 'index'")
-	return sh, err
+	type item struct{ Name, Type string }
+	items, err := read[item](ctx, q, `SELECT name, '' FROM sqlite_master UNION ALL
+		SELECT m.name || '.' || c.name, upper(c.type) FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'`)
+	return lo.SliceToMap(items, func(i item) (string, string) { return i.Name, i.Type }), err
 }
 
 // needsRebuild reports whether a table must be rebuilt. In old files, its ids or its event cursors aren't integers.
 func (sh fileSchema) needsRebuild(t table) bool {
-	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {
-		return (c.def == serial || c.name == "last_event_id") && have[c.name] != "" && have[c.name] != "INTEGER"
+		kind := sh[t.name+"."+c.name]
+		return (c.def == serial || c.name == "last_event_id") && kind != "" && kind != "INTEGER"
 	})
 }
 
 // missingColumns returns the columns of t that the table in the file lacks.
 func (sh fileSchema) missingColumns(t table) []column {
-	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
+	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh, t.name+"."+c.name) })
 }
 
 // complete reports whether the file has all tables, columns and indexes of a new board. The result old tells whether a migration
@@ -145,16 +132,14 @@ func (sh fileSchema) missingColumns(t table) []column {
 func (sh fileSchema) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
-		if sh.columns[t.name] == nil {
+		if !lo.HasKey(sh, t.name) {
 			complete = false
-			continue
-		}
-		if sh.needsRebuild(t) || len(sh.missingColumns(t)) > 0 {
+		} else if sh.needsRebuild(t) || len(sh.missingColumns(t)) > 0 {
 			complete, old = false, true
 		}
 	}
 	for _, ix := range indexes {
-		complete = complete && slices.Contains(sh.indexes, ix[0])
+		complete = complete && lo.HasKey(sh, ix[0])
 	}
 	return complete, old
 }
@@ -187,7 +172,7 @@ func (s *Store) migrate(ctx context.Context) error {
 			t.exec(table.create(table.name))
 			if sh.needsRebuild(table) {
 				t.rebuild(sh, table)
-			} else if sh.columns[table.name] != nil {
+			} else if lo.HasKey(sh, table.name) {
 				t.addColumns(sh, table)
 			}
 		}
@@ -209,7 +194,7 @@ var renamedColumns = map[string]string{"consecutive_failures": "spawn_failures",
 func (t *tx) addColumns(sh fileSchema, table table) {
 	for _, c := range sh.missingColumns(table) {
 		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def))
-		if from := renamedColumns[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
+		if from := renamedColumns[c.name]; table.name == "tasks" && lo.HasKey(sh, "tasks."+from) {
 			t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from))
 		}
 	}
@@ -220,8 +205,8 @@ func (t *tx) addColumns(sh fileSchema, table table) {
 func (t *tx) rebuild(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {
-		switch _, have := sh.columns[table.name][c.name]; {
-		case c.def == serial, !have:
+		switch {
+		case c.def == serial, !lo.HasKey(sh, table.name+"."+c.name):
 			continue
 		case c.name == "last_event_id":
 			from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")
