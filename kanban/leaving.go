@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/samber/lo"
@@ -140,11 +139,7 @@ func (p *pass) endLeftovers(task string) bool {
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
 	if len(left) > 0 {
-		var all sync.WaitGroup
-		for _, pid := range left {
-			all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
-		}
-		all.Wait()
+		p.terminate(lo.Map(left, func(pid, _ int) *observedTask { return &observedTask{Task: Task{WorkerPID: pid}, local: true} }))
 		left, ok = p.Runner.Leftovers(ref)
 	}
 	if len(left) > 0 || !ok {
