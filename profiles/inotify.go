@@ -153,7 +153,7 @@ func (w *Watcher) warnNotifications() {
 	if err != nil {
 		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, watch.Advice(err))
 	}
-	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
+	w.warnOnce("notifications", "", err)
 }
 
 // reportWarnings reports the warnings of a full scan, except those that the previous full scan also had.
@@ -168,22 +168,21 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports err as a warning, unless the last error with this key had the same text. A nil err means that the problem is
-// gone. If the same error comes back later, warnOnce reports it again.
-func (w *Watcher) warnOnce(key string, warning Warning, err error) {
+// warnOnce reports err as a warning about a profile, unless the last error with this key had the same text. If the parameter
+// profile is "", the warning isn't about a single one. A nil err means that the problem is gone. If the same error comes back later,
+// warnOnce reports it again.
+func (w *Watcher) warnOnce(key, profile string, err error) {
 	if err == nil {
 		delete(w.warned, key)
 		return
 	}
-	warning.Message = err.Error()
-	if w.warned[key] == warning.Message || errors.Is(err, context.Canceled) {
+	text := err.Error()
+	if w.warned[key] == text || errors.Is(err, context.Canceled) {
 		return
 	}
-	w.warned[key] = warning.Message
-	w.o.Notify(Warned{Warning: warning})
+	w.warned[key] = text
+	w.o.Notify(Warned{Warning: Warning{Profile: profile, Message: text}})
 }
 
 // warnVolume reports an error that concerns the whole volume, through warnOnce.
-func (w *Watcher) warnVolume(err error) {
-	w.warnOnce("volume", Warning{Path: w.store.root}, err)
-}
+func (w *Watcher) warnVolume(err error) { w.warnOnce("volume", "", err) }

@@ -97,8 +97,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 	careful := s.stuckCalls() >= maxHangingCalls // one more stuck call would block the whole store, so skip mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
-		path := filepath.Join(s.root, profilesDir, name)
-		l.warnings = append(l.warnings, Warning{Profile: name, Path: path, Message: fmt.Sprintf(format, args...)})
+		l.warnings = append(l.warnings, Warning{Profile: name, Message: fmt.Sprintf(format, args...)})
 		if len(l.warnings) > 2*maxWarnings {
 			l.trimWarnings()
 		}
@@ -161,9 +160,9 @@ func isMount(d *fsutil.Dir, name string) bool {
 // maxWarnings is the largest number of warnings about unusable directories in one listing.
 const maxWarnings = 40
 
-// trimWarnings sorts the warnings by path, and drops all after the first maxWarnings.
+// trimWarnings sorts the warnings by profile, and drops all after the first maxWarnings.
 func (l *listing) trimWarnings() {
-	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Profile, b.Profile) })
 	if len(l.warnings) > maxWarnings {
 		l.warnings, l.warningsLeftOut = l.warnings[:maxWarnings], true
 	}
@@ -174,23 +173,22 @@ func (l *listing) trimWarnings() {
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {
-		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf("%q has more directories that cannot be used", path)})
+		l.warnings = append(l.warnings, Warning{Message: fmt.Sprintf("%q has more directories that cannot be used", path)})
 	}
 	if l.profilesLeftOut {
-		l.warnings = append(l.warnings, Warning{Path: path, Message: limitError(path, s.max).Error()})
+		l.warnings = append(l.warnings, Warning{Message: s.limitError().Error()})
 	}
 	if l.unmarkedLeftOut {
-		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf(
+		l.warnings = append(l.warnings, Warning{Message: fmt.Sprintf(
 			"%q has more than %d directories without %s; one of the others that gets it is found when it is asked for by name, or after a rescan. Remove what is no profile, or raise profiles.max in hinit.yaml",
 			path, s.max, s.marker,
 		)})
 	}
 }
 
-// limitError returns the error for a directory that has more profiles than the limit. The parameter path is the directory, and
-// most is the limit.
-func limitError(path string, most int) error {
-	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
+// limitError returns the error for a volume that has more profiles than the limit.
+func (s *Store) limitError() error {
+	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", filepath.Join(s.root, profilesDir), s.max)
 }
 
 // selection keeps a limited number of the added names: preferred names first, then by byte order.
@@ -257,13 +255,13 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	}
 	active, activeErr := s.Active()
 	if activeErr != nil {
-		warnings = append(warnings, Warning{Path: filepath.Join(s.root, ActiveFile), Message: "cannot tell which profile is active: " + activeErr.Error()})
+		warnings = append(warnings, Warning{Message: "cannot tell which profile is active: " + activeErr.Error()})
 	}
 	infos := make([]Info, len(found))
 	for i, p := range found {
 		st, err := s.ReadState(p.Name)
 		if err != nil {
-			warnings = append(warnings, Warning{Profile: p.Name, Path: filepath.Join(p.Home, stateFile), Message: stateError(p.Name, err).Error()})
+			warnings = append(warnings, Warning{Profile: p.Name, Message: stateError(p.Name, err).Error()})
 		}
 		infos[i] = Info{Profile: p, Active: p.Name == active, State: st}
 	}

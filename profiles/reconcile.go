@@ -114,7 +114,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 
 	var p Plan
 	if err := s.decideAll(&p, o); err != nil {
-		p.warn(Default, s.root, "cannot read the profiles: %v", err)
+		p.warn(Default, "cannot read the profiles: %v", err)
 	}
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
@@ -129,7 +129,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	if o.Log != nil {
 		o.Log(write)
 	} else if err := write(); err != nil {
-		p.warn("", filepath.Join(s.root, bootLog), "cannot write the boot log: %v", err)
+		p.warn("", "cannot write the boot log: %v", err)
 	}
 	return p
 }
@@ -155,7 +155,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 		migrated := o.GatewayRun && s.migrate(d, p)
 		var err error
 		if p.Topology, err = topology(d, ".", o.Getenv, ""); err != nil {
-			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
+			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if migrated { // true even if migrate could not write the state file
@@ -174,7 +174,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	}
 	l, err := s.list(nil)
 	if err != nil {
-		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
+		p.warn("", "cannot read the profiles: %v", err)
 	}
 	p.Silent, p.Unread = l.silentDirs, errors.Is(err, errSilent)
 	p.Warnings = append(p.Warnings, l.warnings...)
@@ -213,7 +213,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if names.mayHave(stateFile) {
 		var err error
 		if st, err = readState(d, home); err != nil {
-			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", stateError(name, err))
+			p.warn(name, "%v", stateError(name, err))
 		}
 	}
 	if names.mayHave(intentFile) && s.restoreRecorded(d, home, &st) {
@@ -221,7 +221,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		err := s.setDesiredIn(d, home, name, st.Desired, synced)
 		unlock()
 		if err != nil {
-			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", err)
+			p.warn(name, "%v", err)
 		}
 	}
 	dec.PriorState = st.Prior()
@@ -243,7 +243,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			continue
 		}
 		if err := removeIfExists(d, filepath.Join(home, file)); err != nil {
-			p.warn(name, filepath.Join(dec.Profile.Home, file), "cannot remove a stale file of profile %q: %v", name, err)
+			p.warn(name, "cannot remove a stale file of profile %q: %v", name, err)
 		}
 	}
 	p.decide(dec, start(&dec))
@@ -296,8 +296,8 @@ func (p *Plan) decide(dec Decision, start bool) {
 	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
 }
 
-func (p *Plan) warn(profile, path, format string, args ...any) {
-	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
+func (p *Plan) warn(profile, format string, args ...any) {
+	p.Warnings = append(p.Warnings, Warning{Profile: profile, Message: fmt.Sprintf(format, args...)})
 }
 
 // migrate handles a volume that has no state file, because it was last used before desired states existed. The CMD runs the
@@ -310,7 +310,7 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
 	content := fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, `+
 		`"migrated_from": "legacy-container-cmd"}`+"\n", s.now().Unix())
 	if err := d.Replace(stateFile, []byte(content), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}); err != nil {
-		p.warn(Default, filepath.Join(s.root, stateFile), "cannot record that the default gateway is wanted: %v", err)
+		p.warn(Default, "cannot record that the default gateway is wanted: %v", err)
 	}
 	return true
 }

@@ -149,14 +149,11 @@ func parseState(data []byte) (State, error) {
 	for _, m := range members { // in the order of the file, so that the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
-			st.Desired, st.HasDesired = jsonText(m.value)
-			st.Desired = shortCopy(st.Desired, maxWord)
+			st.Desired, st.HasDesired = shortText(m.value, maxWord)
 		case "gateway_state":
-			st.Gateway, st.HasGateway = jsonText(m.value)
-			st.Gateway = shortCopy(st.Gateway, maxWord)
+			st.Gateway, st.HasGateway = shortText(m.value, maxWord)
 		case "exit_reason":
-			st.ExitReason, _ = jsonText(m.value)
-			st.ExitReason = shortCopy(st.ExitReason, maxPlatformMessage)
+			st.ExitReason, _ = shortText(m.value, maxPlatformMessage)
 		case "pid":
 			st.PID, _ = strconv.Atoi(string(m.value))
 		case "start_time":
@@ -199,15 +196,18 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// shortCopy returns a shortened copy of text. As a copy, it does not keep the whole file in memory.
-func shortCopy(text string, most int) string { return strings.Clone(shorten(text, most)) }
+// shortText returns a shortened copy of the text that jsonText returns. As a copy, it does not keep the whole file in memory.
+func shortText(value json.RawMessage, most int) (string, bool) {
+	text, is := jsonText(value)
+	return strings.Clone(shorten(text, most)), is
+}
 
 // jsonText returns the decoded text of a JSON string. For any other value it returns the JSON text. The second result is false
-// for null.
+// for null, and for no value.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
-	case string(value) == "null":
+	case len(value) == 0, string(value) == "null":
 		return "", false
 	case value[0] == '"' && json.Unmarshal(value, &str) == nil:
 		return str, true

@@ -21,7 +21,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		if json.Unmarshal(platforms[name], &p) != nil {
 			continue
 		}
-		state, _ := textOf(p["state"])
+		state, _ := jsonText(p["state"])
 		if state != "retrying" && state != "failed" && state != "fatal" {
 			continue
 		}
@@ -31,7 +31,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		}
 		why := ""
 		for _, key := range []string{"error_message", "message", "error", "last_error", "reason", "detail", "error_code"} {
-			if message, ok := textOf(p[key]); ok && strings.TrimSpace(message) != "" {
+			if message, ok := jsonText(p[key]); ok && strings.TrimSpace(message) != "" {
 				why = ": " + shorten(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
 				break
 			}
@@ -43,11 +43,4 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		problems = append(problems, "platform "+shorten(name, 64)+" is "+state+why)
 	}
 	return strings.Join(problems, "; "), len(platforms), bad
-}
-
-func textOf(value json.RawMessage) (string, bool) {
-	if len(value) == 0 {
-		return "", false
-	}
-	return jsonText(value)
 }

@@ -29,7 +29,6 @@ type Profile struct {
 // Warning tells an operator that something failed or was left out, although the operation continued.
 type Warning struct {
 	Profile string // "" if the warning isn't about a single profile
-	Path    string // absolute path of the file or directory
 	Message string // a sentence without a full stop that names the path or the profile
 }
 

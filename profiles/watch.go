@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -122,11 +123,11 @@ type scanned struct {
 // Watch starts a watcher and returns immediately. The first scan reports every profile that isn't in o.Known. The watcher ends
 // when ctx ends.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
-	defaultTo(&o.Poll, 5*time.Second)
-	defaultTo(&o.IdlePoll, time.Hour)
-	defaultTo(&o.Settle, 100*time.Millisecond)
-	defaultTo(&o.SettleEarly, min(5*time.Millisecond, o.Settle))
-	defaultTo(&o.MaxSettle, time.Second)
+	o.Poll = cmp.Or(o.Poll, 5*time.Second)
+	o.IdlePoll = cmp.Or(o.IdlePoll, time.Hour)
+	o.Settle = cmp.Or(o.Settle, 100*time.Millisecond)
+	o.SettleEarly = cmp.Or(o.SettleEarly, min(5*time.Millisecond, o.Settle))
+	o.MaxSettle = cmp.Or(o.MaxSettle, time.Second)
 	if o.openNotifications == nil {
 		o.openNotifications = (*watch.Set).Open
 	}
@@ -150,12 +151,6 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	}
 	guard.Go("watching the profiles", func() { w.run(ctx) })
 	return w
-}
-
-func defaultTo(d *time.Duration, value time.Duration) {
-	if *d <= 0 {
-		*d = value
-	}
 }
 
 // Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event

@@ -271,7 +271,7 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 		err = w.scanAll(ctx)
 	}
 	if err == nil && w.known[name] == nil && w.isFull() && d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
-		return limitError(filepath.Join(w.store.root, profilesDir), w.store.max)
+		return w.store.limitError()
 	}
 	return err
 }
@@ -375,8 +375,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 			}
 		}
 		if name != Default && w.isFull() {
-			path := filepath.Join(w.store.root, profilesDir)
-			w.warnOnce(limitKey, Warning{Path: path}, limitError(path, w.store.max))
+			w.warnOnce(limitKey, "", w.store.limitError())
 			return
 		}
 		p := w.store.profile(name)
@@ -403,7 +402,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	if err != nil {
 		err = stateError(name, err)
 	}
-	w.warnOnce("state of "+name, Warning{Profile: name, Path: filepath.Join(k.profile.Home, stateFile)}, err)
+	w.warnOnce("state of "+name, name, err)
 	if !st.Beat.IsZero() && !st.Beat.Equal(k.beat) {
 		k.beat = st.Beat
 		w.o.Notify(Beat{Profile: k.profile})
