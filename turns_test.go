@@ -26,7 +26,7 @@ var outOfTurn = map[string]string{
 	"internal/boot/lines.go":                "the callers of ReportChown have the turn",
 	"internal/boot/program.go":              "stage2 takes the turn",
 	"internal/boot/identity.go":             "the boot, before its first goroutine",
-	"internal/boot/home.go":                 phases,
+	"internal/boot/prepare.go":              phases,
 	"internal/boot/modes.go":                "stage2 takes the turn",
 	"internal/boot/runtime.go":              "openControl takes the turn",
 	"internal/config/load.go plainDefaults": "loadConfig takes the turn",
