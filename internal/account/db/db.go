@@ -9,7 +9,6 @@
 package db
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/account"
 	"hinit/internal/fsutil"
 )
 
@@ -166,10 +166,15 @@ type table struct {
 	changed bool
 }
 
-// line is one line of a file. fields is nil for an invalid line.
+// line is one line of a file.
 type line struct {
-	raw    string // the line as in the file, with its line break
-	fields []string
+	fields []string // the text of the line, split at its colons
+	end    string   // the line break; "" if the last line has none
+}
+
+// valid reports whether the line describes a user or a group.
+func (l line) valid() bool {
+	return len(l.fields) >= fields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
 }
 
 func read(path string) (*table, error) {
@@ -178,23 +183,16 @@ func read(path string) (*table, error) {
 		return nil, fmt.Errorf("cannot %w", err) // the text of err begins with the verb and the path
 	}
 	t := &table{path: path}
-	for raw := range bytes.Lines(data) {
-		t.lines = append(t.lines, parse(string(raw)))
+	for raw := range strings.Lines(string(data)) {
+		text := strings.TrimRight(raw, "\r\n")
+		t.lines = append(t.lines, line{fields: strings.Split(text, ":"), end: raw[len(text):]})
 	}
 	return t, nil
 }
 
-func parse(raw string) line {
-	f := strings.Split(strings.TrimRight(raw, "\r\n"), ":")
-	if len(f) < fields || f[fieldName] == "" || strings.ContainsRune("#+-", rune(f[fieldName][0])) {
-		return line{raw: raw}
-	}
-	return line{raw: raw, fields: f}
-}
-
 // find returns the index of the first line with the given name, or -1.
 func (t *table) find(name string) int {
-	return slices.IndexFunc(t.lines, func(l line) bool { return l.fields != nil && l.fields[fieldName] == name })
+	return slices.IndexFunc(t.lines, func(l line) bool { return l.valid() && l.fields[fieldName] == name })
 }
 
 func (t *table) findID(id uint32) int {
@@ -209,18 +207,14 @@ func (t *table) findID(id uint32) int {
 // id returns the number in a field of line i. The second result is false for an invalid line, and if i is -1, the result of find
 // for a missing name.
 func (t *table) id(i, field int) (uint32, bool) {
-	if i < 0 || t.lines[i].fields == nil {
+	if i < 0 || !t.lines[i].valid() {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(t.lines[i].fields[field], 10, 32)
-	return uint32(n), err == nil && n != 1<<32-1
+	return account.ParseID(t.lines[i].fields[field])
 }
 
-func (t *table) members(i int) []string {
-	if t.lines[i].fields == nil {
-		return nil
-	}
-	var list []string
+// members returns the members of the group in line i, which must be valid.
+func (t *table) members(i int) (list []string) {
 	for member := range strings.SplitSeq(t.lines[i].fields[fieldMembers], ",") {
 		if member = strings.TrimSpace(member); member != "" {
 			list = append(list, member)
@@ -230,21 +224,16 @@ func (t *table) members(i int) []string {
 }
 
 func (t *table) set(i, field int, value string) {
-	l := &t.lines[i]
-	if l.fields[field] == value {
-		return
+	if f := t.lines[i].fields; f[field] != value {
+		f[field], t.changed = value, true
 	}
-	l.fields[field] = value
-	end := l.raw[len(strings.TrimRight(l.raw, "\r\n")):]
-	l.raw = strings.Join(l.fields, ":") + end
-	t.changed = true
 }
 
 func (t *table) add(f ...string) {
-	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].raw, "\n") {
-		t.lines[n-1].raw += "\n"
+	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].end, "\n") {
+		t.lines[n-1].end += "\n"
 	}
-	t.lines = append(t.lines, line{raw: strings.Join(f, ":") + "\n", fields: f})
+	t.lines = append(t.lines, line{fields: f, end: "\n"})
 	t.changed = true
 }
 
@@ -258,7 +247,7 @@ func (t *table) save() error {
 	defer dir.Close()
 	var text strings.Builder
 	for _, l := range t.lines {
-		text.WriteString(l.raw)
+		text.WriteString(strings.Join(l.fields, ":") + l.end)
 	}
 	name := filepath.Base(t.path)
 	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, SyncNameLater: true}); err != nil {
