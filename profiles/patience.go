@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -64,7 +65,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		done <- answer{r, err}
 	}()
 	tick := time.Tick(answerTimeout / answerSteps)
-	for beats, quiet := 0, 0; ; {
+	for beats, quiet := int64(0), 0; ; {
 		select {
 		case got, ok := <-done:
 			if !ok { // fn panicked, which guard.Catch has reported
@@ -73,7 +74,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 			return got.result, got.err
 		case <-tick:
 		}
-		if now := a.beatCount(); now != beats {
+		if now := a.beats.Load(); now != beats {
 			beats, quiet = now, 0
 			continue
 		}
@@ -86,29 +87,23 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	}
 }
 
-// attempt is the state of one call of examineEach. The mutex of the store guards its fields.
+// attempt is the state of one call of examineEach. The mutex of the store guards the fields after beats.
 type attempt struct {
 	store       *Store
-	beats       int
-	examinedDir string // the directory that fn examines now
-	abandoned   bool   // examineEach has given up
+	beats       atomic.Int64 // number of directories that fn has begun to examine
+	examinedDir string       // the directory that fn examines now
+	abandoned   bool         // examineEach has given up
 	over        bool
 }
 
 func (a *attempt) examine(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	a.beats++
+	a.beats.Add(1)
 	if !a.abandoned {
 		a.examinedDir = rel
 	}
 	return !a.abandoned
-}
-
-func (a *attempt) beatCount() int {
-	a.store.mu.Lock()
-	defer a.store.mu.Unlock()
-	return a.beats
 }
 
 // silentError returns the error that reports the directory which fn is examining as silent. It wraps errSilent.
@@ -120,10 +115,10 @@ func (a *attempt) silentError() error {
 
 // giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the progress
 // count beats, giveUp does nothing and returns false.
-func (a *attempt) giveUp(beats int) bool {
+func (a *attempt) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	if a.over || a.beats != beats {
+	if a.over || a.beats.Load() != beats {
 		return false
 	}
 	a.abandoned = true
