@@ -3,6 +3,7 @@ package imports
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/samber/lo"
@@ -29,34 +30,40 @@ func (s *section) takeSetting(name string) (found setting) {
 	return found
 }
 
-// dialect describes a variant of the INI format.
-type dialect struct {
-	separators string // characters that can separate a key and its value
-	unit       bool   // as in systemd.syntax(7): a comment is a whole line, and a backslash at the end continues a line
-}
+// trailingComment matches a comment at the end of a line.
+var trailingComment = regexp.MustCompile(`[ \t]+[;#].*`)
 
-// parseINI parses an INI file. bad holds the places of lines that it can't parse. In supervisord's dialect, it also accepts
-// "key: value", comments after a blank, and keys in upper or lower case. An indented line then continues the value of the
-// line before it. The parser of go-systemd is not used here, because it drops line numbers, which the notes need.
-func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
+// readINI reads an INI file, and adds notes on lines that it can't parse. In the file of a unit, a comment is a whole line, and a
+// backslash at the end continues a line, as in systemd.syntax(7). In supervisord's dialect, readINI also accepts "key: value",
+// comments after a blank, and keys in upper or lower case. An indented line then continues the value of the line before it. The
+// parser of go-systemd is not used here, because it drops line numbers, which the notes need.
+func (im *importer) readINI(path string, isUnit bool) (sections []*section, err error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	separators := "=:"
+	if isUnit {
+		separators = "="
+	}
 	var last *setting // the setting whose value the next line may continue
 	number := 0
-	for raw := range strings.SplitSeq(text, "\n") {
+	for raw := range strings.SplitSeq(string(text), "\n") {
 		number++
-		at := place{file, number}
+		at := place{path, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
 			continue
 		}
-		more := d.unit && strings.HasSuffix(line, `\`)
-		if d.unit {
+		more := isUnit && strings.HasSuffix(line, `\`)
+		if isUnit {
 			line = strings.TrimSuffix(trimmed, `\`)
 		} else {
-			line = withoutComment(line)
+			line = trailingComment.ReplaceAllString(line, "")
 		}
 		switch {
-		case last != nil && d.unit:
+		case last != nil && isUnit:
 			last.value += " " + line
 		case last != nil && (line[0] == ' ' || line[0] == '\t'):
 			last.value = strings.TrimSpace(last.value + "\n" + strings.TrimSpace(line))
@@ -64,15 +71,15 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 		case line[0] == '[' && strings.Contains(line, "]"):
 			sections = append(sections, &section{name: strings.TrimSpace(line[1:strings.Index(line, "]")]), place: at})
 		default:
-			end := strings.IndexAny(line, d.separators)
+			end := strings.IndexAny(line, separators)
 			if end <= 0 || len(sections) == 0 {
-				bad = append(bad, at)
+				im.note(from{place: at}, "the line is no section, key or comment, and is left out")
 				continue
 			}
 			in := sections[len(sections)-1]
 			name := strings.TrimSpace(line[:end])
 			where := name
-			if !d.unit {
+			if !isUnit {
 				name, more = strings.ToLower(name), true
 				where = "[" + in.name + "] " + name
 			}
@@ -83,30 +90,7 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 			last = nil
 		}
 	}
-	return sections, bad
-}
-
-// readINI reads and parses an INI file. It adds notes on lines that it can't parse.
-func (im *importer) readINI(path string, d dialect) ([]*section, error) {
-	text, err := readFile(path)
-	if err != nil {
-		return nil, err
-	}
-	sections, bad := parseINI(path, string(text), d)
-	for _, at := range bad {
-		im.note(from{place: at}, "the line is no section, key or comment, and is left out")
-	}
 	return sections, nil
-}
-
-// withoutComment removes a comment from the end of a line.
-func withoutComment(line string) string {
-	for i := 1; i < len(line); i++ {
-		if (line[i] == ';' || line[i] == '#') && (line[i-1] == ' ' || line[i-1] == '\t') {
-			return strings.TrimRight(line[:i], " \t")
-		}
-	}
-	return line
 }
 
 // isNull reports whether the value of a key is empty or null.

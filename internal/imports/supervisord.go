@@ -14,9 +14,6 @@ import (
 	"hinit/internal/config"
 )
 
-// supervisordINI is the INI dialect of supervisord.conf.
-var supervisordINI = dialect{separators: "=:"}
-
 // supervisordSections holds the notes on sections that are not imported.
 var supervisordSections = rules{
 	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
@@ -68,7 +65,7 @@ func (im *importer) supervisord(path string) error {
 
 // supervisordFiles reads a file, and the files that its [include] section lists.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
-	sections, err := im.readINI(path, supervisordINI)
+	sections, err := im.readINI(path, false)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +86,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 					im.note(from{k.place, "files"}, "%s is not read, because it is elsewhere: %s", name, doubt)
 					continue
 				}
-				more, err := im.readINI(name, supervisordINI)
+				more, err := im.readINI(name, false)
 				if err != nil {
 					return nil, err
 				}

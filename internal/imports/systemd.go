@@ -133,7 +133,7 @@ var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|E
 
 // readSettings adds the settings in one file to the unit. An empty value removes all earlier values of the same setting.
 func (u *unitImport) readSettings(n *unit, path string) error {
-	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
+	sections, err := u.readINI(path, true)
 	for _, s := range sections {
 		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
 			if !strings.HasPrefix(s.name, "X-") {
