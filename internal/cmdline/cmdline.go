@@ -154,11 +154,14 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 				v.Usage(flags, out)
 				return nil, Done, false
 			}
-			if letter, value, is := splitJoinedFlag(flags, err); is {
-				args = append([]string{letter, value}, flags.Args()...)
+			_, unknown, _ := strings.Cut(err.Error(), "flag provided but not defined: -") // "" after another error
+			letter := unknown[:min(1, len(unknown))]
+			value := strings.TrimPrefix(unknown, letter)
+			if _, err := strconv.Atoi(value); err == nil && flags.Lookup(letter) != nil { // a flag such as -n1
+				args = append([]string{"-" + letter, value}, flags.Args()...)
 				continue
 			}
-			fmt.Fprintf(errs, "cannot %s: %v%s; see: %s --help\n", v.doing(), err, flagMeant(flags, err), v.Command())
+			fmt.Fprintf(errs, "cannot %s: %v%s; see: %s --help\n", v.doing(), err, flagMeant(flags, unknown), v.Command())
 			return nil, WrongUsage, false
 		}
 		left := flags.Args()
@@ -234,27 +237,14 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form: err is its
-// error, which contains the flag.
-func splitJoinedFlag(flags *flag.FlagSet, err error) (letter, value string, is bool) {
-	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
-	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
-		return "", "", false
-	}
-	_, err = strconv.Atoi(word[1:])
-	return "-" + word[:1], word[1:], err == nil
-}
-
-// flagMeant returns a suggestion, as DidYouMean does, for an unknown flag. err is the error of package flag, which contains the
-// flag.
-func flagMeant(flags *flag.FlagSet, err error) string {
-	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
-	if !unknown {
+// flagMeant returns a suggestion, as DidYouMean does, for a flag that the verb does not have. If unknown is "", the result is "".
+func flagMeant(flags *flag.FlagSet, unknown string) string {
+	if unknown == "" {
 		return ""
 	}
 	var known []string
 	flags.VisitAll(func(f *flag.Flag) { known = append(known, Dashed(f.Name)) })
-	return DidYouMean(Dashed(strings.TrimLeft(word, "-")), known)
+	return DidYouMean(Dashed(unknown), known)
 }
 
 // Dashed returns a flag with its dashes, as people type it: -n or --json.
