@@ -214,11 +214,6 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-const (
-	progressAfter = 300 * time.Millisecond // shorter work needs no line
-	progressEvery = 100 * time.Millisecond
-)
-
 // progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line. The
 // argument since is the moment from which the line counts the time. end removes the line; call it before you print anything else.
 // A goroutine draws the line. Without a terminal, progress does nothing.
@@ -229,12 +224,12 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var drawing sync.WaitGroup
 	drawing.Go(func() {
-		if !pause.For(ctx, progressAfter-time.Since(since)) {
-			return
+		if !pause.For(ctx, 300*time.Millisecond-time.Since(since)) {
+			return // shorter work needs no line
 		}
 		for ctx.Err() == nil {
 			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
-			pause.For(ctx, progressEvery)
+			pause.For(ctx, 100*time.Millisecond)
 		}
 		fmt.Fprint(t.progressTo, "\r\x1b[K")
 	})
