@@ -31,26 +31,26 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	resume := c.Flags.Bool("resume", false, "end a pause, and ask them now")
 	pause := c.Flags.Duration("pause", 0, "ask none of them for so long, `D`, a day at most")
 	names, code, ok := c.Parse(t, 0, -1)
-	how := checksOrder{now: *now && !*resume, pause: *pause, doing: c.Doing()}
+	doing := c.Doing()
 	switch {
 	case *resume:
-		how.doing = "resume the checks"
+		doing = "resume the checks"
 	case *now:
-		how.doing = "ask the checks"
+		doing = "ask the checks"
 	case *pause != 0:
-		how.doing = "pause the checks"
+		doing = "pause the checks"
 	}
 	steer := *now || *resume || *pause != 0
 	switch {
 	case !ok:
 		return code
 	case steer && len(names) == 0, cli.FlagGiven(c, "pause") && *pause <= 0, *pause > 0 && (*now || *resume):
-		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", how.doing)
+		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", doing)
 	}
 	code = cmdline.Done
 	var services []client.Service
 	if steer {
-		services, code = how.giveToAll(t, c, names)
+		services, code = steerChecks(t, c, doing, names, *now && !*resume, *pause)
 	} else {
 		st, err := t.Status(cli.ShortWait, names...)
 		if err != nil {
@@ -88,16 +88,10 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// checksOrder is an order to the checks of services: to run now, to pause, or to resume.
-type checksOrder struct {
-	now   bool          // run the checks now; refused if the checks are paused
-	pause time.Duration // length of the pause; 0 ends a pause
-	doing string        // the action, as errors name it after "cannot"
-}
-
-// giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the
-// order, and the exit code.
-func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
+// steerChecks pauses the checks of each service, or runs them if pause is 0. This ends a pause, unless now is set: then checks
+// that are paused are an error. steerChecks prints the errors; doing is the action that they name. It returns the services that
+// have accepted the order, and the exit code.
+func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
@@ -107,14 +101,14 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 			switch {
 			case err != nil, skip:
 				return s, err
-			case how.now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
+			case now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
 				return s, fmt.Errorf("they are paused; hinit checks %s --resume ends that", name)
 			}
-			return cl.SteerChecks(ctx, s.Name, how.pause)
+			return cl.SteerChecks(ctx, s.Name, pause)
 		})
 		switch {
 		case err != nil:
-			code = max(code, t.Failed(fmt.Sprintf("%s of %q", how.doing, name), err))
+			code = max(code, t.Failed(fmt.Sprintf("%s of %q", doing, name), err))
 		case !skip:
 			done = append(done, s)
 		}
