@@ -61,36 +61,17 @@ type demoRun struct {
 	top    string // path of hinit-top, "" without a terminal, or if it is not installed
 }
 
-// screenProgram returns the path of hinit-top, the full-screen display. It returns "" if input or output is not a terminal, or if
-// hinit-top is not installed.
-func screenProgram(t *cli.Terminal) string {
-	if !t.Screen || !proc.IsTerminal(t.In) {
-		return ""
-	}
-	program, err := installed("hinit-top")
-	if err != nil {
-		fmt.Fprintf(t.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", program)
-		return ""
-	}
-	return program
-}
-
-// installed returns the path of the first of names that is an executable program in this program's directory.
-func installed(names ...string) (path string, err error) {
-	for _, name := range names {
-		if path, err = cmdline.Beside(name); err == nil && unix.Access(path, unix.X_OK) == nil {
-			return path, nil
-		}
-	}
-	return path, fmt.Errorf("there is no %s; install it beside hinit-tools", path)
-}
-
 // prepare creates the data volume and the configuration of the demo in a new temporary directory.
 func (d *demoRun) prepare() (err error) {
-	if d.hinit, err = installed("hinit", "init"); err != nil {
-		return err
+	if d.hinit, err = cmdline.Hinit(); err != nil {
+		return fmt.Errorf("there is no %s; install it beside hinit-tools", d.hinit)
 	}
-	d.top = screenProgram(d.Terminal)
+	if d.Screen && proc.IsTerminal(d.In) {
+		if d.top, err = cmdline.Beside("hinit-top"); err != nil {
+			fmt.Fprintf(d.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", d.top)
+			d.top = ""
+		}
+	}
 	if d.dir, err = os.MkdirTemp("", "hinit-demo-"); err != nil {
 		return err
 	}
