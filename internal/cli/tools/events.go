@@ -14,6 +14,8 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/pause"
+	"hinit/internal/procstat"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -122,15 +124,12 @@ func parseSince(text string) (time.Time, error) {
 		}
 		return time.Now().Add(-ago), nil
 	}
+	today := time.Now().Format(time.DateOnly)
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
-		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return at, nil
-		}
-	}
-	for _, layout := range []string{"15:04:05", "15:04"} {
-		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			now := time.Now()
-			return time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local), nil
+		for _, text := range []string{text, today + " " + text} { // a time of the day is of today
+			if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+				return at, nil
+			}
 		}
 	}
 	return time.Time{}, errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
@@ -319,4 +318,47 @@ func eventLine(e client.Event) string {
 		fmt.Fprintf(b, " [pid %d]", e.PID)
 	}
 	return b.String()
+}
+
+var drainVerb = cli.Verb{
+	Name: "drain", Summary: "wait until no gateway works on an answer", Doing: "wait for idle gateways", Args: "[--timeout D]",
+	Run: func(t *cli.Terminal, c *cli.Call) int {
+		timeout := c.Flags.Duration("timeout", 20*time.Second, "how long to wait, as `D`")
+		if _, code, ok := c.Parse(t, 0, 0); !ok {
+			return code
+		}
+		cfg, agent, err := loadAgent(t)
+		if err != nil {
+			return t.Failed(c.Doing(), err)
+		}
+		store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
+		defer cancel()
+		for {
+			busy, err := busyProfiles(store)
+			switch {
+			case err != nil:
+				return t.Failed("wait for idle gateways", err)
+			case len(busy) == 0:
+				return cmdline.Done
+			case !pause.For(ctx, 200*time.Millisecond):
+				return t.Fail(cmdline.Failed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
+			}
+		}
+	},
+}
+
+// busyProfiles describes the profiles whose gateways are working on answers. It ignores a state file whose process has ended.
+func busyProfiles(store *profiles.Store) (busy []string, err error) {
+	all, _, err := store.Discover()
+	for _, p := range all {
+		st, unread := store.ReadState(p.Name)
+		if unread != nil || st.Active == 0 {
+			continue // the gateway is idle, or its state file is unreadable
+		}
+		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
+			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))
+		}
+	}
+	return busy, err
 }

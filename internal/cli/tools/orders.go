@@ -1,0 +1,277 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"hinit/client"
+	"hinit/client/dial"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+	"hinit/internal/procstat"
+	"hinit/internal/reexec"
+	"hinit/internal/s6/formats"
+)
+
+var signalVerb = cli.Verb{
+	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
+	Services: true, Trailing: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
+		names, word := words[:len(words)-1], words[len(words)-1]
+		if _, known := formats.ParseSignal(word); !known {
+			return t.Fail(cmdline.WrongUsage,
+				"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
+		}
+		return sendSignals(t, "signal", names, c.JSON, func(client.Service) (string, error) { return word, nil })
+	}),
+}
+
+// sendSignals sends a signal to each service. The parameter which is a function that chooses the signal for a service and returns
+// the signal's name. verb is the command, for messages.
+func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
+	worst := cmdline.Done
+	for _, name := range names {
+		number, pid := 0, 0
+		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (s client.Service, err error) {
+			if s, err = cl.Service(ctx, name); err != nil {
+				return s, err
+			}
+			word, err := which(s)
+			if err != nil {
+				return s, err
+			}
+			number, _ = formats.ParseSignal(word)
+			pid = s.PID
+			return cl.Signal(ctx, name, syscall.Signal(number))
+		})
+		switch {
+		case err != nil:
+			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", verb, name), err))
+		case asJSON:
+			worst = max(worst, t.Failed(verb, cli.WriteJSONLine(t.Out, s)))
+		default:
+			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(number), pid)
+		}
+	}
+	return worst
+}
+
+var reloadVerb = cli.Verb{
+	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
+	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
+	Run:     reload,
+}
+
+func reload(t *cli.Terminal, c *cli.Call) int {
+	var how client.Reload
+	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
+	c.Flags.BoolVar(&how.Force, "force", false, "if hinit.yaml is gone, stop the services that were in it")
+	names, code, ok := c.Parse(t, 0, -1)
+	switch {
+	case !ok:
+		return code
+	case len(names) > 0 && how != (client.Reload{}):
+		return t.Fail(cmdline.WrongUsage, "cannot reload: --dry-run and --force are for hinit.yaml, not for services")
+	case len(names) > 0:
+		return reloadServices(t, names, c.JSON)
+	}
+	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
+	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
+		code := cmdline.Done
+		for line := range strings.SplitSeq(said.Message, "\n") { // one line for each mistake
+			one := *said
+			one.Message = line
+			code = t.Failed("reload", &one)
+		}
+		return code
+	}
+	return t.Show(c, did, err, func() {
+		for _, s := range did.Plan {
+			fmt.Fprintln(t.Out, s.Op, show.Line(s.Service), s.What)
+		}
+		for _, key := range did.Settings {
+			fmt.Fprintln(t.Out, "changed:", show.Line(key))
+		}
+		switch {
+		case len(did.Plan)+len(did.Changes) == 0:
+			fmt.Fprintln(t.Out, "nothing has changed")
+		case how.DryRun:
+			fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
+		}
+	})
+}
+
+// reloadServices sends each named service its reload signal.
+func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
+	signals, err := cli.Ask(t, cli.ShortWait, reloadSignals)
+	if err != nil {
+		return t.Failed("reload", err)
+	}
+	return sendSignals(t, "reload", names, asJSON, func(s client.Service) (string, error) {
+		key, ofAll := "services."+s.Name, ""
+		if s.Profile != "" {
+			key, ofAll = "profiles."+s.Profile, signals["agent"]
+		}
+		if name := cmp.Or(signals[key], ofAll); name != "" {
+			return name, nil
+		}
+		return "", fmt.Errorf("hinit.yaml has no reload_signal for it; set %s.reload_signal: HUP", key)
+	})
+}
+
+// reloadSignals returns the reload signals in the configuration of the running init. The map's key is the path of the mapping
+// that sets the signal: services.NAME, profiles.NAME or agent.
+func reloadSignals(ctx context.Context, cl *dial.Client) (map[string]string, error) {
+	entries, err := cl.Config(ctx)
+	signals := make(map[string]string)
+	for _, e := range entries {
+		if key, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
+			signals[key], _ = e.Value.(string)
+		}
+	}
+	return signals, err
+}
+
+var runOnceVerb = cli.Verb{
+	Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
+	Summary:  "run a task now, and wait until it has ended",
+	Services: true, Run: runOnce,
+}
+
+func runOnce(t *cli.Terminal, c *cli.Call) int {
+	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
+	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
+	names, code, ok := c.Parse(t, 1, -1)
+	switch {
+	case !ok:
+		return code
+	case *timeout <= 0 || *timeout > time.Hour:
+		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout goes up to 1h")
+	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	begin := time.Now()
+	cl, err := t.DialSoon(ctx, min(*timeout, cli.BootPatience))
+	if err != nil {
+		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
+	}
+	wait := client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}
+	return t.Order(ctx, cl, c, "run %q once", names, wait, begin, func(s client.Service, doing string) int {
+		if s.LastExit != nil && !c.JSON {
+			for _, line := range s.LastExit.Tail {
+				fmt.Fprintln(t.Out, show.Line(line))
+			}
+			if s.Done {
+				fmt.Fprintln(t.Out, show.Ended(s))
+			}
+		}
+		if !s.Done {
+			return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
+		}
+		return cmdline.Done
+	})
+}
+
+var reexecVerb = cli.Verb{
+	Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
+	Summary: "replace the running hinit by the binary in its place; everything goes on",
+	Run:     reexecute,
+}
+
+// reexecReport is the result of hinit reexec, for --json.
+type reexecReport struct {
+	Version string `json:"version"` // version of the hinit that runs now
+	Image   int    `json:"image"`   // 1 for the program that the container was started with, one more after each re-execution
+	Before  string `json:"before"`  // version that ran before
+	Binary  string `json:"binary"`  // path of the program that runs now
+	Same    bool   `json:"same"`    // the same file ran before, so nothing has changed
+}
+
+func reexecute(t *cli.Terminal, c *cli.Call) int {
+	file := c.Flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
+	if _, code, ok := c.Parse(t, 0, 0); !ok {
+		return code
+	}
+	cl, err := t.Dial()
+	if err != nil {
+		return t.Failed("re-execute hinit", err)
+	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	before, err := cl.Status(ctx)
+	if err != nil {
+		return t.Failed("re-execute hinit", err)
+	}
+	path := cmp.Or(*file, before.Init.Binary)
+	if err := checkBinary(path); err != nil {
+		return t.Failed("re-execute hinit", err)
+	}
+	same := runsFile(before.Init, path) // compare before the re-execution, because hinit runs this file after every re-execution
+	after, err := cl.Reexec(ctx, *file)
+	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
+	return t.Show(c, report, err, func() {
+		what := fmt.Sprintf(" (it was %s)", report.Before)
+		if same {
+			what = fmt.Sprintf(": same binary as before, %s; nothing changed", path)
+		}
+		fmt.Fprintf(t.Out, "hinit %s is image %d now%s\n", report.Version, report.Image, what)
+	})
+}
+
+// runsFile reports whether the init runs the file at path as its program. It returns false if that is unknown, because outside of
+// the container inode numbers have another meaning.
+func runsFile(in client.Init, path string) bool {
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
+}
+
+// inThisNamespace reports whether this command and the init see the same PID namespace, so that the init's pid means the same
+// process here. It compares the age of that process with the age of the init. A difference of a few seconds is normal: on a busy
+// machine, the container engine needs that time between starting the process and executing hinit.
+func inThisNamespace(in client.Init) bool {
+	st, err := procstat.Read(in.PID)
+	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
+}
+
+// agesMatch reports whether a process of the given age can be the init. The argument since is the time since the init's start.
+func agesMatch(age, since time.Duration) bool {
+	return age-since > -2*time.Second && age-since < 30*time.Second
+}
+
+// tryTimeout limits how long a binary may take to report that it can take over.
+const tryTimeout = 10 * time.Second
+
+// checkBinary checks that a binary can take over from the running hinit. It runs the binary only to make it print the state
+// format that it accepts at a handover. A binary that does not support handovers would start as if the container had just
+// started.
+func checkBinary(path string) error {
+	if path == "" {
+		return errors.New("hinit does not know which file it was started from; give one with --binary")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	defer cancel()
+	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), SameSession: true}
+	said, why, exit, err := proc.Output(ctx, spec, 4096)
+	switch {
+	case err != nil:
+		return err
+	case exit.Code != 0:
+		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(why)+string(said))))
+	case strings.TrimSpace(string(said)) != strconv.Itoa(reexec.Format):
+		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), reexec.Format)
+	}
+	return nil
+}
+
+// firstLine returns the first line of s, for messages of one line.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
