@@ -241,7 +241,7 @@ var (
 	rotationRules = rules{
 		{name: "max_size_mb", key: "logs.max_size_mb"},
 		{name: "max_backups", key: "logs.archives"},
-		{name: "max_age_days", key: "logs.max_age", scalar: days},
+		{name: "max_age_days", key: "logs.max_age", scalar: durationIn("days", day)},
 		{name: "compress", key: "logs.compress", scalar: whenSet("gzip", "")},
 		{name: ".*", note: onlyKeysOfLogs},
 	}
@@ -266,14 +266,6 @@ func everyInterval(value string) (string, error) {
 		return "", fmt.Errorf("%q is no interval such as 90s; it runs once, at the boot", value)
 	}
 	return cron, nil
-}
-
-func days(value string) (string, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil {
-		return "", fmt.Errorf("%q is no number of days", oneLine(value))
-	}
-	return fmt.Sprintf("%dh", 24*n), nil
 }
 
 func (c *composeImport) processKeys(p setting, keys []setting, s *service) {

@@ -120,16 +120,21 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 	}
 }
 
-// seconds converts a number of seconds to a duration such as "30s". 0 becomes "", the default.
-func seconds(value string) (string, error) {
-	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-	if err != nil || n <= 0 || n > 1e8 {
-		if err == nil && n == 0 {
+var seconds = durationIn("seconds", time.Second)
+
+// durationIn returns a scalar function that converts a number in a unit of time to a duration such as "30s". 0 becomes "", the
+// default.
+func durationIn(units string, unit time.Duration) func(string) (string, error) {
+	return func(value string) (string, error) {
+		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		switch {
+		case n > 0 && n*unit.Seconds() <= 1e8:
+			return durationText(time.Duration(n * float64(unit))), nil
+		case err == nil && n == 0:
 			return "", nil
 		}
-		return "", fmt.Errorf("%q is no number of seconds from 0 on; write it into hinit.yaml", oneLine(value))
+		return "", fmt.Errorf("%q is no number of %s from 0 on; write it into hinit.yaml", oneLine(value), units)
 	}
-	return durationText(time.Duration(n * float64(time.Second))), nil
 }
 
 // durationText returns a duration as text, without the parts that are zero.

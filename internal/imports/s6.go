@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -132,7 +131,7 @@ func (d *s6Import) readList(dir, name string) []string {
 
 // s6Rules are the rules for the files of a service directory. Each file is one setting.
 var s6Rules = rules{
-	{name: "timeout-kill", key: "stop.grace", scalar: milliseconds},
+	{name: "timeout-kill", key: "stop.grace", scalar: durationIn("milliseconds", time.Millisecond)},
 	{name: "down-signal", key: "stop.signal", scalar: signalName},
 	{name: "notification-fd", key: "notify.fd"},
 	{name: "finish", note: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
@@ -150,15 +149,6 @@ var s6Rules = rules{
 	{name: "log", note: "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
 	{name: "type|dependencies(\\.d)?|supervise|event|data|env"},
 	{name: ".*", note: "hinit does not look at it; the script may"},
-}
-
-// milliseconds converts a number of milliseconds to a duration. Zero and negative numbers become "", the default.
-func milliseconds(value string) (string, error) {
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n <= 0 {
-		return "", nil
-	}
-	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
 // importFiles imports the files of a service directory as s6Rules says, except for the files in names.
