@@ -49,9 +49,13 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	case *plain:
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
 	}
-	entries, here, err := effectiveConfig(t)
-	if err == nil && here {
-		fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
+	entries, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
+	if errors.Is(err, client.ErrUnreachable) {
+		var cfg *config.Config
+		if cfg, err = t.Config(); err == nil {
+			fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
+			entries = cfg.Effective()
+		}
 	}
 	var unwritten error
 	code = t.Show(c, entries, err, func() {
@@ -158,18 +162,4 @@ func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 		}
 	}
 	return warnings
-}
-
-// effectiveConfig returns the configuration of the running init. If no init is reachable, it reads the file and the environment
-// here, and here is true. If the caller may not ask the init, it returns an error.
-func effectiveConfig(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
-	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
-	if !errors.Is(err, client.ErrUnreachable) {
-		return entries, false, err
-	}
-	cfg, err := t.Config()
-	if err != nil {
-		return nil, true, err
-	}
-	return cfg.Effective(), true, nil
 }

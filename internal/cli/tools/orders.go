@@ -109,11 +109,17 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// reloadServices sends each named service its reload signal.
+// reloadServices sends each named service its reload signal, which the configuration of the running init sets.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
-	signals, err := cli.Ask(t, cli.ShortWait, reloadSignals)
+	entries, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if err != nil {
 		return t.Failed("reload", err)
+	}
+	signals := make(map[string]string) // by the path of the mapping that sets the signal: services.NAME, profiles.NAME or agent
+	for _, e := range entries {
+		if path, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
+			signals[path], _ = e.Value.(string)
+		}
 	}
 	return sendSignals(t, "reload", names, asJSON, func(s client.Service) (string, error) {
 		key, ofAll := "services."+s.Name, ""
@@ -125,19 +131,6 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 		}
 		return "", fmt.Errorf("hinit.yaml has no reload_signal for it; set %s.reload_signal: HUP", key)
 	})
-}
-
-// reloadSignals returns the reload signals in the configuration of the running init. The map's key is the path of the mapping
-// that sets the signal: services.NAME, profiles.NAME or agent.
-func reloadSignals(ctx context.Context, cl *dial.Client) (map[string]string, error) {
-	entries, err := cl.Config(ctx)
-	signals := make(map[string]string)
-	for _, e := range entries {
-		if key, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
-			signals[key], _ = e.Value.(string)
-		}
-	}
-	return signals, err
 }
 
 var runOnceVerb = cli.Verb{
