@@ -126,7 +126,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	switch letter {
 	case 'u', 'U':
 		if native {
-			return s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStart, name) })
+			return s.recordIntent(ctx, client.VerbStart, name)
 		}
 		if letter == 'U' {
 			if err := slot.SetDown(false); err != nil {
@@ -139,7 +139,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 		return s.host.Do(ctx, supervisor.Start{Name: name})
 	case 'd', 'D':
 		if native {
-			return s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStop, name) })
+			return s.recordIntent(ctx, client.VerbStop, name)
 		}
 		err := s.host.Do(ctx, supervisor.Stop{Name: name})
 		if letter == 'D' {
@@ -156,7 +156,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	case 'Q':
 		err := s.host.Do(ctx, supervisor.StayDown{Name: name})
 		if _, gateway := profiles.SlotProfile(name); gateway && native {
-			return errors.Join(err, s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.StayDown, name) }))
+			return errors.Join(err, s.recordIntent(ctx, orders.StayDown, name))
 		}
 		return errors.Join(err, slot.SetDown(true))
 	case 'p', 'P':
@@ -186,12 +186,12 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// recordIntent executes a command that changes a service of hinit and records the operator's intent. It waits at most intentTime.
+// recordIntent carries out an order that changes a service of hinit and records the operator's intent. It waits at most intentTime.
 // If the volume is slower, recordIntent reports that and returns nil; the intent is recorded later.
-func (s *S6) recordIntent(ctx context.Context, name string, command func(context.Context) error) error {
+func (s *S6) recordIntent(ctx context.Context, verb client.Verb, name string) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()
-	err := command(patience)
+	err := s.host.Command(patience, verb, name)
 	if patience.Err() == nil || ctx.Err() != nil {
 		return err
 	}

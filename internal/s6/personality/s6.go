@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -55,36 +56,6 @@ type S6 struct {
 
 var _ registry.Follower = (*S6)(nil)
 
-// Open creates the directories of s6, and acts as s6 until ctx ends.
-func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
-	scanner, err := scandir.Open(ctx, host, with.layout())
-	if err != nil {
-		return nil, fmt.Errorf("hinit does not answer as s6: %w", err)
-	}
-	// The write sets the name of the whole process, not only of the thread that writes (proc(5)).
-	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
-		host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
-	}
-	s := &S6{scanner, host, with.Cred, with.Since}
-	if with.Main {
-		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
-		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			host.Warn("%v", err) // after an error the scanner tries again later
-		}
-	}
-	return s, nil
-}
-
-// TakeOver continues with the scan directory of the program before a re-execution. It changes no file. Call Start to begin the
-// work.
-func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
-	scanner, err := scandir.TakeOver(host, with.layout(), old)
-	if err != nil {
-		return nil, fmt.Errorf("hinit does not answer as s6 any more: %w", err)
-	}
-	return &S6{scanner, host, with.Cred, with.Since}, nil
-}
-
 func (w Settings) layout() scandir.Layout {
 	g := scandir.Layout{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: w.Agent, Env: w.Env}
 	if dir := os.Getenv(scandir.ScanVariable); dir != "" {
@@ -118,13 +89,12 @@ func ActsAsS6() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
 	}
-	made := false
-	_ = blocking.Do(blocking.Foreign, func() error {
-		info, err := os.Stat(commandDir)
-		made = err == nil && info.IsDir()
-		return nil
-	})
-	return made && os.Getpid() == 1
+	info, err := stat(commandDir)
+	return err == nil && info.IsDir() && os.Getpid() == 1
+}
+
+func stat(path string) (fs.FileInfo, error) {
+	return blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
 }
 
 // Path returns the PATH for all processes that this init starts as the agent's user. home is the user's home directory.
@@ -170,28 +140,42 @@ func (w *Switch) On() *S6 { return w.s6.Load() }
 
 // Open creates the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
 func (w *Switch) Open(ctx context.Context) error {
-	s6, err := Open(ctx, w.host, w.settings())
-	if err == nil {
-		w.activate(s6)
+	with := w.settings()
+	scanner, err := scandir.Open(ctx, w.host, with.layout())
+	if err != nil {
+		return fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
-	return err
+	// The write sets the name of the whole process, not only of the thread that writes (proc(5)).
+	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
+		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
+	}
+	if with.Main {
+		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
+		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
+			w.host.Warn("%v", err) // after an error the scanner tries again later
+		}
+	}
+	w.activate(scanner, with)
+	return nil
 }
 
-// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. Call it before
-// the supervisor's loop runs.
+// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. It changes no
+// file. Call it before the supervisor's loop runs, and Start to begin the work.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
 	}
-	s6, err := TakeOver(w.host, w.settings(), old)
+	with := w.settings()
+	scanner, err := scandir.TakeOver(w.host, with.layout(), old)
 	if err != nil {
-		w.host.Warn("%v", err)
+		w.host.Warn("hinit does not answer as s6 any more: %v", err)
 		return
 	}
-	w.activate(s6)
+	w.activate(scanner, with)
 }
 
-func (w *Switch) activate(s6 *S6) {
+func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
+	s6 := &S6{scanner, w.host, with.Cred, with.Since}
 	w.s6.Store(s6)
 	w.addFollower(s6, s6.Exports())
 }
@@ -266,31 +250,24 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 	}
 	command := strings.Join(words, " ")
 	if cred != nil { // use numbers, because the image may have another name for the user
-		user := strconv.FormatUint(uint64(cred.UID), 10) + ":" + strconv.FormatUint(uint64(cred.GID), 10)
-		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + user + " " + command + "\n")
+		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")
 	return b.String()
 }
 
 func finishScript(parkOn []int) string {
-	var b strings.Builder
-	b.WriteString(interpreter() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n")
-	b.WriteString("case \"$1\" in\n")
+	text := interpreter() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n"
+	text += "case \"$1\" in\n"
 	for _, code := range parkOn {
-		b.WriteString("  " + strconv.Itoa(code) + ") exit 125 ;;\n")
+		text += fmt.Sprintf("  %d) exit 125 ;;\n", code)
 	}
-	b.WriteString("esac\nexit 0\n")
-	return b.String()
+	return text + "esac\nexit 0\n"
 }
 
 // interpreter returns the first line of the scripts in slots, an interpreter directive.
 var interpreter = sync.OnceValue(func() string {
-	err := blocking.Do(blocking.Foreign, func() error {
-		_, err := os.Stat(commandDir + "/with-contenv")
-		return err
-	})
-	if err == nil {
+	if _, err := stat(commandDir + "/with-contenv"); err == nil {
 		return "#!" + commandDir + "/with-contenv sh\n"
 	}
 	return "#!/bin/sh\n"
