@@ -319,8 +319,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	} else if err != nil {
 		return
 	}
-	death := formats.DeathOf(r.Exit.At, r.Exit.Code, r.Exit.Signal)
-	tally = formats.AddDeath(tally, death, at.Definition.Tally)
+	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.Tally)
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // ignored, see above
 }
 

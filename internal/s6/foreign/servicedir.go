@@ -53,14 +53,13 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	p := &Place{Path: path, link: link, moved: true}
 	var err error
 	if !link && agent.Switches() {
-		if p.dir, p.ID, p.Pin, err = s.openRoots(path); err != nil {
-			return nil, err
-		}
+		p.dir, p.ID, p.Pin, err = s.openRoots(path)
 	}
-	if p.Root = p.dir != nil; p.Root {
-		return p, nil
+	p.Root = p.dir != nil
+	if !p.Root && err == nil {
+		p.dir, p.ID, err = Open(path, link, agent)
 	}
-	if p.dir, p.ID, err = Open(path, link, agent); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -110,10 +109,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 		}
 		return nil, fsutil.ID{}, nil, d.Close()
 	}
-	var pin *os.File
-	err = blocking.Do(blocking.Foreign, func() (err error) {
-		pin, err = os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		return err
+	pin, err := blocking.Get(blocking.Foreign, func() (*os.File, error) {
+		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, fsutil.ID{}, nil, errors.Join(err, d.Close())

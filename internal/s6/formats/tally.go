@@ -26,20 +26,14 @@ type Death struct {
 	Signal int // signal that ended the run, 0 for none
 }
 
-// DeathOf returns the Death of a run that ended at the time at. If a signal ended the run, Code is 128 plus the signal, and the
-// argument code is ignored.
-func DeathOf(at time.Time, code, signal int) Death {
+// AddDeath appends the death of a run to the content of TallyFile and returns the new content. If a signal ended the run, it
+// ignores the exit code. It keeps only the latest deaths; the argument most is their maximum number. It drops an incomplete entry.
+func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
 	if signal != 0 {
 		code = signalledCode + signal
 	}
-	return Death{At: at, Code: code, Signal: signal}
-}
-
-// AddDeath appends a death to the content of TallyFile and returns the new content. It keeps only the latest deaths; The argument
-// most is their maximum number. It drops an incomplete entry.
-func AddDeath(tally []byte, d Death, most int) []byte {
 	tally = tally[:len(tally)/deathSize*deathSize]
-	tally = append(appendBinary(tally, d.At), byte(d.Code), byte(d.Signal))
+	tally = append(appendBinary(tally, at), byte(code), byte(signal))
 	return tally[max(0, len(tally)-most*deathSize):]
 }
 

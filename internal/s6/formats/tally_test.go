@@ -24,18 +24,18 @@ func TestDeathsAreCountedAsS6CountsThem(t *testing.T) {
 	}
 	var tally []byte
 	for i, code := range []int{3, -1, -1} {
-		tally = formats.AddDeath(tally, formats.DeathOf(deaths[i].At, code, deaths[i].Signal), 100)
+		tally = formats.AddDeath(tally, deaths[i].At, code, deaths[i].Signal, 100)
 	}
 	if got := hex.EncodeToString(tally); got != want {
 		t.Errorf("written:\n%s, want\n%s", got, want)
 	}
 	for range 5 {
-		tally = formats.AddDeath(tally, formats.DeathOf(time.Unix(1e9, 5), 7, 0), 2)
+		tally = formats.AddDeath(tally, time.Unix(1e9, 5), 7, 0, 2)
 	}
 	if got := formats.Deaths(tally); len(got) != 2 || got[1].Code != 7 {
 		t.Errorf("of many deaths the last two are %+v", got)
 	}
-	if got := formats.AddDeath(tally, formats.DeathOf(time.Unix(1e9, 5), 7, 0), 0); len(got) != 0 {
+	if got := formats.AddDeath(tally, time.Unix(1e9, 5), 7, 0, 0); len(got) != 0 {
 		t.Errorf("with no room, %d bytes", len(got))
 	}
 	if got := formats.Deaths(make([]byte, 50)); got != nil {
