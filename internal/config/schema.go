@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"reflect"
 	"slices"
@@ -12,6 +13,13 @@ import (
 	"hinit/internal/cpulist"
 	"hinit/internal/cronspec"
 )
+
+// Schema is a JSON schema (draft 2020-12) of hinit.yaml, for editors. It defines keys, types and choices. Only [Load] checks the
+// rules that concern more than one key. internal/gendocs generates the schema from the struct tags that [Load] uses to decode the
+// file.
+//
+//go:embed hinit.schema.json
+var Schema string
 
 // Key is one key of the configuration. It belongs to a root, the struct into which a mapping of the file is decoded. The tags of
 // the struct's fields define everything about the key except its description, which is in the reference (internal/gendocs):
