@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/trust"
 	"hinit/shim/identity"
@@ -48,11 +49,10 @@ func withContenv(c *Call, _ []option) int {
 // It removes variables that lead into the data volume, except those whose name begins with HERMES_: scripts need them to find
 // the volume.
 func rootEnv(env []string) []string {
-	volume := proc.Getenv(env, "HERMES_HOME")
+	volume := filepath.Clean(proc.Getenv(env, "HERMES_HOME"))
 	if !filepath.IsAbs(volume) {
 		volume = "/opt/data"
 	}
-	volume = filepath.Clean(volume)
 	out := make([]string, 0, len(env))
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -176,8 +176,8 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	st, err := fsutil.Fstat(fd)
+	if err != nil {
 		return nil, err
 	}
 	null := st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)

@@ -66,8 +66,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := l.begin(now); err != nil {
 		return nil, "unable to open " + rules.path + "/current", err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(l.current, &st); err == nil {
+	if st, err := fsutil.Fstat(l.current); err == nil {
 		l.size = uint64(st.Size)
 	}
 	return l, "", nil
@@ -102,18 +101,16 @@ func openForRoot(path string) (int, error) {
 
 // othersCanCreate reports whether this process is root, and other users can create files in the directory.
 func othersCanCreate(dir int) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil {
-		return false, err
-	}
-	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), nil
+	st, err := fsutil.Fstat(dir)
+	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), err
 }
 
 var errOtherNames = errors.New("it has other names (hard links)")
 
 func (l *logDir) same(other *logDir) bool {
-	var a, b unix.Stat_t
-	return unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+	a, err1 := fsutil.Fstat(l.lock)
+	b, err2 := fsutil.Fstat(other.lock)
+	return err1 == nil && err2 == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // lockFile takes two locks. The first is the lock that s6 takes, which belongs to the process. The second belongs to the
@@ -165,14 +162,11 @@ func (l *logDir) refuseLinks(fd int) error {
 	if err != nil || !strange {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
+	st, err := fsutil.Fstat(fd)
 	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1 {
 		return errOtherNames
 	}
-	return nil
+	return err
 }
 
 func (l *logDir) finished() bool {
@@ -204,8 +198,7 @@ func (l *logDir) removeOldest() {
 		l.warn("unable to list " + l.rules.path + ": " + strerror(err))
 		return
 	}
-	slices.Sort(names)
-	slices.Reverse(names)
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // newest first
 	var total uint64
 	for i, name := range names {
 		var st unix.Stat_t
@@ -233,12 +226,8 @@ func (l *logDir) archives() ([]string, error) {
 }
 
 func isArchive(name string) bool {
-	label, ok := strings.CutSuffix(name, ".s")
-	if !ok {
-		label, ok = strings.CutSuffix(name, ".u")
-	}
-	_, rest, label64 := formats.ParseTAI64N(label)
-	return ok && label64 && rest == ""
+	_, suffix, ok := formats.ParseTAI64N(name)
+	return ok && (suffix == ".s" || suffix == ".u")
 }
 
 // add adds a line to the pending output, and starts a new file if the current one is full.

@@ -31,7 +31,7 @@ func svstat(c *Call, options []option) int {
 			numbers = true
 		case 'o':
 			for name := range strings.SplitSeq(strings.TrimSuffix(o.value, ","), ",") {
-				if fields[name] == nil {
+				if _, known := fields(client.Slot{}, time.Time{})[name]; !known {
 					return c.fatal(exitUsage, "invalid option field: "+name)
 				}
 				shown = append(shown, name)
@@ -83,7 +83,7 @@ func statusLine(s client.Slot, now time.Time, numbers bool) string {
 		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + wholeSeconds(s.Since, now) + " seconds")
 		other = "down"
 	case s.Started:
-		b.WriteString("down (" + cause(s, numbers) + ") " + wholeSeconds(s.Since, now) + " seconds")
+		b.WriteString("down (" + cause(max(s.ExitCode, 0), s.Signal, numbers) + ") " + wholeSeconds(s.Since, now) + " seconds")
 	default:
 		b.WriteString("down (not started yet) ")
 	}
@@ -100,14 +100,15 @@ func appendIf(b *strings.Builder, is bool, text string) {
 	}
 }
 
-func cause(s client.Slot, numbers bool) string {
+// cause says how a run has ended. signal is 0 if no signal has ended the run.
+func cause(exitCode, signal int, numbers bool) string {
 	switch {
-	case s.Signal == 0:
-		return "exitcode " + strconv.Itoa(max(s.ExitCode, 0))
+	case signal == 0:
+		return "exitcode " + strconv.Itoa(exitCode)
 	case numbers:
-		return "signal " + strconv.Itoa(s.Signal)
+		return "signal " + strconv.Itoa(signal)
 	}
-	return "signal " + signalName(s.Signal)
+	return "signal " + signalName(signal)
 }
 
 func readySince(s client.Slot) time.Time {
@@ -124,29 +125,28 @@ func wholeSeconds(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
-// fields maps the name of each field that s6-svstat -o supports to the function that returns its value.
-var fields = map[string]func(s client.Slot, now time.Time) string{
-	"up":          func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up) },
-	"wantedup":    func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.WantUp) },
-	"normallyup":  func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.NormallyUp) },
-	"ready":       func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up && s.Ready) },
-	"paused":      func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up && s.Paused) },
-	"pid":         func(s client.Slot, _ time.Time) string { return number(s.PID, s.Up) },
-	"pgid":        func(s client.Slot, _ time.Time) string { return number(s.PGID, s.Up) },
-	"exitcode":    func(s client.Slot, _ time.Time) string { return number(s.ExitCode, ended(s) && s.Signal == 0) },
-	"signum":      func(s client.Slot, _ time.Time) string { return number(s.Signal, ended(s) && s.Signal != 0) },
-	"signal":      signalField,
-	"updownsince": func(s client.Slot, _ time.Time) string { return formats.TAI64N(s.Since) },
-	"readysince":  func(s client.Slot, _ time.Time) string { return formats.TAI64N(readySince(s)) },
-	"updownfor":   func(s client.Slot, now time.Time) string { return wholeSeconds(s.Since, now) },
-	"readyfor":    func(s client.Slot, now time.Time) string { return wholeSeconds(readySince(s), now) },
-}
-
-func signalField(s client.Slot, _ time.Time) string {
-	if ended(s) && s.Signal != 0 {
-		return signalName(s.Signal)
+// fields returns the value of each field that s6-svstat -o supports, by the name of the field.
+func fields(s client.Slot, now time.Time) map[string]string {
+	signalled, signal := ended(s) && s.Signal != 0, "NA"
+	if signalled {
+		signal = signalName(s.Signal)
 	}
-	return "NA"
+	return map[string]string{
+		"up":          strconv.FormatBool(s.Up),
+		"wantedup":    strconv.FormatBool(s.WantUp),
+		"normallyup":  strconv.FormatBool(s.NormallyUp),
+		"ready":       strconv.FormatBool(s.Up && s.Ready),
+		"paused":      strconv.FormatBool(s.Up && s.Paused),
+		"pid":         number(s.PID, s.Up),
+		"pgid":        number(s.PGID, s.Up),
+		"exitcode":    number(s.ExitCode, ended(s) && s.Signal == 0),
+		"signum":      number(s.Signal, signalled),
+		"signal":      signal,
+		"updownsince": formats.TAI64N(s.Since),
+		"readysince":  formats.TAI64N(readySince(s)),
+		"updownfor":   wholeSeconds(s.Since, now),
+		"readyfor":    wholeSeconds(readySince(s), now),
+	}
 }
 
 func number(n int, has bool) string {
@@ -158,9 +158,9 @@ func number(n int, has bool) string {
 
 // statusFields returns the values of the named fields, separated by spaces.
 func statusFields(s client.Slot, names []string, now time.Time) string {
-	values := make([]string, len(names))
+	values, all := make([]string, len(names)), fields(s, now)
 	for i, name := range names {
-		values[i] = fields[name](s, now)
+		values[i] = all[name]
 	}
 	return strings.Join(values, " ")
 }
@@ -174,10 +174,10 @@ func signalName(number int) string {
 // svdt prints when and how the runs of a service have ended, the oldest first. Option -n limits the number of lines, and -s
 // prints signals as numbers. Gateways have no such record: use "hinit events".
 func svdt(c *Call, options []option) int {
-	most, names := formats.MaxTally, true
+	most, numbers := formats.MaxTally, false
 	for _, o := range options {
 		if o.letter != 'n' {
-			names = o.letter == 'S'
+			numbers = o.letter == 's'
 		} else if n, err := strconv.Atoi(o.value); err == nil && n >= 0 {
 			most = n
 		} else {
@@ -191,14 +191,7 @@ func svdt(c *Call, options []option) int {
 	}
 	deaths := formats.Deaths(tally)
 	for _, d := range deaths[max(0, len(deaths)-most):] {
-		how := "signal " + strconv.Itoa(d.Signal)
-		switch {
-		case d.Signal == 0:
-			how = "exitcode " + strconv.Itoa(d.Code)
-		case names:
-			how = "signal " + signalName(d.Signal)
-		}
-		if code := c.print(formats.TAI64N(d.At) + " " + how); code != exitDone {
+		if code := c.print(formats.TAI64N(d.At) + " " + cause(d.Code, d.Signal, numbers)); code != exitDone {
 			return code
 		}
 	}
