@@ -200,7 +200,7 @@ func meantKey(prefix, key string, names, paths []string) string {
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.At(root)
-	was := copyOf(at)
+	was := reflect.ValueOf(at).Elem().Interface() // no value is changed in place: a mapping or list is always replaced
 	before := len(d.problems.list)
 	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
@@ -214,14 +214,14 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		d.problems.reportAtLine(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
-	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
+	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, reflect.ValueOf(at).Elem().Interface()) {
 		d.reportDoubt(e.line, key)
 		return
 	}
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, twice := d.origins[key]; twice {
+	if first, set := d.origins[key]; set && first.env == "" { // the file wins over the variables of a built-in service's command
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
@@ -235,18 +235,6 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 // reportDoubt reports a key that a file may set only if root alone can change the file.
 func (d *decoder) reportDoubt(line int, key string) {
 	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.doubt)
-}
-
-// copyOf returns a copy of the value that the pointer at points to. It copies a mapping, because decoding changes mappings in
-// place. Lists need no copy: decoding always replaces a whole list.
-func copyOf(at any) any {
-	switch at := at.(type) {
-	case *map[string]string:
-		return maps.Clone(*at)
-	case *map[string]ResourceLimit:
-		return maps.Clone(*at)
-	}
-	return reflect.ValueOf(at).Elem().Interface()
 }
 
 // checkPlaceholders checks the placeholders in the texts that the pointer at points to. It returns the reason why one is invalid,

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -72,9 +73,9 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	case *[]int:
 		*at = d.decodeNumbers(n, key)
 	case *map[string]string:
-		d.decodeVariables(n, key, *at)
+		*at = d.decodeVariables(n, key, maps.Clone(*at))
 	case *map[string]ResourceLimit:
-		d.decodeLimits(n, key, *at)
+		*at = d.decodeLimits(n, key, maps.Clone(*at))
 	case *Paths:
 		d.decodePaths(n, key, at)
 	case *Bytes:
@@ -157,7 +158,8 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 	})
 }
 
-func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) {
+// decodeVariables adds the variables of the mapping n to vars.
+func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) map[string]string {
 	for _, e := range d.entries(n, key, nil) {
 		if !isVariable(e.key) {
 			d.problems.reportAtLine(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
@@ -168,6 +170,7 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 			d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
 		}
 	}
+	return vars
 }
 
 // sizeSuffixes are the suffixes of a size. K stands for a factor of 1024, and each further suffix for the factor times the suffix

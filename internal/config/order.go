@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -204,7 +203,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
-		p.Env, p.Limits = map[string]string{}, maps.Clone(p.Limits) // decoding changes them in place
+		p.Env = map[string]string{}
 		before := len(d.problems.list)
 		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {

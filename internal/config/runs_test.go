@@ -24,6 +24,14 @@ func TestKanbanIsEnabledByItsVariable(t *testing.T) {
 	}
 }
 
+// The line of the file was refused as a second one, "already set on line 0".
+func TestTheFileWinsOverTheVariableOfAWorkersProgram(t *testing.T) {
+	c, err := Load(Options{Text: []byte("runs: {kanban-worker: {command: [mine]}}"), Env: environ(map[string]string{"HERMES_BIN": "/opt/h"})})
+	if err != nil || !slices.Equal(c.Runs[KanbanWorker].Command, []string{"mine"}) {
+		t.Errorf("a worker is %v, %v", c, err)
+	}
+}
+
 func TestKanbanIsOffByDefault(t *testing.T) {
 	for _, vars := range []map[string]string{nil, {"HINIT_KANBAN": ""}, {"HINIT_KANBAN": "0"}} {
 		c, err := Load(Options{Text: []byte("{}"), Env: environ(vars)})

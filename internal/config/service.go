@@ -36,14 +36,15 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		s.Env = map[string]string{} // the service gets the caller's environment unchanged
 		_, s.Log = l.cfg.origins["logs.dir"]
 	}
-	commandFrom := ""
 	if name == ActionsName {
 		l.fillActions(&s)
 	}
 	for _, b := range builtInServices {
 		if b.name == name && !l.Plain {
-			s.EnabledBy = b.variable
-			commandFrom = b.fill(l, &s)
+			s.EnabledBy, s.Command = b.variable, slices.Clone(b.command)
+			if b.fill != nil {
+				b.fill(l, &s)
+			}
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
@@ -57,7 +58,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
 	if len(d.problems.list) == before {
-		l.finishService(&s, prefix, commandFrom, e.line)
+		l.finishService(&s, prefix, e.line)
 	}
 	l.cfg.Services[name] = s
 }
@@ -81,58 +82,48 @@ const leaseVar = "HINIT_LEASE"
 // leaseRestart is the delay before the lease service restarts.
 const leaseRestart = 100 * time.Millisecond
 
-// fillLease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages
+// fillLease sets the user of the service that holds the lease of the volume. The service runs as root, because its messages
 // decide which init serves the volume.
-func (l *loader) fillLease(s *Service) string {
+func (l *loader) fillLease(s *Service) {
 	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
 	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short enough to be back before the lease expires
-	return s.setCommand("hinit-lease-kubernetes")
 }
 
-// builtInServices lists the built-in services. The function fill sets the command of the service. It returns the names of the
-// environment variables that it used for the command.
+// builtInServices lists the built-in services. variable is the environment variable that switches a service on. The function
+// fill, if there is one, makes the other settings that differ from the defaults of a service.
 var builtInServices = [...]struct {
 	name, variable string
-	fill           func(l *loader, s *Service) (vars string)
+	command        []string
+	fill           func(l *loader, s *Service)
 }{
-	{DashboardName, "HERMES_DASHBOARD", (*loader).fillDashboard},
-	{KanbanName, kanbanVar, func(_ *loader, s *Service) string { return s.setCommand("hinit-kanban", "serve") }},
-	{WebName, "HINIT_WEB", func(_ *loader, s *Service) string { return s.setCommand("hinit-web", "serve") }},
-	{ForwardName, "HINIT_FORWARD", func(_ *loader, s *Service) string {
-		s.Env["HERMES_HOME"] = "{home}"
-		return s.setCommand("hinit-web", "forward")
-	}},
-	{SandboxName, "HINIT_SANDBOX", (*loader).fillSandbox},
-	{LeaseName, leaseVar, (*loader).fillLease},
-}
-
-// setCommand sets a command that does not depend on environment variables. It returns "", the result of builtInServices's fill
-// functions for such a command.
-func (s *Service) setCommand(command ...string) string {
-	s.Command = command
-	return ""
+	{DashboardName, "HERMES_DASHBOARD", nil, (*loader).fillDashboard},
+	{KanbanName, kanbanVar, []string{"hinit-kanban", "serve"}, nil},
+	{WebName, "HINIT_WEB", []string{"hinit-web", "serve"}, nil},
+	{ForwardName, "HINIT_FORWARD", []string{"hinit-web", "forward"}, func(_ *loader, s *Service) { s.Env["HERMES_HOME"] = "{home}" }},
+	{SandboxName, "HINIT_SANDBOX", []string{"hinit-sandbox", "serve", "--user"}, (*loader).fillSandbox},
+	{LeaseName, leaseVar, []string{"hinit-lease-kubernetes"}, (*loader).fillLease},
 }
 
 // sandboxRoots is an environment variable of the sandbox service. Its value may name directories that the agent owns. A service
 // that runs as root does not inherit such variables, so fillSandbox adds this one to its environment.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must
+// fillSandbox sets the user of the service that owns the sandboxes. The service runs as root, because the agent's user must
 // not get the engine's socket.
-func (l *loader) fillSandbox(s *Service) string {
-	s.User = "root"
+func (l *loader) fillSandbox(s *Service) {
+	s.User, s.Command = "root", append(s.Command, l.cfg.Agent.User)
 	s.Env["HERMES_HOME"] = "{home}"
 	if roots, set := l.lookup(sandboxRoots); set {
 		s.Env[sandboxRoots] = roots
 	}
-	return s.setCommand("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
 }
 
-// fillDashboard sets the command of the image's dashboard (contract, section 10), and returns the variables that changed it.
-func (l *loader) fillDashboard(s *Service) (vars string) {
+// fillDashboard sets the command of the image's dashboard (contract, section 10). If variables change the command, they are its
+// origin.
+func (l *loader) fillDashboard(s *Service) {
 	var used []string
 	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
 		v, set := l.lookup(variable)
@@ -157,7 +148,9 @@ func (l *loader) fillDashboard(s *Service) (vars string) {
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
 	s.Log = false // the output goes to the container log only (contract, section 7)
-	return strings.Join(used, ", ")
+	if len(used) > 0 {
+		l.cfg.origins["services."+s.Name+".command"] = origin{env: strings.Join(used, ", ")}
+	}
 }
 
 // switchedOn reports whether the image's scripts would read the environment variable name as true. It warns about a value that
@@ -170,15 +163,11 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// finishService sets keys that depend on other keys, and expands the templates. commandFrom names the variables from which a
-// default command was made.
-func (l *loader) finishService(s *Service, prefix, commandFrom string, line int) {
+// finishService sets keys that depend on other keys, and expands the templates. line is the line of the service.
+func (l *loader) finishService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {
 		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
-	}
-	if _, set := c.origins[prefix+"command"]; !set && commandFrom != "" {
-		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
 		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the service reports readiness once it holds the locks of the boards

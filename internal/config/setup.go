@@ -166,13 +166,18 @@ func checkEnvFile(path string) string {
 	return ""
 }
 
-// checkSetup looks for values that are valid alone but contradict each other. It returns the key and the reason, or "".
-func checkSetup(s *ProcessSettings) (key, reason string) {
-	switch {
-	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
-		return "ionice.level", "it has no class; add ionice.class, one of " + strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", ")
-	case s.Priority.IONice.Class == IOIdle && s.Priority.IONice.Level != 0:
-		return "ionice.level", "the class idle has no levels; remove it, or set ionice.class to best-effort"
+// finishSetup reports the first values that are valid alone but contradict each other.
+func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
+	report := func(key, reason string) {
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
+	}
+	switch io := s.Priority.IONice; {
+	case io.Class == "" && io.Level != 0:
+		report("ionice.level", "it has no class; add ionice.class, one of "+strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", "))
+		return
+	case io.Class == IOIdle && io.Level != 0:
+		report("ionice.level", "the class idle has no levels; remove it, or set ionice.class to best-effort")
+		return
 	}
 	for _, pair := range []struct {
 		lower, upper string
@@ -186,16 +191,9 @@ func checkSetup(s *ProcessSettings) (key, reason string) {
 		{"quota.warn", "quota.stop", s.Priority.Quota.Warn, s.Priority.Quota.Stop},
 	} {
 		if pair.low > 0 && pair.up > 0 && pair.low >= pair.up {
-			return pair.lower, fmt.Sprintf("%s is not below %s (%s)", pair.low.Text(), pair.upper, pair.up.Text())
+			report(pair.lower, fmt.Sprintf("%s is not below %s (%s)", pair.low.Text(), pair.upper, pair.up.Text()))
+			return
 		}
-	}
-	return "", ""
-}
-
-// finishSetup reports the fault that checkSetup finds, at the place that set the key.
-func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
-	if key, reason := checkSetup(s); reason != "" {
-		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}
 }
 
@@ -239,7 +237,8 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 	*at = d.decodeWords(n, key)
 }
 
-func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
+// decodeLimits adds the resource limits of the mapping n to limits.
+func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
 		own = prefix + "limits" // rlimits is an alias
@@ -258,6 +257,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 			d.origins[own+"."+e.key] = origin{file: d.problems.file, line: e.line}
 		}
 	}
+	return limits
 }
 
 // decodeLimit reads a resource limit: one value for both limits, or SOFT:HARD.
