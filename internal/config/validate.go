@@ -16,21 +16,16 @@ import (
 // sunPathMax is the maximum length of the path of a Unix socket on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// systemDirs returns the directories of the system, which can't be the data directory.
-func systemDirs() []string {
-	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
-}
-
 // checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change
 // their owner.
 func checkHome(s string) string {
 	if reason := checkAbs(s); reason != "" {
 		return reason
 	}
-	switch home := filepath.Clean(s); {
-	case home == "/":
+	switch home := filepath.Clean(s); home {
+	case "/":
 		return "the root directory cannot be the home"
-	case slices.Contains(systemDirs(), home):
+	case "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var":
 		return home + " is the system's and cannot be the home, which is given to the agent's user"
 	}
 	return ""
