@@ -89,7 +89,7 @@ func isWebhook(s string) bool {
 // decodeActions reads a mapping from events to one action or a list of actions.
 func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 	out := Actions{}
-	for _, e := range d.entries(n, key, ActionEvents) {
+	for _, e := range d.entries(n, key+".", ActionEvents) {
 		if !slices.Contains(ActionEvents, e.key) {
 			d.reportUnknownKey(e.line, key+".", e.key, ActionEvents, nil)
 			continue

@@ -47,15 +47,16 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries returns the keys and values of the mapping n. path is the key of the mapping itself, or "" for the document. keys are
-// the valid keys, for messages. entries reports a value that is not a mapping, a key that is not a text, and a key that occurs
+// entries returns the keys and values of the mapping n. prefix is the key of the mapping itself and a dot, or "" for the document.
+// keys are the valid keys, for messages. entries reports a value that is not a mapping, a key that is not a text, and a key that occurs
 // twice. An empty value counts as a mapping without keys.
-func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
+func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	n = resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
+		path := strings.TrimSuffix(prefix, ".")
 		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describeNode(n))
 		return nil
 	}
@@ -68,14 +69,14 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 			d.problems.reportAtLine(k.Line, "merge keys (<<) are not supported; write the keys out")
 			continue
 		case k.Kind != yaml.ScalarNode:
-			d.problems.reportAtLine(k.Line, "cannot read %s: expected the name of a key, got %s", joinKey(path, "?"), describeNode(k))
+			d.problems.reportAtLine(k.Line, "cannot read %s?: expected the name of a key, got %s", prefix, describeNode(k))
 			continue
 		}
 		if k.Value == "true" && slices.Contains(keys, "on") { // tools for YAML 1.1 write the key "on" as true
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.problems.reportAtLine(k.Line, "duplicate key %q; it is already set on line %d", joinKey(path, k.Value), first)
+			d.problems.reportAtLine(k.Line, "duplicate key %q; it is already set on line %d", prefix+k.Value, first)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -84,15 +85,14 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil. path is the key of the mapping itself. Messages format
-// a name with the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the
+// namedEntries returns the entries of the mapping n by name. n may be nil. prefix is as in entries. Messages format a name with the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the
 // name is valid.
-func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
+func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
 		return out
 	}
-	for _, e := range d.entries(n, path, nil) {
+	for _, e := range d.entries(n, prefix, nil) {
 		if reason := wrong(e.key); reason != "" {
 			d.problems.reportAtLine(e.line, "cannot use "+what+": %s", e.key, reason)
 			continue
@@ -116,7 +116,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 // the path of a key, this function gets the value instead.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, handlers map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, handlers)
-	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
+	for _, e := range d.entries(n, base+within, names) {
 		path := within + e.key
 		if take, ok := handlers[path]; ok {
 			take(e.value)
@@ -310,12 +310,4 @@ func article(what string) string {
 	default:
 		return "a " + what
 	}
-}
-
-// joinKey returns the path of a key in the mapping at path, which is "" for the document.
-func joinKey(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }

@@ -160,7 +160,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 
 // decodeVariables adds the variables of the mapping n to vars.
 func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) map[string]string {
-	for _, e := range d.entries(n, key, nil) {
+	for _, e := range d.entries(n, key+".", nil) {
 		if !isVariable(e.key) {
 			d.problems.reportAtLine(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
 			continue

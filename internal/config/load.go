@@ -243,7 +243,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 
 // decodeProfileLogs sets the log limits of the profiles that have their own. Call it when all other limits are final.
 func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
-	for name, e := range d.namedEntries(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
+	for name, e := range d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
 		d.decodeMapping(e.value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
 		l.cfg.Logs.Profiles[name] = limits

@@ -178,7 +178,7 @@ func (l *loader) finishTask(s *Service, prefix string) {
 func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
 	names := keyNames(fields, within, nil)
-	for _, e := range d.entries(n, "profiles", append(slices.Clone(names), "names of profiles")) {
+	for _, e := range d.entries(n, within, append(slices.Clone(names), "names of profiles")) {
 		if i := slices.IndexFunc(fields, func(k Key) bool { return k.Path == within+e.key }); i >= 0 {
 			d.decodeKey(e, "", &fields[i], l.cfg)
 			continue

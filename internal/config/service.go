@@ -13,7 +13,7 @@ import (
 // decodeServices decodes every service. All other settings must be final before the call, because services inherit from them.
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := d.namedEntries(n, "services", "service name %q", checkServiceName)
+	nodes := d.namedEntries(n, "services.", "service name %q", checkServiceName)
 	for _, b := range builtInServices {
 		_, written := nodes[b.name]
 		_, named := l.lookup(b.variable)
@@ -280,7 +280,7 @@ const (
 // decodeRuns decodes the commands that a client may run once.
 func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := d.namedEntries(n, "runs", "the name %q of a run", checkProfileName)
+	nodes := d.namedEntries(n, "runs.", "the name %q of a run", checkProfileName)
 	if _, ok := nodes[KanbanWorker]; !ok && !l.Plain {
 		nodes[KanbanWorker] = entry{}
 	}

@@ -243,7 +243,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
 		own = prefix + "limits" // rlimits is an alias
 	}
-	for _, e := range d.entries(n, key, limitNames) {
+	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {
 			d.reportUnknownKey(e.line, key+".", e.key, limitNames, nil)
 			continue
