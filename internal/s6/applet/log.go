@@ -188,18 +188,13 @@ func (l *logger) mayRead() bool {
 // patience returns the time to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must end.
 // -1 means no limit.
 func (l *logger) patience(now, ending time.Time) int {
-	var next time.Time
+	if !ending.IsZero() && len(l.partial) == 0 {
+		return 0
+	}
+	next := ending
 	for _, d := range l.dirs {
 		if !d.retryAt.IsZero() && (next.IsZero() || d.retryAt.Before(next)) {
 			next = d.retryAt
-		}
-	}
-	if !ending.IsZero() {
-		if len(l.partial) == 0 {
-			return 0
-		}
-		if next.IsZero() || ending.Before(next) {
-			next = ending
 		}
 	}
 	if next.IsZero() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"syscall"
 
 	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
@@ -31,7 +30,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	if err != nil {
 		return err.Error(), false
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
+	if fsutil.UID(info) != 0 {
 		return "the directory is another's", false
 	}
 	if why := writable(info); why != "" {
@@ -90,9 +89,8 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 
 // writable describes why users other than root can change a file. It returns "" if they can't.
 func writable(info fs.FileInfo) string {
-	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
-	case !ok || st.Uid != 0:
+	case fsutil.UID(info) != 0:
 		return "is another user's"
 	case info.Mode()&fs.ModeSymlink != 0:
 		return "is a link"

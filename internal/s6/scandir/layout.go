@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -155,7 +154,7 @@ func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
-	if err == nil && owner.Switches() && info.Sys().(*syscall.Stat_t).Uid == owner.Identity().UID {
+	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {
 		return owner
 	}
 	return l.self
@@ -288,7 +287,7 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 		return parent, err
 	}
 	info, err := parent.Lstat("")
-	if err == nil && info.Sys().(*syscall.Stat_t).Uid != l.Agent.Identity().UID {
+	if err == nil && fsutil.UID(info) != l.Agent.Identity().UID {
 		return parent, nil
 	}
 	_ = parent.Close() // an error doesn't matter: nothing was written through it
