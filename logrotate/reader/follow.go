@@ -107,6 +107,8 @@ type reader struct {
 	known string   // newest archive that the reader has read or passed over
 	since []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
+	skipLines int // number of lines to skip at the beginning of the next compressed archive
+
 	broken map[string]error // archives that can't be read, by name, with the reason
 }
 
@@ -257,7 +259,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
 	if packed {
-		err = r.decompress(ctx, f, skip, r.emitComplete)
+		err = r.decompress(ctx, f, skip, func(b []byte) error { return r.emitComplete(r.dropLines(b)) })
 	} else {
 		r.file, r.at = f, skip
 		err = r.drain(ctx)

@@ -41,7 +41,7 @@ func (r *reader) history(ctx context.Context) error {
 		if err := r.emitArchive(ctx, name, skip); err != nil {
 			return err
 		}
-		skip = 0
+		skip, r.skipLines = 0, 0
 	}
 	if r.file == nil {
 		return nil
@@ -84,7 +84,8 @@ func (r *reader) emitBroken(name string) error {
 }
 
 // findStart finds where the requested history begins. The result first is the index of the first archive to emit, or
-// len(archives) if the history begins in the current file. The result skip is the offset in that archive or file.
+// len(archives) if the history begins in the current file. The result skip is the offset in that archive or file. For a compressed
+// archive, findStart sets r.skipLines instead.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -116,13 +117,14 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		if err == nil {
 			before := need
 			if packed {
-				skip, need, err = r.lastLinesOfPacked(ctx, f, need)
+				skip = 0
+				r.skipLines, need, err = r.lastLinesOfPacked(ctx, f, need)
 			} else {
 				skip, need, err = r.lastLinesOf(ctx, f, need)
 			}
 			f.Close()
 			if err != nil {
-				skip, need = 0, before
+				skip, r.skipLines, need = 0, 0, before
 			}
 		}
 		if err != nil && !r.recordUnreadable(ctx, archives[first-1], err) {
@@ -244,9 +246,6 @@ func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 // errTooLarge means that the content of a compressed archive is too large to come from hinit.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// errFound makes decompress stop early, when its callback returns this error.
-var errFound = errors.New("found")
-
 // decompress decompresses the archive f, drops as many bytes at the beginning of its content as skip says, and passes the rest in
 // pieces to the function take. It stops if take returns an error or ctx ends. Content of more than MaxArchive bytes is an error.
 func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
@@ -272,10 +271,10 @@ func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take fu
 	return err
 }
 
-// lastLinesOfPacked finds the last n lines in the compressed archive f. It returns the offset at which they begin in the decompressed
-// data. If f has fewer than n lines, the result missing is the difference. It decompresses f twice, because a list of all line
-// offsets would need unlimited memory.
-func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
+// lastLinesOfPacked counts the lines of the compressed archive f. The result skip is the number of lines before the last n lines. If
+// f has fewer than n lines, the result missing is the difference. The caller decompresses f again, because a list of all line offsets
+// would need unlimited memory.
+func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (skip, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {
 		lines += bytes.Count(b, []byte{'\n'})
@@ -287,30 +286,19 @@ func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (offs
 	if within {
 		lines++
 	}
-	if err != nil || lines <= n {
-		return 0, max(n-lines, 0), err
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return 0, 0, err
-	}
-	skip := lines - n
-	err = r.decompress(ctx, f, 0, func(b []byte) error {
-		for skip > 0 {
-			i := bytes.IndexByte(b, '\n')
-			if i < 0 {
-				offset += int64(len(b))
-				return nil
-			}
-			offset += int64(i) + 1
-			b = b[i+1:]
-			skip--
+	return max(lines-n, 0), max(n-lines, 0), err
+}
+
+// dropLines removes the lines at the beginning of b that must still be skipped according to r.skipLines.
+func (r *reader) dropLines(b []byte) []byte {
+	for ; r.skipLines > 0; r.skipLines-- {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			return nil
 		}
-		return errFound
-	})
-	if errors.Is(err, errFound) {
-		err = nil
+		b = b[i+1:]
 	}
-	return offset, 0, err
+	return b
 }
 
 // isCompressedFormOf reports whether f is the compressed form of the given file. It compares the gzip header, see
