@@ -93,18 +93,17 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
 	c.attempt = c.writeAll // stored here, so that a write allocates nothing
-	if f != nil {
-		// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost
-		// its reader (os/signal, "SIGPIPE").
-		if raw, err := f.SyscallConn(); err == nil {
-			c.raw = raw
-			_ = raw.Control(c.detectKind)
-			go c.run()
-			return c
-		}
+	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
+	// reader (os/signal, "SIGPIPE").
+	raw, err := f.SyscallConn()
+	if err != nil { // f is nil or closed
+		c.dead = true
+		close(c.done)
+		return c
 	}
-	c.dead = true
-	close(c.done)
+	c.raw = raw
+	_ = raw.Control(c.detectKind)
+	go c.run()
 	return c
 }
 
