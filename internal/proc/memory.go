@@ -178,9 +178,6 @@ func (s *scanner) raiseOOMScore(pid, score int) {
 // writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, it opens the file
 // with the identity of the file's owner.
 func (s *scanner) writeFile(dir, name string, data []byte) bool {
-	if s.dir < 0 {
-		return false
-	}
 	name = dir + "/" + name
 	fd, err := unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) {

@@ -37,10 +37,7 @@ type scanner struct {
 }
 
 func newScanner() *scanner {
-	dir, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		dir = -1
-	}
+	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // -1 after an error; every read then fails
 	return &scanner{dir: dir, dents: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
 }
 
@@ -56,18 +53,12 @@ func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()
 	s.stats = s.stats[:0]
-	if s.dir < 0 {
-		return
-	}
 	_ = procstat.EachIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
 // readFile returns the beginning of a file below /proc, up to readSize bytes. It returns nil if the file can't be read. The
 // next call overwrites the returned bytes.
 func (s *scanner) readFile(name string) []byte {
-	if s.dir < 0 {
-		return nil
-	}
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil

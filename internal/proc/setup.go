@@ -116,9 +116,9 @@ func (s Spec) setupWords() (words []string) {
 		for _, k := range own.ProtectedVars {
 			words = append(words, WordKeep+k)
 		}
+		add(own.RefuseForeignFiles, WordOwn, "1")
+		add(own.RefuseLinks, WordLinks, "1")
 	}
-	add(len(own.EnvFiles) > 0 && own.RefuseForeignFiles, WordOwn, "1")
-	add(len(own.EnvFiles) > 0 && own.RefuseLinks, WordLinks, "1")
 	add(own.NoNewPrivs, WordNNP, "1")
 	return words
 }
