@@ -273,7 +273,10 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = confirm()
 		}
 		if err == nil {
-			err = moveTree(parent, temp, base)
+			err = RenameNew(parent, temp, base) // the fallback of RenameNew, an ordinary rename, replaces at most an empty directory
+			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
+				err = fs.ErrExist
+			}
 		}
 		if err != nil {
 			return errors.Join(err, ignoreMissing(removeTree(context.Background(), parent, temp)))
@@ -389,15 +392,6 @@ func modeBits(mode fs.FileMode) uint32 {
 		b |= unix.S_ISVTX
 	}
 	return b
-}
-
-// moveTree renames the directory temp to base, but fails if base exists.
-func moveTree(parent int, temp, base string) error {
-	err := RenameNew(parent, temp, base) // the fallback of RenameNew, an ordinary rename, replaces at most an empty directory
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
-		return fs.ErrExist
-	}
-	return err
 }
 
 func ignoreMissing(err error) error {
