@@ -303,12 +303,11 @@ func (w *walk) follow() (string, error) {
 		return "", err
 	}
 	target := string(buf[:n])
+	unix.Close(w.at)
 	if strings.HasPrefix(target, "/") {
-		unix.Close(w.at)
 		w.at = -1
 		return target, w.startAtRoot()
 	}
-	unix.Close(w.at)
 	w.at, w.parent = w.parent, -1
 	w.where = w.where[:max(1, strings.LastIndexByte(w.where, '/'))]
 	if err := unix.Fstat(w.at, &w.st); err != nil {

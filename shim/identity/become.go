@@ -84,14 +84,13 @@ func LeaveTerminal() error {
 	if errors.Is(err, unix.ENXIO) { // the process has no controlling terminal
 		return nil
 	}
-	if !allowsTyping() {
-		if err == nil {
-			unix.Close(fd)
-		}
-		return nil
-	}
 	if err == nil {
 		defer unix.Close(fd)
+	}
+	switch {
+	case !allowsTyping():
+		return nil
+	case err == nil:
 		return leave(fd)
 	}
 	for fd := range 3 { // the container has no /dev/tty
