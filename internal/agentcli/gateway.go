@@ -10,12 +10,10 @@
 package agentcli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,11 +164,9 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	case named != "":
 		profile = profiles.Normalize(named)
 	case profile == "":
-		sticky, err := c.activeProfile(root)
-		if err != nil {
-			return "", "", err
+		if profile, err = c.activeProfile(root); err != nil {
+			return "", "", fmt.Errorf("cannot tell which profile is chosen: %w", err)
 		}
-		profile = profiles.Normalize(cmp.Or(sticky, profiles.Default))
 	}
 	err = manage.ValidName(profile)
 	switch {
@@ -184,28 +180,21 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// activeProfile returns the profile that `hermes profile use` has chosen, or "" if there is none. In a supervised gateway it
-// ignores that choice and returns "". The agent can replace the file active_profile, and this process may be root. So if the file
+// activeProfile returns the profile that `hermes profile use` has chosen, or the default profile. In a supervised gateway it
+// ignores that choice and returns the default profile. The agent can replace the file active_profile, and this process may be root. So if the file
 // is not a regular, readable file, activeProfile returns an error, and the agent's own program handles the command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
-		if value := proc.Getenv(c.Env, name); value != "" {
-			return "", nil
+		if proc.Getenv(c.Env, name) != "" {
+			return profiles.Default, nil
 		}
 	}
 	home, err := fsutil.OpenDir(root, nil)
 	if err != nil {
-		return "", fmt.Errorf("cannot open %q: %w", root, err)
+		return "", err
 	}
 	defer home.Close()
-	text, err := home.ReadFile("active_profile", 1024)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("cannot tell which profile is chosen: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
+	return profiles.ActiveIn(home)
 }
 
 func isDir(path string) bool {
