@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
@@ -38,7 +39,7 @@ type Runner struct {
 	adopted  map[int]bool          // pids of workers of an earlier dispatcher, each with a goroutine that waits for its exit
 	runEnded chan struct{}         // closed and replaced when a run has ended
 	wake     chan struct{}
-	scans    chan struct{} // holds one element during a scan of all processes
+	scanning sync.Mutex // locked during a scan of all processes
 }
 
 // followPause is the pause before FollowRuns is called again after it has failed. It can fail because PID 1 is replacing its
@@ -48,7 +49,7 @@ const followPause = 200 * time.Millisecond
 func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r := &Runner{
 		host: h, followDone: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), runEnded: make(chan struct{}),
-		wake: make(chan struct{}, 1), scans: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 	}
 	if err := r.refresh(ctx); err != nil {
 		return nil, err
@@ -323,23 +324,20 @@ const scanTime = 5 * time.Second
 // byEnv calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTime,
 // or while an earlier scan is still running.
 func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
-	select {
-	case r.scans <- struct{}{}:
-	default:
+	if !r.scanning.TryLock() {
 		return nil, false, false
 	}
-	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), scanTime)
+	defer cancel()
 	var found []int
 	var all bool
-	guard.Go("looking for processes", func() {
+	err := blocking.Wait(ctx, "looking for processes", func() error {
+		defer r.scanning.Unlock()
 		found, all = kanban.ProcessesWith(vars)
-		<-r.scans
-		close(done)
+		return nil
 	})
-	select {
-	case <-done:
-		return found, all, true
-	case <-time.After(scanTime):
+	if err != nil {
 		return nil, false, false
 	}
+	return found, all, true
 }
