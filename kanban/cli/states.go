@@ -155,10 +155,7 @@ func promote(c *call) action {
 		}
 		var failed error
 		for _, id := range all {
-			one := promotion{Task: id, DryRun: p.DryRun, Promoted: true}
-			if p.Reason != "" {
-				one.Reason = &p.Reason
-			}
+			one := promotion{Task: id, DryRun: p.DryRun, Promoted: true, Reason: lo.EmptyableToPtr(p.Reason)}
 			if _, err := promote(id); err != nil {
 				one.Promoted, one.Error, failed = false, new(err.Error()), errAlreadyPrinted
 			}

@@ -263,13 +263,11 @@ func (b *board) report(res kanban.Result) {
 // reportAndWarn reports a summary of the board. It warns if tasks are ready, none is started, and the reason is unknown. The
 // result again is the time after which reportAndWarn must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
-	if b.server.Say != nil {
-		if left := summaryEvery - now.Sub(b.summary); left > 0 {
-			again = left
-		} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
-			b.summary = now
-			b.server.say(b.slug, boardText{text: Summary(st, res)})
-		}
+	if left := summaryEvery - now.Sub(b.summary); left > 0 {
+		again = left
+	} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
+		b.summary = now
+		b.server.say(b.slug, boardText{text: Summary(st, res)})
 	}
 	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
 		b.stuck = time.Time{}

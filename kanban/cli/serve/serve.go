@@ -26,7 +26,7 @@ type Server struct {
 	// Board returns a new dispatcher for a board. The Server closes the dispatcher's store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // reports the state of the boards, and the faults that a person must repair, or ""; may be nil
+	Say   func(text, trouble string) // reports the state of the boards, and the faults that a person must repair, or ""
 	Ready func()                     // called once, after the first attempt to lock each board or maxReadyDelay; may be nil
 	// Stopping reports whether the container is stopping, which also ends the workers. Nil means that it never is.
 	Stopping func() bool
@@ -171,7 +171,7 @@ func (s *Server) say(slug string, w boardText) {
 		}
 	}
 	now := [2]string{strings.Join(all, "; "), strings.Join(troubles, "; ")}
-	if s.Say != nil && s.said != now {
+	if s.said != now {
 		s.Say(now[0], now[1])
 	}
 	s.said = now
