@@ -234,22 +234,23 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, reasonOf(err), profile, profile), nil
 }
 
+// gatewaysOf returns the gateways in a status.
+func gatewaysOf(st client.Status) []client.Service {
+	return slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool { return s.Kind != client.KindGateway })
+}
+
 // everyGateway stops all gateways, or restarts the gateways that should be running, in parallel.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
+	registered := gatewaysOf(st)
+	if len(registered) == 0 {
+		c.printError("✗ No profile gateways registered under s6")
+		return
+	}
 	var slots []string
-	registered := 0
-	for _, s := range st.Services {
-		if s.Kind != client.KindGateway {
-			continue
-		}
-		registered++
+	for _, s := range registered {
 		if verb == "stop" || s.Want == client.WantUp {
 			slots = append(slots, s.Name)
 		}
-	}
-	if registered == 0 {
-		c.printError("✗ No profile gateways registered under s6")
-		return
 	}
 	slices.Sort(slots)
 	const atOnce = 64 // hinit accepts 128 connections of one user
@@ -307,9 +308,7 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	if s.ServedBy != "" {
 		fmt.Fprintf(c.Out, "  Served by: %s\n", s.ServedBy)
 	}
-	others := slices.DeleteFunc(slices.Clone(st.Services), func(o client.Service) bool {
-		return o.Kind != client.KindGateway || o.Name == s.Name
-	})
+	others := slices.DeleteFunc(gatewaysOf(st), func(o client.Service) bool { return o.Name == s.Name })
 	if len(others) == 0 {
 		return
 	}
