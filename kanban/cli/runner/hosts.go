@@ -204,12 +204,8 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
 		news := b.News()
-		if run, err = b.Find(run.ID); err != nil || run.End != nil {
-			break
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
+		run, err = b.Find(run.ID)
+		if err == nil && run.End == nil && !pause.Until(ctx, news) {
 			_, err = b.Stop(context.WithoutCancel(ctx), run.ID)
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
