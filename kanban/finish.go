@@ -189,7 +189,9 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 //
 // A sticky block stays until a person ends it. A block is sticky if the latest `blocked` or `unblocked` event of the task is
 // `blocked`. A block at the failure limit has no such event, so the task continues when the limit is raised.
-const promotable = `(status = 'todo' OR status = 'blocked'
+//
+// The plus signs keep SQLite from searching all waiting tasks by their status, where a caller names a few tasks.
+const promotable = `(+status = 'todo' OR +status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
@@ -198,12 +200,12 @@ const promotable = `(status = 'todo' OR status = 'blocked'
 // RecomputeReady is the promotion pass: it makes todo and blocked tasks ready if they may start now (see [promotable]). It
 // returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
-	some, err := first[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+")", failureLimit)
+	some, err := first[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waiting+")", failureLimit)
 	if err != nil || !some { // don't take the write lock in each pass
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		promoted = t.promote(failureLimit, "TRUE")
+		promoted = t.promote(failureLimit, waiting)
 		return nil
 	})
 	return promoted, err
@@ -218,8 +220,11 @@ func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 	return len(ids)
 }
 
-// childrenOf is an SQL condition on tasks for [tx.promote]: the task waited for the task with this id.
-const childrenOf = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
+// The SQL conditions for [tx.promote] select all tasks that wait, and the tasks that waited for a task.
+const (
+	waiting    = "status IN ('todo', 'blocked')"
+	childrenOf = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
+)
 
 // event appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no run.
 func (t *tx) event(task string, run int64, kind string, payload object) {
