@@ -48,7 +48,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	var out client.Slot
 	err := blocking.Wait(ctx, "looking for a service directory", func() error {
-		slot, err := s.find(ctx, dir)
+		slot, err := s.Find(ctx, dir)
 		if err != nil {
 			return err
 		}
@@ -96,19 +96,11 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	return s
 }
 
-func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
-	slot, err := s.Find(ctx, dir)
-	if errors.Is(err, scandir.ErrUnknown) {
-		return nil, &client.Error{Kind: client.KindUnknown, Message: err.Error()}
-	}
-	return slot, err
-}
-
 // SlotControl implements control.Slots. It returns when ctx ends, but the commands are still carried out.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
-		slot, err := s.find(ctx, dir)
+		slot, err := s.Find(ctx, dir)
 		if err != nil || slot.Fixed() {
 			return err
 		}

@@ -232,16 +232,13 @@ func (s *Scanner) setDown(slot *Slot, down bool) {
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
-	if top == nil {
-		return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
-	}
-	if s.nameUnchanged(top) {
+	if top != nil && s.nameUnchanged(top) {
 		return nil
 	}
-	if s.pending.CompareAndSwap(false, true) {
+	if top != nil && s.pending.CompareAndSwap(false, true) {
 		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // ends with the scanner
 	}
-	return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
+	return unknown("no such slot: %q is gone", slot.Dir)
 }
 
 // nameUnchanged reports whether the slot's name still refers to the slot's directory.

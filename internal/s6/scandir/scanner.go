@@ -19,9 +19,6 @@ import (
 	"hinit/supervisor"
 )
 
-// ErrUnknown means that a directory is not the directory of a supervised service.
-var ErrUnknown = errors.New("no such slot")
-
 const (
 	maxServices  = 1000
 	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot

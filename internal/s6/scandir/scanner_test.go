@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/s6/formats"
 	"hinit/internal/testkit"
 	"hinit/supervisor"
@@ -50,7 +51,7 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 	if _, err := os.Lstat(g.Scan + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
 		t.Errorf("the slot is still there: %v", err)
 	}
-	if _, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, ErrUnknown) {
+	if _, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a slot that was withdrawn: %v", err)
 	}
 }
@@ -71,7 +72,7 @@ func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 		}
 	}
 	for _, path := range []string{g.Scan, g.Scan + "/.s6-svscan", g.Scan + "/nobody", "/", "/proc/self/fd", g.Scan + "/gateway-a/event", g.Scan + "/main-hermes/log"} {
-		if slot, err := s.Find(t.Context(), path); !errors.Is(err, ErrUnknown) {
+		if slot, err := s.Find(t.Context(), path); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%s: %v, %v", path, slot, err)
 		}
 	}
@@ -221,7 +222,7 @@ func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
 	s := open(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
-	if slot, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, ErrUnknown) {
+	if slot, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("%v, %v", slot, err)
 	}
 	until(t, "it is noticed", func() bool { return len(h.unregistered()) == 1 })

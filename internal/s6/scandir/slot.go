@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/fsutil"
 	"hinit/internal/s6/foreign"
 	"hinit/internal/s6/formats"
@@ -234,7 +235,7 @@ func (s *Scanner) Foreign(name string) bool {
 }
 
 // Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is still
-// queued, Find makes it first. If path is not a slot's directory, the error wraps [ErrUnknown]. Find blocks on the file system. A
+// queued, Find makes it first. If path is not a slot's directory, the error is a [client.ErrUnknown]. Find blocks on the file system. A
 // path that is not in the table is resolved as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
@@ -254,7 +255,12 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}, s.checkPresent(slot)
 		}
 	}
-	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
+	return nil, unknown("no such slot at %q", path)
+}
+
+// unknown returns the error for a directory that is not the directory of a supervised service.
+func unknown(format string, args ...any) error {
+	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf(format, args...)}
 }
 
 // sameAs resolves path and returns the slot of that directory, or nil.
