@@ -332,11 +332,9 @@ func checkURL(s string) string {
 	// check a text in which "1" replaces each placeholder, because "1" is valid as a port and in a path
 	u, err := url.Parse(regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1"))
 	switch {
-	case err != nil:
-		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
-	case u.Scheme == "https":
+	case err == nil && u.Scheme == "https":
 		return "https is not supported; use an exec check with curl, or an address without TLS in the container"
-	case u.Scheme != "http" || u.Host == "" || u.User != nil:
+	case err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil:
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
 	}
 	port, host := u.Port(), u.Hostname()

@@ -239,10 +239,7 @@ func (s *Service) AllChecks() []Check {
 // finishNotify reports contradictory keys in the readiness settings of a service.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.IsSet() && s.IsTask() {
-		o := l.cfg.origins[prefix+"notify.fd"]
-		if s.Notify.Protocol != "" {
-			o = l.cfg.origins[prefix+"notify.protocol"]
-		}
+		o := cmp.Or(l.cfg.origins[prefix+"notify.protocol"], l.cfg.origins[prefix+"notify.fd"])
 		l.problems.reportAtOrigin(o, "cannot use %snotify: a task is done when it has ended; remove notify, or once and schedule", prefix)
 	}
 	n := &s.Notify
