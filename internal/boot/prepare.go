@@ -237,10 +237,9 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
 			}
-			err := d.Mkdir(rel, 0o755)
 			// Ignore a link: the agent may have put it in place of the directory.
-			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil {
-				first = err
+			if err := d.Mkdir(rel, 0o755); !errors.Is(err, fsutil.ErrSymlink) {
+				first = cmp.Or(first, err)
 			}
 		}
 		return first
@@ -250,12 +249,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			p.secrets = true
 		}
 	}
-	if err := p.makeLogDirectory(d); err != nil && first == nil {
-		first = err
-	}
-	if err := p.makeRealHome(s); err != nil && first == nil {
-		first = err
-	}
+	first = cmp.Or(first, p.makeLogDirectory(d), p.makeRealHome(s))
 	p.makeScratchDir(s)
 	return first
 }

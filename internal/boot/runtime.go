@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -107,9 +108,7 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 			}
 			return r
 		}
-		if first == nil {
-			first = fmt.Errorf("cannot use %q for the control socket: %w", dir, err)
-		}
+		first = cmp.Or(first, fmt.Errorf("cannot use %q for the control socket: %w", dir, err))
 	}
 	if abstract == "" {
 		return Runtime{Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}

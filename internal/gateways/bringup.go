@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -252,9 +253,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		m.Logger.Warn("%s", w)
 	}
 	for _, answer := range answers {
-		if failed := answer(); err == nil {
-			err = failed
-		}
+		err = cmp.Or(err, answer())
 	}
 	switch {
 	case err != nil || !route.Supervise:
