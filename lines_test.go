@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 79_316
-	mostPID1    = 38_826
+	mostProduct = 79_302
+	mostPID1    = 38_812
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

@@ -50,7 +50,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 		}
 	}
 	dirs := AlwaysDirs
-	if s.full {
+	if s.Full {
 		dirs = slices.Concat(AlwaysDirs, TargetedDirs)
 	}
 	for _, rel := range dirs {
@@ -61,7 +61,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 			o.giveDirectory(p.root, rel, "recursive chown")
 		}
 	}
-	if s.full {
+	if s.Full {
 		// Change only the directory itself. In it, only the directory pairing belongs to the agent.
 		o.giveDirectory(p.root, "platforms", "chown")
 	}
@@ -84,7 +84,7 @@ func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, to: p.Owner()}
 }
 
-// giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.full: then
+// giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.Full: then
 // everything in the data directory must be checked.
 func (o *ownershipPhase) giveHome() error {
 	info, err := o.root.Lstat("")
@@ -93,7 +93,7 @@ func (o *ownershipPhase) giveHome() error {
 	}
 	uid := fsutil.UID(info)
 	if uid == o.to.UID || ReadOnly(o.Home) {
-		_, o.step.full = PendingRepair(o.root)
+		_, o.step.Full = PendingRepair(o.root)
 		return nil
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
@@ -112,7 +112,7 @@ func (o *ownershipPhase) giveHome() error {
 		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
 		return nil
 	}
-	o.step.full = true
+	o.step.Full = true
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.full { // if full is set, the repair in the background handles this directory
+	if !o.step.Full { // if Full is set, the repair in the background handles this directory
 		o.giveDirectory(o.root, "logs", "chown")
 	}
 	o.giveDirectory(o.root, rel, "chown")

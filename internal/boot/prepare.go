@@ -43,8 +43,8 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // if the volume hangs, a phase may still be writing these fields
-		r.Linked, r.HasSecrets = p.linked, p.secrets
+	if !r.Unusable { // if the volume hangs, a phase may still be writing this field
+		r.Linked = p.linked
 	}
 	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil { // if the volume hangs, a call may still be using the directory
 		p.root.Close()
@@ -67,7 +67,6 @@ type preparer struct {
 	Options
 
 	root        *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
-	secrets     bool        // the data directory has files that must be checked, see [Report].HasSecrets
 	linked      bool        // the data directory is a symbolic link, so root changes nothing in it
 	hangingDirs []string    // the agent's directories, relative to Home, on mounts that don't answer
 }
@@ -82,20 +81,16 @@ type Phase struct {
 // Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
 type Step struct {
 	StepLog
-	Env             map[string]string // environment variables for all later programs, see [Report]
-	FilledFromImage bool
+	Report // the part of the whole report that comes from this phase
 
-	mu       sync.Mutex
-	closed   bool
-	say      func(Line)
-	warnings []string
-	home     string
-	full     bool
+	mu     sync.Mutex
+	closed bool
+	say    func(Line)
 }
 
 // NewStep returns the Step for a phase that is about to run. Messages of the phase go to say.
 func NewStep(say func(Line)) *Step {
-	s := &Step{say: say, Env: map[string]string{}}
+	s := &Step{say: say, Report: Report{Env: map[string]string{}}}
 	s.Tell = s.record
 	return s
 }
@@ -107,7 +102,7 @@ func (s *Step) record(l Line) {
 		return
 	}
 	if l.Warning {
-		s.warnings = append(s.warnings, l.Text)
+		s.Warnings = append(s.Warnings, l.Text)
 	}
 	s.say(l)
 }
@@ -131,13 +126,12 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 		}
 		r.ReadOnly = r.ReadOnly || errors.Is(err, errReadOnly)
 		r.Phases = append(r.Phases, done)
-		r.Warnings = append(r.Warnings, s.warnings...)
+		r.Warnings = append(r.Warnings, s.Warnings...)
 		maps.Copy(r.Env, s.Env)
-		if s.home != "" {
-			r.Home = s.home
-		}
-		r.Full = r.Full || s.full
+		r.Home = cmp.Or(s.Home, r.Home)
+		r.Full = r.Full || s.Full
 		r.FilledFromImage = r.FilledFromImage || s.FilledFromImage
+		r.HasSecrets = r.HasSecrets || s.HasSecrets
 		tell := func(format string, args ...any) {
 			l := Warning(fmt.Sprintf(format, args...))
 			r.Warnings = append(r.Warnings, l.Text)
@@ -180,7 +174,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	defer s.mu.Unlock()
 	s.closed = true
 	if abandoned { // the phase may still be writing fields that the lock does not protect
-		return &Step{warnings: s.warnings}, true, err
+		return &Step{Report: Report{Warnings: s.Warnings}}, true, err
 	}
 	return s, false, err
 }
@@ -246,7 +240,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	})
 	for _, name := range []string{EnvFile, StampFile} {
 		if _, err := d.Lstat(name); err == nil {
-			p.secrets = true
+			s.HasSecrets = true
 		}
 	}
 	first = cmp.Or(first, p.makeLogDirectory(d), p.makeRealHome(s))
@@ -343,14 +337,14 @@ func (p *preparer) makeRealHome(s *Step) error {
 		return nil
 	}
 	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // never give the root directory to the agent
-		s.home = "/"
+		s.Home = "/"
 		return nil
 	}
 	if !PlainPath(dir) {
 		return fmt.Errorf("cannot use HERMES_REAL_HOME=%q: expected an absolute path", dir)
 	}
 	dir = filepath.Clean(dir)
-	s.home = dir
+	s.Home = dir
 	return p.makeOutside("HERMES_REAL_HOME", dir)
 }
 
