@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/procstat"
@@ -220,16 +221,9 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 			has[p.PID] = has[p.PID] && bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
 		}
 	}
-	for _, p := range all {
-		switch {
-		case !has[p.PID]:
-		case has[p.Parent]:
-			pids = append(pids, p.PID)
-		default:
-			pids = slices.Insert(pids, 0, p.PID)
-		}
-	}
-	return pids, sure
+	all = slices.DeleteFunc(all, func(p procstat.Stat) bool { return !has[p.PID] })
+	roots, rest := lo.FilterReject(all, func(p procstat.Stat, _ int) bool { return !has[p.Parent] })
+	return lo.Map(append(roots, rest...), func(p procstat.Stat, _ int) int { return p.PID }), sure
 }
 
 // maxEnvironBytes limits the number of bytes that are read from the environment of a process. A process can make the kernel show

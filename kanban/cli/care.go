@@ -61,9 +61,8 @@ func doctor(c *call) action {
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		x := &examination{call: c}
 		s, err := c.open(ctx)
-		corrupt := (*kanban.CorruptError)(nil)
-		switch {
-		case errors.As(err, &corrupt):
+		switch corrupt, is := errors.AsType[*kanban.CorruptError](err); {
+		case is:
 			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
 		case err != nil:
 			x.findings.Failed("file", "%s", cmp.Or(kanban.Explain(err), err.Error()))

@@ -216,9 +216,8 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	if ctx.Err() != nil {
 		return 0, false
 	}
-	corrupt := (*kanban.CorruptError)(nil)
 	switch {
-	case errors.As(err, &corrupt):
+	case errors.As(err, new(*kanban.CorruptError)):
 		log.Error("the board is broken", "error", err)
 		return 0, false
 	case err != nil:
