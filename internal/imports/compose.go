@@ -74,13 +74,11 @@ func (im *importer) processCompose(path string) error {
 		case "disable_env_expansion":
 			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // also accept the words of YAML 1.1
 		case "shell":
+			words := map[string]*string{"shell_command": &c.shell[0], "shell_argument": &c.shell[1]}
 			for _, k := range e.keys() {
-				switch k.name {
-				case "shell_command":
-					c.shell[0] = k.value
-				case "shell_argument":
-					c.shell[1] = k.value
-				default:
+				if word := words[k.name]; word != nil {
+					*word = k.value
+				} else {
 					im.note(k.from, unknownKeyNote)
 				}
 			}
@@ -175,10 +173,10 @@ func (c *composeImport) readProcess(p setting) {
 
 // processRules are the rules for the settings of a process that can be imported one by one.
 var processRules = rules{
-	{name: "disabled", key: "enabled", scalar: whenSet("false", "")},
+	{name: "disabled", key: "enabled", when: isTrue, value: "false"},
 	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
 	// process-compose starts a foreground process only on request.
-	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")},
+	{name: "is_foreground", key: "enabled", when: isTrue, value: "false", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
 	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return successExitCodes(e.items()) }},
@@ -186,7 +184,7 @@ var processRules = rules{
 		{name: "restart", key: "restart.policy", scalar: availability},
 		{name: "backoff_seconds", convert: constantDelay(seconds)},
 		{name: "max_restarts", key: "restart.max_restarts"},
-		{name: "exit_on_end", scalar: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
+		{name: "exit_on_end", when: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
 	}},
 	{name: "schedule", convert: func(im *importer, s *service, e setting) {
 		if im.apply(scheduleRules, s, e.keys()...); s.text("schedule.cron") == "" {
@@ -224,25 +222,20 @@ var (
 	shutdownRules = rules{
 		{name: "signal", key: "stop.signal", scalar: signalName},
 		{name: "timeout_seconds", key: "stop.grace", scalar: seconds},
-		{name: "parent_only", scalar: whenSet("", "hinit always stops all processes of a service")},
+		{name: "parent_only", when: isTrue, note: "hinit always stops all processes of a service"},
 	}
 	scheduleRules = rules{
 		{name: "cron", key: "schedule.cron"},
 		{name: "timezone", key: "schedule.timezone"},
 		{name: "interval", key: "schedule.cron", scalar: everyInterval},
-		{name: "run_on_start", key: "once", scalar: whenSet("boot", "")},
-		{name: "max_concurrent", scalar: func(value string) (string, error) {
-			if value == "1" {
-				return "", nil
-			}
-			return "", errors.New("runs of a task don't overlap in hinit")
-		}},
+		{name: "run_on_start", key: "once", when: isTrue, value: "boot"},
+		{name: "max_concurrent", when: noneOf("1"), note: "runs of a task don't overlap in hinit"},
 	}
 	rotationRules = rules{
 		{name: "max_size_mb", key: "logs.max_size_mb"},
 		{name: "max_backups", key: "logs.archives"},
 		{name: "max_age_days", key: "logs.max_age", scalar: durationIn("days", day)},
-		{name: "compress", key: "logs.compress", scalar: whenSet("gzip", "")},
+		{name: "compress", key: "logs.compress", when: isTrue, value: "gzip"},
 		{name: ".*", note: onlyKeysOfLogs},
 	}
 )

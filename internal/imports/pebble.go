@@ -2,7 +2,6 @@ package imports
 
 import (
 	"cmp"
-	"errors"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -258,28 +257,16 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
 		{name: "threshold", key: "failure_threshold"},
-		{name: "level", scalar: func(value string) (string, error) {
-			if value == "ready" && k.text("kind") != "ready" {
-				return "", errors.New("a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")
-			}
-			return "", nil
-		}},
-		{name: "startup", scalar: func(value string) (string, error) {
-			if value == "disabled" {
-				return "", errors.New("checks of hinit run while the service does")
-			}
-			return "", nil
-		}},
+		{
+			name: "level", when: func(value string) bool { return value == "ready" && k.text("kind") != "ready" },
+			note: "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it",
+		},
+		{name: "startup", when: oneOf("disabled"), note: "checks of hinit run while the service does"},
 		{name: "http", nested: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", compound: variables}}},
 		{name: "tcp", nested: rules{{name: "port", key: "tcp.port"}, {name: "host", key: "tcp.host"}}},
 		{name: "exec", nested: rules{
 			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
-			{name: "service-context", scalar: func(value string) (string, error) {
-				if value == s.oldName {
-					return "", nil // the check already runs in the context of its own service
-				}
-				return "", errors.New(elsewhere)
-			}},
+			{name: "service-context", when: noneOf(s.oldName), note: elsewhere}, // a check runs in the context of its own service
 			{name: ".*", note: elsewhere},
 		}},
 	}, l.all...)

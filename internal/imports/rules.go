@@ -1,7 +1,7 @@
 package imports
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -33,9 +33,11 @@ type from struct {
 type rule struct {
 	name     string                             // regular expression for the names of the settings
 	key      string                             // key of hinit.yaml
+	when     func(value string) bool            // the rule ignores other values; nil: it ignores none
+	value    string                             // value of the key; "" means the setting's value
 	scalar   func(value string) (string, error) // converts the value; nil: unchanged. The text of its error becomes a note
 	compound func(e setting) any                // converts a value that is a list or a mapping
-	note     string                             // reason why the setting is left out; the value replaces %s
+	note     string                             // reason why the setting is left out or changed; the setting's value replaces %s
 	nested   rules                              // rules for the settings in a mapping
 	convert  func(im *importer, s *service, e setting)
 }
@@ -74,11 +76,13 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule converts the value of a setting and passes the result to set. If the rule leaves the setting out, applyRule adds
-// a note with the reason.
+// applyRule converts the value of a setting and passes the result to set. If the rule leaves the setting out or changes it,
+// applyRule adds a note with the reason.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
+	case r.when != nil && !r.when(e.value):
+		return
 	case r.note != "":
 		im.note(e.from, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
 	case r.compound != nil:
@@ -89,8 +93,8 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 			im.note(e.from, "%v", err)
 		}
 	}
-	if r.key != "" && e.value != "" {
-		set(e.value)
+	if value := cmp.Or(r.value, e.value); r.key != "" && value != "" {
+		set(value)
 	}
 }
 
@@ -176,33 +180,13 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// unlessFalse converts a setting that says whether a service starts by itself, such as supervisord's autostart. It returns the
-// value of the key enabled.
-func unlessFalse(value string) (string, error) { return enabledValue(isFalse(value)), nil }
-
-// whenFalse returns a scalar function for a switch. If the switch is off, why becomes a note, because hinit does not support
-// that.
-func whenFalse(why string) func(string) (string, error) {
-	return func(value string) (string, error) {
-		if isFalse(value) {
-			return "", errors.New(why)
-		}
-		return "", nil
-	}
+// oneOf returns a function for rule.when that reports whether a value is one of words, and noneOf one that reports the opposite.
+func oneOf(words ...string) func(string) bool {
+	return func(value string) bool { return slices.Contains(words, value) }
 }
 
-// whenSet returns a scalar function for a switch. If the switch is on, the function returns made as the value, and why becomes a
-// note unless why is "".
-func whenSet(made, why string) func(string) (string, error) {
-	return func(value string) (string, error) {
-		switch {
-		case !isTrue(value):
-			return "", nil
-		case why != "":
-			return made, errors.New(why)
-		}
-		return made, nil
-	}
+func noneOf(words ...string) func(string) bool {
+	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
 // otherWays holds notes on settings that hinit does not have. Each note describes another way to reach the same goal. The

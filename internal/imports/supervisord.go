@@ -183,7 +183,7 @@ const oneLog = "one log takes both streams; the container's log keeps them apart
 
 // programRules are the rules for the settings of a program, except for command and environment.
 var programRules = rules{
-	{name: "autostart", key: "enabled", scalar: unlessFalse},
+	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
 	{name: "startretries", key: "restart.max_restarts"},
 	{name: "startsecs", note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
@@ -195,17 +195,17 @@ var programRules = rules{
 		}
 		return grace, err
 	}},
-	{name: "stopasgroup|killasgroup", scalar: whenFalse("hinit always stops all processes of a service")},
+	{name: "stopasgroup|killasgroup", when: isFalse, note: "hinit always stops all processes of a service"},
 	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
 	{name: "user", key: "user"},
 	{name: "umask", key: "umask"},
 	{name: "directory", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "(stdout|stderr)_logfile", convert: logFile},
-	{name: "redirect_stderr", scalar: whenFalse(oneLog)},
+	{name: "redirect_stderr", when: isFalse, note: oneLog},
 	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", scalar: megabytes},
 	{name: "stdout_logfile_backups", key: "logs.archives"},
 	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", note: "one log takes both streams; see stdout_logfile"},
-	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", scalar: sentElsewhere},
+	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) }, note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)"},
 }
 
 func autorestart(value string) (string, error) {
@@ -218,13 +218,6 @@ func autorestart(value string) (string, error) {
 		return "always", nil
 	}
 	return "", fmt.Errorf("%q is not known; on-failure is taken, as for unexpected", value)
-}
-
-func sentElsewhere(value string) (string, error) {
-	if isFalse(value) {
-		return "", nil
-	}
-	return "", fmt.Errorf("run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)", value)
 }
 
 // programKeys imports the settings of a program into svc.

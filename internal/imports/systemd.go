@@ -259,18 +259,16 @@ var unitRules = rules{
 	{name: "CPUWeight", key: "cpu.weight"},
 	{name: "TasksMax", key: "pids.max", scalar: fixedLimit},
 	{name: "CPUAffinity", key: "cpu_affinity", scalar: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
-	{name: "NoNewPrivileges", key: "no_new_privs", scalar: whenSet("true", "")},
+	{name: "NoNewPrivileges", key: "no_new_privs", when: isTrue, value: "true"},
 	{name: "RestartForceExitStatus", note: "hinit restarts by restart.policy; see restart.immediate_on"},
-	{name: "KillMode", scalar: func(value string) (string, error) {
-		if value == "process" || value == "none" {
-			return "", fmt.Errorf("hinit always stops all processes of a service (%s)", value)
-		}
-		return "", nil
-	}},
+	{name: "KillMode", when: oneOf("process", "none"), note: "hinit always stops all processes of a service (%s)"},
 	{name: "PIDFile", note: "hinit has no need of it: it knows the processes of its services"},
 	{name: "ExecStopPost", note: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
 	{name: "StandardInput", note: "a service has no terminal under hinit; its standard input is empty"},
-	{name: "StandardOutput|StandardError", scalar: standardOutput},
+	{
+		name: "StandardOutput|StandardError", when: noneOf("journal", "syslog", "kmsg", "inherit", "journal+console", "syslog+console"),
+		note: "one log takes both streams, logs/NAME/current below logs.dir (%s)",
+	},
 	{name: "Conflicts", note: "hinit has no conflicts between services; hinit stop ends the other one"},
 	{name: "Alias", note: "a service has one name in hinit (%s)"},
 	{name: "Condition.*|Assert.*|ExecCondition", note: "hinit has no conditions; test it in command (%s)"},
@@ -282,13 +280,6 @@ var unitRules = rules{
 	{name: "(Syslog|Log[A-Z]|TTY).*", note: "each service has a log of its own, below logs.dir"},
 	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
 		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
-}
-
-func standardOutput(value string) (string, error) {
-	if slices.Contains([]string{"journal", "syslog", "kmsg", "inherit", "journal+console", "syslog+console"}, value) {
-		return "", nil
-	}
-	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
 // typeOf imports the setting Type=, which defines when the service counts as started.
