@@ -205,7 +205,10 @@ var programRules = rules{
 	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", scalar: megabytes},
 	{name: "stdout_logfile_backups", key: "logs.archives"},
 	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", note: "one log takes both streams; see stdout_logfile"},
-	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) }, note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)"},
+	{
+		name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) },
+		note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)",
+	},
 }
 
 func autorestart(value string) (string, error) {
