@@ -1,3 +1,13 @@
+// Package cli implements the service commands (status, start, stop, restart, healthcheck) and the code that all hinit commands
+// share. Package tools implements the other commands and defines the table of all commands. Each file has one verb, or a few
+// related verbs.
+//
+// A verb is a command of the command line. It asks the running init through package dial. Verbs that must work without an init
+// read files: the configuration, the logs, the profiles. Nothing in this package runs in PID 1. [Terminal.Run] prints one line on
+// standard error for each failure. Its exit codes are in docs/reference/exit-codes.md. Names that an agent can choose are escaped
+// when they are printed on a terminal.
+//
+// The goroutines of the package belong to a verb and end with it.
 package cli
 
 import (
@@ -97,7 +107,7 @@ type Verb struct {
 	TakesVerbs          bool                              // the arguments are names of verbs
 	Services            bool                              // the arguments select services by name, pattern or group
 	Trailing            int                               // number of arguments at the end that do not select services
-	Empty               func(*Terminal, *Call) int        // prints an empty result for --json when no service has the state; nil: print nothing
+	Empty               func(*Terminal) (any, error)      // returns an empty result for --json when no service has the state; nil: print no JSON
 	Offline             func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
 

@@ -56,7 +56,11 @@ func (c *Call) isSet(name string) bool {
 // code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
-		return c.Verb.Empty(t, c)
+		empty, err := c.Verb.Empty(t)
+		if err == nil && c.isSet("watch") {
+			return t.Failed(c.Doing(), WriteJSONLine(t.Out, empty))
+		}
+		return t.Show(c, empty, err, nil)
 	}
 	which, where := "no service", "in the state "+state
 	if named {
@@ -68,8 +72,8 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	return t.Fail(cmdline.Done, "%s is %s", which, where)
 }
 
-// EmptyList prints an empty list as JSON. It is the [Verb.Empty] of verbs that print a list.
-func EmptyList(t *Terminal, c *Call) int { return t.Failed(c.Doing(), WriteJSON(t.Out, []string{})) }
+// EmptyList is the [Verb.Empty] of verbs that print a list.
+func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 
 // IsNamed reports whether an argument of the call is the name of service s or of its profile. A service that only a pattern, a
 // group or --state selects is not named.

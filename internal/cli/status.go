@@ -65,17 +65,11 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// emptyStatus prints a status without services, for --json when no service is in the state of --state.
-func emptyStatus(t *Terminal, c *Call) int {
+// emptyStatus returns a status without services, for --json when no service is in the state of --state.
+func emptyStatus(t *Terminal) (any, error) {
 	st, err := t.Status(ShortWait)
-	if err != nil {
-		return t.Failed(c.Doing(), err)
-	}
 	st.Services = []client.Service{}
-	if c.isSet("watch") {
-		return t.Failed(c.Doing(), WriteJSONLine(t.Out, st))
-	}
-	return t.Failed(c.Doing(), WriteJSON(t.Out, st))
+	return st, err
 }
 
 // showStatus prints the status once and returns the number of services in it that are not up.
