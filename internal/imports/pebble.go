@@ -141,11 +141,7 @@ var pebbleRules = rules{
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
 		s.setAt("command", e.place, words)
 	}},
-	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
-		if e.value != "restart" && e.value != "ignore" {
-			im.note(e.from, "hinit doesn't end when a service does (%s); make it the container's CMD for that", e.value)
-		}
-	}},
+	{name: "on-(success|failure)", when: noneOf("restart", "ignore"), note: "hinit doesn't end when a service does (%s); make it the container's CMD for that"},
 }
 
 func (p *pebblePlan) service(l *mergedItem) {

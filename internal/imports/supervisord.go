@@ -186,7 +186,7 @@ var programRules = rules{
 	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
 	{name: "startretries", key: "restart.max_restarts"},
-	{name: "startsecs", note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
+	{name: "startsecs", when: noneOf("1"), note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
 	{name: "stopsignal", key: "stop.signal", scalar: signalName},
 	{name: "stopwaitsecs", key: "stop.grace", scalar: func(value string) (string, error) {
 		grace, err := seconds(value)
@@ -231,7 +231,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		written, refers := k.value, false
 		k.value, refers = expandPython(written, vars)
 		switch {
-		case k.used, k.name == "startsecs" && k.value == "1":
+		case k.used:
 		case k.name == "command":
 			words := im.split(k)
 			if refers {
