@@ -66,7 +66,7 @@ func (f *file) prune(now time.Time) error {
 	if limits.Quota > 0 {
 		room = max(limits.Quota-limits.MaxSize, 0)
 	}
-	return f.archives.Prune(archive.Limits{Archives: limits.Archives, MaxAge: limits.MaxAge, Room: room}, now)
+	return f.archives.Prune(limits.Archives, room, limits.MaxAge, now)
 }
 
 // pack requests the compression of the archives, if Limits.Compress is set.

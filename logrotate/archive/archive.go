@@ -34,13 +34,6 @@ type List struct {
 	newest time.Time
 }
 
-// Limits says how many archives [List.Prune] keeps, and for how long.
-type Limits struct {
-	Archives int
-	MaxAge   time.Duration // maximum age of an archive; 0: no limit
-	Room     int64         // total size of all archives in bytes; negative: no limit
-}
-
 // An agent can create any number of files with the names of archives in its log directory. Other logs have to wait while hinit
 // handles them, so the number must be limited. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of
 // names that a call of Add tries. maxListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
@@ -81,14 +74,14 @@ func (l *List) Add(path string, now time.Time) error {
 	return nil
 }
 
-// Prune removes the oldest archives until the rest meets the limits. A call removes at most maxAtOnce archives, and the next
-// call removes more.
-func (l *List) Prune(limits Limits, now time.Time) error {
-	keep := limits.Archives
-	if limits.Room >= 0 {
-		keep = min(keep, l.countThatFit(limits.Room))
+// Prune removes the oldest archives until at most keep archives are left, whose total size is at most room bytes, and none of which
+// is older than age. A negative room, and an age of 0, mean no limit. A call removes at most maxAtOnce archives, and the next call
+// removes more.
+func (l *List) Prune(keep int, room int64, age time.Duration, now time.Time) error {
+	if room >= 0 {
+		keep = min(keep, l.countThatFit(room))
 	}
-	for n := 0; n < maxAtOnce && (len(l.names) > keep || l.Expired(limits.MaxAge, now)); n++ {
+	for n := 0; n < maxAtOnce && (len(l.names) > keep || l.Expired(age, now)); n++ {
 		if err := l.RemoveOldest(); err != nil {
 			return err
 		}

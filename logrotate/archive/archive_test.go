@@ -94,12 +94,12 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	if err := l.Read(); err != nil || len(l.names) != maxListed {
 		t.Fatalf("%d are listed, %v", len(l.names), err)
 	}
-	if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil || there() != planted-maxAtOnce {
+	if err := l.Prune(3, -1, 0, begin); err != nil || there() != planted-maxAtOnce {
 		t.Errorf("%d are left after one call, %v", there(), err)
 	}
 	for range 2 {
 		for len(l.names) > 3 {
-			if err := l.Prune(Limits{Archives: 3, Room: -1}, begin); err != nil {
+			if err := l.Prune(3, -1, 0, begin); err != nil {
 				t.Fatal(err)
 			}
 		}

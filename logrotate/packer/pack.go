@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"hinit/internal/blocking"
@@ -174,7 +173,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 
 // chunk compresses the next packChunk bytes of the file in. It returns errAbandoned if that file was removed.
 func (p *packer) chunk(in, out *os.File) error {
-	if st, err := in.Stat(); err != nil || system(st).Nlink == 0 {
+	if st, err := in.Stat(); err != nil || fsutil.Stat(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
 	}
 	n, err := in.Read(p.buf)
@@ -188,8 +187,6 @@ func (p *packer) chunk(in, out *os.File) error {
 	return err
 }
 
-func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
-
 // originMark is the ID of a field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A reader that
 // follows the log may still have the original open. By this field it recognizes the compressed form, and doesn't read the lines
 // twice.
@@ -197,7 +194,7 @@ var originMark = []byte{'h', 'i', 16, 0}
 
 // Origin returns the gzip header field for an archive that was compressed from the file with the status st.
 func Origin(st os.FileInfo) []byte {
-	sys := system(st)
+	sys := fsutil.Stat(st)
 	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)
 	return binary.LittleEndian.AppendUint64(b, sys.Ino)
 }
