@@ -171,16 +171,12 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 		return nil
 	}
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	c, err := mux.NewClient(conn)
+	c, err := mux.NewClient(conn, id)
 	if err != nil {
 		conn.Close()
 		return nil
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if c.Hello().ID != id {
-		_ = c.Close()
-		return nil
-	}
 	return &link{mode: ExecDirect, id: id, client: c}
 }
 
@@ -321,11 +317,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the helper does not answer"))
 	defer cancel()
 	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	c, err := mux.NewClient(conn)
-	if err == nil && c.Hello().ID != id {
-		_ = c.Close()
-		err = errors.New("another program answers")
-	}
+	c, err := mux.NewClient(conn, id)
 	switch {
 	case !inTime():
 		return nil, context.Cause(ctx)

@@ -261,7 +261,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // closing the connection ends everything
-	service, err := mux.NewClient(c.conn)
+	service, err := mux.NewClient(c.conn, "")
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}

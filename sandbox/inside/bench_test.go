@@ -11,7 +11,7 @@ import (
 // BenchmarkOutput measures the path of a command's output without a container: pipe, this program, socket, client.
 func BenchmarkOutput(b *testing.B) {
 	const size = 100 << 20
-	c, err := mux.NewClient(dialTest(b))
+	c, err := mux.NewClient(dialTest(b), "box")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func dialTest(t testing.TB) net.Conn {
 
 func client(t *testing.T) *mux.Client {
 	t.Helper()
-	c, err := mux.NewClient(dialTest(t))
+	c, err := mux.NewClient(dialTest(t), "box")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,8 @@ func poll(t *testing.T, ask func() error) {
 
 func TestRun(t *testing.T) {
 	c := client(t)
-	if c.Hello().ID != "box" {
-		t.Error(c.Hello())
+	if _, err := mux.NewClient(dialTest(t), "other"); err == nil {
+		t.Error("the helper of another container is taken for the right one")
 	}
 	if end, out := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "echo $A; exit 3"}, Env: map[string]string{"A": "b"}}); end.Code != 3 || out != "b\n" {
 		t.Errorf("%+v, %q", end, out)

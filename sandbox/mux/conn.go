@@ -102,8 +102,7 @@ func (c *conn) removeChannel(ch *Channel) bool {
 // Client is the side of a connection that makes requests.
 type Client struct {
 	conn
-	peerHello Hello
-	done      chan struct{}
+	done chan struct{}
 
 	// Guarded by the mutex of conn.
 	next uint32
@@ -111,20 +110,21 @@ type Client struct {
 	pong chan struct{} // closed and replaced when a Pong arrives
 }
 
-// NewClient exchanges Hellos with the other side. It blocks until the other side answers or the connection is closed.
-func NewClient(rw io.ReadWriteCloser) (*Client, error) {
+// NewClient exchanges Hellos with the other side, which must have the given id; "" accepts any. It blocks until the other side
+// answers or the connection is closed. After an error, the caller closes the connection.
+func NewClient(rw io.ReadWriteCloser, id string) (*Client, error) {
 	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
-	var err error
-	if c.peerHello, err = c.exchangeHellos(""); err != nil {
+	h, err := c.exchangeHellos("")
+	if err == nil && id != "" && h.ID != id {
+		err = errors.New("another program answers")
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.lastFrame.Store(time.Now().UnixNano())
 	guard.Go("reading from a sandbox", func() { c.fail(c.readFrames(c.handleFrame)) })
 	return c, nil
 }
-
-// Hello returns the hello of the other side.
-func (c *Client) Hello() Hello { return c.peerHello }
 
 // Err returns the error with which the connection has ended, or nil if it is still open.
 func (c *Client) Err() error {

@@ -55,7 +55,7 @@ func connect(t *testing.T) (*Client, *peer) {
 		}
 		_ = p.w.WriteJSON(KindHello, 0, Hello{Version: Version, ID: "x"})
 	}()
-	c, err := NewClient(near)
+	c, err := NewClient(near, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestOtherVersions(t *testing.T) {
 	defer near.Close()
 	defer far.Close()
 	_ = NewWriter(far).WriteJSON(KindHello, 0, Hello{Version: 99})
-	if _, err := NewClient(near); err == nil || !strings.Contains(err.Error(), "version 99") {
+	if _, err := NewClient(near, ""); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Error(err)
 	}
 	if _, err := Accept(far, ""); err != nil {

@@ -123,7 +123,7 @@ func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	conn.(*attachment).quiet.Store(true)
-	c, err := mux.NewClient(conn)
+	c, err := mux.NewClient(conn, "")
 	if err != nil {
 		_ = conn.Close()
 		return false, fmt.Errorf("cannot ask the sandbox %s for its jobs: %w", r.name, err)
