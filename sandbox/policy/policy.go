@@ -79,7 +79,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // the condition is false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
-		{!isKernelPath(s.Dir), "the working directory " + s.Dir, ""},
+		{!slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, ""},
 	} {
 		if !rule.kept {
 			return &RefusedError{rule.what, rule.next}
@@ -101,8 +101,9 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		}
 	}
 	for _, m := range s.Mounts {
-		if err := checkTarget(m.Target); err != nil {
-			return err
+		switch top := topDir(m.Target); {
+		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
+			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program or a mount of the engine itself
 		}
 		if m.Type == "volume" {
 			return &RefusedError{"the volume " + strconv.Quote(m.Source+":"+m.Target), "mount a directory below " + strings.Join(p.Roots, " or ")}
@@ -141,22 +142,14 @@ func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// isKernelPath reports whether a path is in /proc, /sys or /dev.
-func isKernelPath(p string) bool {
-	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
-	return first == "proc" || first == "sys" || first == "dev"
+// topDir returns the directory of the root directory that a path is in, such as /usr. It is "/" for the root directory itself.
+func topDir(p string) string {
+	first, _, _ := strings.Cut(path.Clean("/" + p)[1:], "/")
+	return "/" + first
 }
 
-// checkTarget refuses a mount target that would hide the gate program or a mount of the engine itself.
-func checkTarget(target string) error {
-	t := path.Clean(target)
-	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
-	switch {
-	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), isKernelPath(t), first == "/sbin":
-		return &RefusedError{"a mount at " + target, ""}
-	}
-	return nil
-}
+// kernelDirs are the directories in which the kernel shows its own data.
+var kernelDirs = []string{"/proc", "/sys", "/dev"}
 
 func (p Policy) checkImage(ref string) error {
 	if p.AllowsImage(ref) {

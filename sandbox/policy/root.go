@@ -78,7 +78,10 @@ func hasAllUsers(uidMap string) bool {
 
 // runAsCaller changes a Spec so that all commands of the container run as its owner.
 func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
-	id := g.owner.identity()
+	id := fsutil.Identity{UID: 65534, GID: 65534}
+	if g.owner.Actor != nil {
+		id = g.owner.Actor.Identity()
+	}
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
 	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
@@ -88,14 +91,6 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	if !slices.ContainsFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
 		spec.Env = append(slices.Clone(spec.Env), "HOME="+home)
 	}
-}
-
-// identity returns the user and group that the owner's containers run as.
-func (o Owner) identity() fsutil.Identity {
-	if o.Actor != nil {
-		return o.Actor.Identity()
-	}
-	return fsutil.Identity{UID: 65534, GID: 65534}
 }
 
 // makePrivate removes all directories of the owner from a Spec. Writable mounts are replaced by private volumes. Read-only ones
