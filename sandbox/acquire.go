@@ -194,7 +194,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err == nil && own {
-		err = m.store.recordID(spec.Name, id)
+		err = m.store.writeRecord(spec.Name, record{id, spec.Labels})
 	}
 	crashPoint("created")
 	if err == nil && caller.Err() != nil {

@@ -199,12 +199,11 @@ func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.En
 
 // faultError returns the error for a fault that the helper has reported.
 func faultError(end mux.End) error {
-	switch end.Fault {
-	case mux.NoFault, mux.NotBegun:
+	switch {
+	case end.Fault == mux.NoFault, end.Fault == mux.NotBegun:
 		return nil
-	case mux.NoJob:
+	case end.Fault == mux.NoJob:
 		return fmt.Errorf("%w: %s", ErrNoJob, end.Text)
-	case mux.FileFault, mux.BadOpen:
 	}
 	return errors.New(end.Text)
 }

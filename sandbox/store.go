@@ -169,10 +169,8 @@ func (v *store) prepareRun(name string, labels map[string]string) (dir string, e
 	return filepath.Join(v.path, rel), nil
 }
 
-// recordID adds the container's id to its record.
-func (v *store) recordID(name, id string) error {
-	k := v.readRecord(name)
-	k.ID = id
+// writeRecord replaces the record of a container when its id is known.
+func (v *store) writeRecord(name string, k record) error {
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
