@@ -112,6 +112,8 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.conf", "[program:a]\ncommand=true\n[program:b]\nautostart=true\n", "program:b"},
 		{"a.conf", "[program:a]\ncommand=true\nstopsignal=WINCH\n", "WINCH"},
 		{"a.conf", "[program:a]\ncommand=true\nenvironment=A=%(ENV_B)s\n", "ENV_B"},
+		{"a.conf", "[program:a]\ncommand=true\nstopwaitsecs=nan\n", `"nan" is no number of seconds`},
+		{"a.yaml", "processes: {a: {command: x, log_configuration: {rotation: {max_age_days: soon}}}}\n", `"soon" is no number of days`},
 		{"a.yaml", "processes: {a: {command: x, odd: 1}}\n", "a.odd"},
 		{"a.yaml", "processes: {a: {command: x, shutdown: {odd: 1}}}\n", "a.shutdown.odd"},
 		{"a.yaml", "processes: {a: {command: x, availability: {odd: 1}}}\n", "a.availability.odd"},
@@ -318,5 +320,18 @@ func TestNothingWaitsForATaskThatRunsOnlyByHand(t *testing.T) {
 		if !slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.Contains(n.Text, "its need of job is left out") }) {
 			t.Errorf("%s: the notes don't say so: %v", name, r.Notes)
 		}
+	}
+}
+
+func TestATimeoutOfS6ThatIsNoNumberIsNoted(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"run": "#!/bin/sh\n", "timeout-kill": "soon\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Convert(dir, S6)
+	if err != nil || !slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.Contains(n.Text, `"soon" is no number of milliseconds`) }) {
+		t.Errorf("%v, %v", err, r.Notes)
 	}
 }
