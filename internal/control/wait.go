@@ -40,17 +40,10 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	switch {
 	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the run in progress is enough
-		return g
-	case once:
+	case g.fresh && slices.Contains(endingStates, after.State):
+		g.after = after.Run // this run is still ending; it may have begun after before was read, but it is not the new run
+	case once, g.fresh:
 		g.after = before.Run
-		return g
-	case !g.fresh:
-		return g
-	}
-	g.after = before.Run
-	// The run in after is still ending. It may have begun after before was read, but it is not the new run.
-	if slices.Contains(endingStates, after.State) {
-		g.after = after.Run
 	}
 	return g
 }
@@ -90,41 +83,27 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // the service is a task whose run has ended
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
-	}
-	if g.crashed(v) {
-		return verdict{runEnded: true} // even if the service is up again
-	}
-	switch v.State {
-	case supervisor.Up:
-		held := v.Since.Add(g.settle)
-		switch {
-		case v.Run <= g.after:
-			return verdict{}
-		case v.Announces:
-			return verdict{reached: v.Ready}
-		}
-		return verdict{reached: !now.Before(held), recheckAt: held}
-	case supervisor.Backoff, supervisor.Parked, supervisor.Failed:
+	case g.crashed(v): // even if the service is up again
 		return verdict{runEnded: true}
-	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Stopping, supervisor.Killing,
-		supervisor.Finishing:
+	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
+		return verdict{runEnded: true}
+	case v.State != supervisor.Up, v.Run <= g.after:
+		return verdict{}
+	case v.Announces:
+		return verdict{reached: v.Ready}
 	}
-	return verdict{}
+	held := v.Since.Add(g.settle)
+	return verdict{reached: !now.Before(held), recheckAt: held}
 }
+
+// crashCauses are the causes of an exit with which a start has failed.
+var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
 // crashed reports whether the start fails because a run ended after the command. The start fails if hinit did not end the
 // run itself, and no new run replaces that run immediately.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
-	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
-		return false
-	}
-	switch x.Cause {
-	case supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth:
-		return true
-	case supervisor.CauseClean, supervisor.CauseOperator, supervisor.CauseShutdown, supervisor.CauseSpawn, supervisor.CauseReplaced, supervisor.CauseShed, supervisor.CauseQuota, supervisor.CauseLease:
-	}
-	return false
+	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
 // endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. A service
@@ -229,13 +208,11 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 		fmt.Fprintf(&b, ", starts again in %s", roundDuration(wait))
 	}
 	if x != nil && len(x.Tail) > 0 {
-		b.WriteString("; last lines: ")
-		for i, line := range x.Tail[max(0, len(x.Tail)-tailLines):] {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			b.WriteString(quote(line))
+		last := slices.Clone(x.Tail[max(0, len(x.Tail)-tailLines):])
+		for i, line := range last {
+			last[i] = quote(line)
 		}
+		b.WriteString("; last lines: " + strings.Join(last, ", "))
 	}
 	return b.String()
 }
