@@ -20,7 +20,7 @@ func (c *container) controlHost() control.Backend {
 		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
 			if err := c.lease.Check(); err != nil {
-				return control.SupervisedElsewhere(err)
+				return &client.Error{Kind: client.KindFailed, Message: err.Error(), Cause: err}
 			}
 			return c.gateways.Find(ctx, name)
 		},

@@ -2,7 +2,6 @@ package control
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"strings"
 
@@ -27,14 +26,6 @@ type peerKey struct{}
 
 // connKey is the context key of a request's connection.
 type connKey struct{}
-
-func peerOf(c net.Conn) (peer, error) {
-	cred, err := proc.Peer(c)
-	if err != nil {
-		return peer{}, err
-	}
-	return peer{pid: cred.Pid, uid: cred.Uid}, nil
-}
 
 // authorOf returns the author of an order, for the history: the client, and the way in which its request came. The ways are the
 // command line, the API, s6 and the FIFO.

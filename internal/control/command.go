@@ -89,7 +89,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 // outcome answers a command with the service as JSON. If the client asks for text, the answer is the message that words returns,
 // which the command line prints.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
-	view := s.view(v, r.who)
+	view := s.view(v, r.who, nil)
 	if wantsText(r.Request) {
 		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
@@ -120,8 +120,8 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	}
 	switch err := s.core.Find(ctx, name); {
 	case err == nil:
-	case errors.Is(err, errSupervisedElsewhere):
-		return nil, refuse(client.KindFailed, "%v", err)
+	case kindOf(err) == client.KindFailed:
+		return nil, err // another hinit supervises the profiles
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
 	default:

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"hinit/client"
@@ -27,7 +26,8 @@ type Backend struct {
 	// Rescan updates the services to match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
 	// Find works like Rescan, but looks for only one service that is not in the snapshot. name is the name of the service
-	// or of its profile.
+	// or of its profile. An error of [client.KindFailed] means that another hinit supervises the profiles; the server sends it to
+	// the client unchanged.
 	Find func(ctx context.Context, name string) error
 	// Reload rereads the configuration, applies it, and returns the changes.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
@@ -114,17 +114,6 @@ type Gateways struct {
 	// If mode is "", it returns the current topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
-
-// errSupervisedElsewhere matches every error that [SupervisedElsewhere] makes.
-var errSupervisedElsewhere = errors.New("elsewhere")
-
-type supervisedElsewhereError struct{ error }
-
-func (supervisedElsewhereError) Is(target error) bool { return target == errSupervisedElsewhere }
-
-// SupervisedElsewhere marks an error of Backend.Find which means that another hinit supervises the profiles. The server sends
-// such an error to the client unchanged.
-func SupervisedElsewhere(err error) error { return supervisedElsewhereError{err} }
 
 // Options holds the settings of a Server.
 type Options struct {

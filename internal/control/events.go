@@ -4,9 +4,9 @@ import (
 	"context"
 	"hash/maphash"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -247,9 +247,10 @@ func (s *Server) serviceOf(who peer) string {
 	return ""
 }
 
-var validKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z./_-]+$`) })
-
-func isNoticeKey(key string) bool { return len(key) <= maxKey && validKey().MatchString(key) }
+func isNoticeKey(key string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./_-"
+	return key != "" && len(key) <= maxKey && strings.Trim(key, letters) == ""
+}
 
 // followGap is the minimum time between two lines of a status stream.
 const followGap = time.Second
@@ -278,18 +279,15 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 		f.swept = now
 	}
 	snap, added := f.server.snapshotWith(ctx, nil)
-	services := slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
+	services := listed(snap)
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
 	problems := make([]uint64, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
 		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.who) != otherClass))
-		if same && v == f.sent[i] && problems[i] == f.problemSums[i] {
-			continue
+		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
+			change.Services = append(change.Services, f.server.view(v, f.who, added))
 		}
-		view := f.server.view(v, f.who)
-		view.Expected = added[v]
-		change.Services = append(change.Services, view)
 	}
 	if change.Whole {
 		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)

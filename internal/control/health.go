@@ -175,5 +175,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return answerLater(http.StatusOK, s.view(v, r.who), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return answerLater(http.StatusOK, s.view(v, r.who, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

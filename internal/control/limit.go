@@ -170,7 +170,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		who, err := peerOf(c)
+		cred, err := proc.Peer(c)
 		var raw syscall.RawConn
 		if err == nil {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
@@ -179,6 +179,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			_ = g.places.close(c) // a client without credentials
 			continue
 		}
+		who := peer{pid: cred.Pid, uid: cred.Uid}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
 		n := &g.places.taken[g.policy.classOf(who)]
 		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(c, who)) {

@@ -52,6 +52,14 @@ func clientError(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
+// kindOf returns the kind of an error, or "" if err is no [client.Error].
+func kindOf(err error) client.Kind {
+	if e, is := errors.AsType[*client.Error](err); is {
+		return e.Kind
+	}
+	return ""
+}
+
 // reply is a handler's answer: a body, or a stream that writes its own body.
 type reply struct {
 	status   int

@@ -27,7 +27,6 @@ type Slots interface {
 }
 
 const (
-	svcLetters  = formats.Letters
 	scanLetters = "zabhitqnN"
 	endLetters  = "tqbi" // letters of s6-svscanctl that end the container
 )
@@ -76,7 +75,7 @@ func absolute(dir string) error {
 }
 
 func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error) {
-	if err := errors.Join(absolute(c.Dir), checkLetters(c.Flags, svcLetters)); err != nil {
+	if err := errors.Join(absolute(c.Dir), checkLetters(c.Flags, formats.Letters)); err != nil {
 		return reply{}, err
 	}
 	core, err := s.slots()
@@ -187,7 +186,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	for first := true; ; first = false {
 		news := s.core.News()
 		slot, err := slotAt(ctx, core, dir)
-		if e := (*client.Error)(nil); !first && errors.As(err, &e) && e.Kind == client.KindUnknown {
+		if !first && kindOf(err) == client.KindUnknown {
 			return slotRemoved(last, u)
 		}
 		if err != nil {

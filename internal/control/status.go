@@ -111,24 +111,15 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 }
 
 func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
-	view := func(v *supervisor.Service) client.Service {
-		out := s.view(v, who)
-		out.Expected = added[v]
-		return out
-	}
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {
-		out.Services = make([]client.Service, 0, len(snap.Services))
-		for _, v := range sortGateways(snap.Services) {
-			if inStatus(v) {
-				out.Services = append(out.Services, view(v))
-			}
+		list := listed(snap)
+		out.Services = slices.Grow(out.Services, len(list))
+		for _, v := range list {
+			out.Services = append(out.Services, s.view(v, who, added))
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
-		shortenTails(out.Services)
-		return out, nil
 	}
-	var seen []*supervisor.Service
 	for _, name := range names {
 		v, err := findService(snap, name)
 		if l := out.Init.Lease; err != nil && l != nil && l.State == client.LeaseWaiting {
@@ -137,10 +128,10 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 		if err != nil {
 			return client.Status{}, err
 		}
-		if !slices.Contains(seen, v) {
-			seen = append(seen, v)
-			out.Services = append(out.Services, view(v))
-			out.Services[len(out.Services)-1].Settings = s.settings(v, who)
+		if out.Find(v.Name) == nil {
+			view := s.view(v, who, added)
+			view.Settings = s.settings(v, who)
+			out.Services = append(out.Services, view)
 		}
 	}
 	shortenTails(out.Services)
@@ -178,6 +169,11 @@ func shortenTails(list []client.Service) {
 	}
 }
 
+// listed returns the services that a list of all services shows, in its order.
+func listed(snap *supervisor.Snapshot) []*supervisor.Service {
+	return slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
+}
+
 func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
@@ -211,8 +207,8 @@ func getService(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	return s.inTurn(r, func() (reply, error) {
-		out := s.view(v, r.who)
-		out.Expected, out.Settings = added[v], s.settings(v, r.who)
+		out := s.view(v, r.who, added)
+		out.Settings = s.settings(v, r.who)
 		return answer(out)
 	})
 }
@@ -251,17 +247,17 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns the facts about a service that the caller may see.
-func (s *Server) view(v *supervisor.Service, who peer) client.Service {
+// view returns the facts about a service that the caller may see. added holds the services that the boot has not registered yet.
+func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
 	st := readStat(v.PID)
+	trusted := s.policy.classOf(who) != otherClass
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
 		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.Restarted),
 	}
-	out.Checks = s.checks(v, who)
-	out.Output = s.core.Output(v.Name)
+	out.Checks, out.Output, out.Expected = s.checks(v, who), s.core.Output(v.Name), added[v]
 	out.Isolation, out.Limits = s.core.Isolation(v), s.core.Limits(v)
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
@@ -275,12 +271,12 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if s.policy.classOf(who) == otherClass { // logs hold users' messages, which other users may not read
+		if !trusted { // logs hold users' messages, which other users may not read
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
-	if s.policy.classOf(who) != otherClass { // the service controls this text
+	out.Problem, out.ServedBy = s.problem(v, trusted), s.core.ServedBy(v)
+	if trusted { // the service controls this text
 		out.StatusText = v.Status
 	}
 	return out
