@@ -45,26 +45,15 @@ type app struct {
 	drawn      time.Time
 }
 
-// modelUpdate is a message from a data source. The goroutine of the terminal library calls it to change the model.
-type modelUpdate func(now time.Time) updateResult
-
-// updateResult is the result of handling a message: a command for the terminal library to run, and whether to draw the screen.
-type updateResult struct {
-	cmd  tea.Cmd
-	draw bool
-}
-
-// event is an event of one host. host is the index in app.feeds.
-type event struct {
-	client.Event
-	host int
-}
+// modelUpdate is a message from a data source. The goroutine of the terminal library calls it to change the model. It returns a
+// command for the terminal library to run, and whether to draw the screen.
+type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
 // report makes the goroutine of the terminal library call change, which may change the model, and then draws the screen.
 func (a *app) report(change func(now time.Time)) {
-	a.send(modelUpdate(func(now time.Time) updateResult {
+	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)
-		return updateResult{draw: true}
+		return nil, true
 	}))
 }
 
@@ -79,7 +68,14 @@ func (a *app) Init() tea.Cmd {
 				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.Change(i, c, now) }) },
 				func(err error) { a.report(func(now time.Time) { a.model.Lost(i, err.Error(), now) }) })
 		})
-		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]procusage.Usage) { a.send(a.reportUse(i, u)) }) })
+		guard.Go("measuring", func() {
+			f.Usage(a.ctx, func(u map[string]procusage.Usage) {
+				a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
+					a.model.SetUsage(i, u, now)
+					return nil, false // the next tick draws it
+				}))
+			})
+		})
 	}
 	return a.tick()
 }
@@ -88,34 +84,25 @@ func (a *app) Init() tea.Cmd {
 // recently.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
-		return modelUpdate(func(now time.Time) updateResult {
+		return modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 			a.model.Tick(now)
-			return updateResult{a.tick(), now.Sub(a.drawn) >= tickEvery*3/4}
+			return a.tick(), now.Sub(a.drawn) >= tickEvery*3/4
 		})
 	})
 }
 
-// reportUse returns a report with the measured usage of services. The next tick draws it.
-func (a *app) reportUse(host int, measured map[string]procusage.Usage) modelUpdate {
-	return func(now time.Time) updateResult {
-		a.model.SetUsage(host, measured, now)
-		return updateResult{}
-	}
-}
-
 // reportEnd returns a report that an order has ended, with err as its result.
 func (a *app) reportEnd(o model.Order, err error) modelUpdate {
-	return func(time.Time) updateResult {
-		return updateResult{a.startOrders(a.model.OrderEnded(model.Result{Order: o, Err: err})), true}
-	}
+	return func(time.Time) (tea.Cmd, bool) { return a.startOrders(a.model.OrderEnded(o, err)), true }
 }
 
 // Update implements tea.Model. It handles a message: a report, a key, a mouse event, or a new screen size.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	then := updateResult{draw: true}
+	var cmd tea.Cmd
+	draw := true
 	switch msg := msg.(type) {
 	case modelUpdate:
-		then = msg(time.Now())
+		cmd, draw = msg(time.Now())
 	case tea.WindowSizeMsg:
 		a.model.Resize(msg.Width, msg.Height)
 	case tea.KeyPressMsg:
@@ -124,32 +111,32 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.Text != "" && msg.Text != " " {
 			key = msg.Text
 		}
-		then.cmd = a.startOrders(a.model.Key(key))
+		cmd = a.startOrders(a.model.Key(key))
 	case tea.PasteMsg:
 		for _, r := range msg.Content {
 			a.model.Paste(r)
 		}
 	case tea.MouseClickMsg:
-		if then.draw = msg.Button == tea.MouseLeft; then.draw {
+		if draw = msg.Button == tea.MouseLeft; draw {
 			a.model.Click(msg.X, msg.Y)
 		}
 	case tea.MouseWheelMsg:
 		by := map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button]
-		if then.draw = by != 0; then.draw {
+		if draw = by != 0; draw {
 			a.model.Wheel(msg.Y, by)
 		}
 	default:
-		then.draw = false
+		draw = false
 	}
 	switch {
-	case !then.draw:
+	case !draw:
 	case a.model.IsOver():
 		return a, tea.Quit
 	default:
 		a.updateSources()
 		a.draw()
 	}
-	return a, then.cmd
+	return a, cmd
 }
 
 // draw renders the frame that View returns. The library calls View after every message, but most messages change nothing.
@@ -250,17 +237,17 @@ func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Con
 
 // followEvents sends events to the screen in batches, because each message draws a frame.
 func (a *app) followEvents() {
-	fresh := make(chan event, 256)
+	fresh := make(chan func(), 256) // each adds an event to the model
 	for i, f := range a.feeds {
 		guard.Go("reading the events", func() {
-			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, event{e, i}) })
+			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, func() { a.model.Event(i, e) }) })
 		})
 	}
 	for {
-		var batch []event
+		var batch []func()
 		select {
-		case e := <-fresh:
-			batch = append(batch, e)
+		case add := <-fresh:
+			batch = append(batch, add)
 		case <-a.ctx.Done():
 			return
 		}
@@ -269,8 +256,8 @@ func (a *app) followEvents() {
 			batch = append(batch, <-fresh)
 		}
 		a.report(func(time.Time) {
-			for _, e := range batch {
-				a.model.Event(e.host, e.Event)
+			for _, add := range batch {
+				add()
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,17 +36,12 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 			m.services = append(m.services, Service{&m.hosts[i].status.Services[j], i})
 		}
 	}
-	if c.Whole {
-		m.forgetRemoved()
+	if c.Whole { // services may have been removed
+		there := lo.KeyBy(m.services, Service.ID)
+		maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
+		maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 	}
 	m.rebuildRows()
-}
-
-// forgetRemoved drops the usage and the marks of services that were removed.
-func (m *Model) forgetRemoved() {
-	there := lo.KeyBy(m.services, Service.ID)
-	maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
-	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 }
 
 // Lost records that a host does not answer, and why.
@@ -68,14 +64,12 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 		}
 		u, is := usage[s.Name]
 		r := m.usage[s.ID()]
-		if r == nil {
-			if !is {
-				continue
-			}
-			r = new(usageHistory)
-			m.usage[s.ID()] = r
+		if r == nil && !is {
+			continue
 		}
+		r = cmp.Or(r, new(usageHistory))
 		r.add(u, is)
+		m.usage[s.ID()] = r
 	}
 	if m.table.sort == byCPU || m.table.sort == byMemory {
 		m.rebuildRows()

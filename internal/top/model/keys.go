@@ -383,10 +383,10 @@ func (m *Model) nextOfRollout() []Order {
 
 // advanceRollout handles the result of a restart in the rollout. After a failure it stops the rollout. Otherwise it returns the
 // next order.
-func (m *Model) advanceRollout(result Result) []Order {
+func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout
-	if result.Err != nil {
-		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.label(r.running), r.done, r.all, oneLine(result.Err.Error())), true}
+	if failed != nil {
+		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.label(r.running), r.done, r.all, oneLine(failed.Error())), true}
 		m.rollout = nil
 		return nil
 	}

@@ -61,12 +61,6 @@ type Order struct {
 	Word string // name of a signal, or the path of a file
 }
 
-// Result is an order that has ended, with its error.
-type Result struct {
-	Order
-	Err error // error of the order; nil on success
-}
-
 // DataNeeds lists the data that the screen needs from its sources now.
 type DataNeeds struct {
 	Log    Log
@@ -153,24 +147,18 @@ func (m *Model) IsOver() bool { return m.over }
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
-// Event adds an event of a host to the event pane.
-func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host}) }
-
-// Log adds lines of a log, unescaped and without line ends. If lines is nil, the log is being read from its beginning again, so
-// Log drops all earlier lines.
-func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
-
 // SetProcessDetails sets the details of a service, for the detail pane.
 func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.inside = in }
 
-// OrderEnded records the result of an order. If the order is part of a rollout, OrderEnded returns the next orders.
-func (m *Model) OrderEnded(r Result) []Order {
-	if m.rollout != nil && m.rollout.running == r.ID {
-		return m.advanceRollout(r)
+// OrderEnded records the end of an order; err is nil on success. If the order is part of a rollout, OrderEnded returns the next
+// orders.
+func (m *Model) OrderEnded(o Order, err error) []Order {
+	if m.rollout != nil && m.rollout.running == o.ID {
+		return m.advanceRollout(err)
 	}
-	m.message = message{string(r.Verb) + " " + m.label(r.ID) + ": done", false}
-	if r.Err != nil {
-		m.message = message{oneLine(r.Err.Error()), true}
+	m.message = message{string(o.Verb) + " " + m.label(o.ID) + ": done", false}
+	if err != nil {
+		m.message = message{oneLine(err.Error()), true}
 	}
 	return nil
 }

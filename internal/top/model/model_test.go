@@ -130,7 +130,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 func TestARolloutGoesOneByOne(t *testing.T) {
 	m := scene(100, 20, few())
 	done := func(name string, err error) string {
-		return given(m.OrderEnded(model.Result{Order: model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, Err: err}))
+		return given(m.OrderEnded(model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, err))
 	}
 	last := func() string {
 		lines := strings.Split(strings.TrimSuffix(plain(m.Frame()), "\n"), "\n")
@@ -373,7 +373,7 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 				m.Event(0, client.Event{Service: "gateway-agent17", To: "up"})
 			case 3:
 				if len(waiting) > 0 {
-					waiting = append(waiting[1:], m.OrderEnded(model.Result{Order: waiting[0]})...)
+					waiting = append(waiting[1:], m.OrderEnded(waiting[0], nil)...)
 				}
 			default:
 				waiting = append(waiting, m.Key(keys[random.IntN(len(keys))])...)

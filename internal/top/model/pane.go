@@ -51,16 +51,10 @@ type pane struct {
 	inside       ProcessDetails
 }
 
-// reset ends scrolling after the cursor has moved to another service. The event pane keeps its position, because it shows all
-// services.
-func (p *pane) reset() {
-	if p.kind != eventPane {
-		p.scrollOffset = 0
-	}
-}
-
-func (p *pane) event(e hostEvent) {
-	p.events = append(p.events, e)
+// Event adds an event of a host to the event pane.
+func (m *Model) Event(host int, e client.Event) {
+	p := &m.pane
+	p.events = append(p.events, hostEvent{e, host})
 	if over := len(p.events) - keptEvents; over > 0 {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
@@ -69,7 +63,10 @@ func (p *pane) event(e hostEvent) {
 	}
 }
 
-func (p *pane) log(of Log, lines []LogLine) {
+// Log adds lines of a log, unescaped and without line ends. If lines is nil, the log is being read from its beginning again, so
+// Log drops all earlier lines.
+func (m *Model) Log(of Log, lines []LogLine) {
+	p := &m.pane
 	if p.of != of || len(lines) == 0 { // the log is another one, or is being read from its beginning again
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}

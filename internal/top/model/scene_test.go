@@ -161,7 +161,7 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 		m.Event(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
 		m.SetProcessDetails(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
 		m.Lost(0, bad, noon)
-		m.OrderEnded(model.Result{Order: model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, Err: errors.New(bad)})
+		m.OrderEnded(model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, errors.New(bad))
 		obeyed(t, m.Frame())
 	}
 }

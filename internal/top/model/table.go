@@ -119,27 +119,22 @@ func (m *Model) rebuildRows() {
 	} else {
 		t.add(services)
 	}
-	m.restoreCursor()
+	// The cursor stays on its row. If that row is gone, it stays at its index, or goes to the last row.
+	at := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.at })
+	switch {
+	case t.at == (rowID{}):
+		t.index = 0
+	case at >= 0:
+		t.index = at
+	default:
+		t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
+	}
 }
 
 func (t *table) add(services []Service) {
 	for _, s := range services {
 		t.rows = append(t.rows, row{service: s, isService: true})
 	}
-}
-
-// restoreCursor puts the cursor on its row. If the row no longer exists, the cursor stays at its index, or goes to the last row.
-func (m *Model) restoreCursor() {
-	t := &m.table
-	if t.at == (rowID{}) {
-		t.index = 0
-		return
-	}
-	if i := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.at }); i >= 0 {
-		t.index = i
-		return
-	}
-	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
 }
 
 // move moves the cursor by a number of rows. A positive number moves it down.
@@ -153,7 +148,9 @@ func (m *Model) setCursor(index int) {
 	}
 	t.index = min(max(index, 0), len(t.rows)-1)
 	t.at = t.rows[t.index].place()
-	m.pane.reset()
+	if m.pane.kind != eventPane { // the event pane shows all services, so it keeps its position
+		m.pane.scrollOffset = 0
+	}
 }
 
 // matchesFilter reports whether a service matches the filter. All words of the filter must find the service, see [cmdline.Finds].
