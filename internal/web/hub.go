@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,8 +39,7 @@ type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
 	view          func(s *client.Service, used usedView) rowView
-	row           func(w *bytes.Buffer, v *rowView) error
-	head          func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
+	render        func(name string, data any) template.HTML // the output of a template, or "" if the template fails
 
 	meter  meter
 	asking sync.Mutex // held while a request fetches the status
@@ -280,13 +278,13 @@ func (h *hub) setStatus(st client.Status, failed error) {
 	st.Services = distinct(st.Services)
 	h.status, h.used = st, used
 	next := &version{number: h.page.number + 1, rows: make(map[string]*row, len(st.Services)), encoded: make(map[string]string)}
-	next.top = render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault, used) })
+	next.top = h.render("head", summary(&st, h.fault, used))
 	for i := range st.Services {
 		s := &st.Services[i]
 		view := h.view(s, used.view(s.Name))
 		r := h.page.rows[s.Name]
 		if r == nil || r.view != view {
-			r = &row{view, render(func(w *bytes.Buffer) error { return h.row(w, &view) })}
+			r = &row{view, h.render("row", &view)}
 		}
 		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
@@ -295,15 +293,6 @@ func (h *hub) setStatus(st client.Status, failed error) {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
-}
-
-// render returns the output of a template, or "" if the template fails.
-func render(fill func(w *bytes.Buffer) error) template.HTML {
-	var w bytes.Buffer
-	if fill(&w) != nil {
-		return ""
-	}
-	return template.HTML(w.String()) //nolint:gosec // a template has escaped it
 }
 
 // distinct returns at most maxRows services with valid names, each name once.

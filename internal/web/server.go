@@ -99,9 +99,12 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.hub.view = s.view
-	s.hub.row = func(w *bytes.Buffer, v *rowView) error { return s.pages.ExecuteTemplate(w, "row", v) }
-	s.hub.head = func(w *bytes.Buffer, st *client.Status, fault string, used measured) error {
-		return s.pages.ExecuteTemplate(w, "head", summary(st, fault, used))
+	s.hub.render = func(name string, data any) template.HTML {
+		var w bytes.Buffer
+		if s.pages.ExecuteTemplate(&w, name, data) != nil {
+			return ""
+		}
+		return template.HTML(w.String()) //nolint:gosec // the template has escaped it
 	}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
