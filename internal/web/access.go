@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -45,18 +44,10 @@ func same(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-type connKey struct{}
-
-// ConnContext is the ConnContext function of the [http.Server]. It records for each connection whether it is a Unix socket
-// connection.
-func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c.LocalAddr().Network() == "unix")
-}
-
 // bySocket reports whether a request came over a Unix socket. Only permitted users can connect to that socket.
 func bySocket(r *http.Request) bool {
-	local, _ := r.Context().Value(connKey{}).(bool)
-	return local
+	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return known && local.Network() == "unix"
 }
 
 // bearerToken returns the token in the Authorization header of a request, and whether there is one.

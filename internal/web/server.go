@@ -271,7 +271,7 @@ const sendBuffer = 64 << 10
 // NewHTTPServer returns an HTTP server for s, with limits against slow and hostile clients.
 func NewHTTPServer(s *Server) *http.Server {
 	return &http.Server{
-		Handler: s, ConnContext: ConnContext, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		Handler: s, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10,
 	}
 }
