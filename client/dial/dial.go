@@ -110,8 +110,9 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 		}
 	}
 	var failed *client.Error
-	candidates := c.places()
-	for _, socket := range candidates {
+	var asked []string
+	for _, socket := range c.places() {
+		asked = append(asked, strconv.Quote(socket))
 		conn, err := c.open(ctx, socket)
 		if err == nil {
 			c.socket.Store(&socket)
@@ -124,8 +125,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	switch {
 	case failed == nil:
 		failed = &client.Error{Kind: client.KindUnreachable, Message: "there is no socket to look for; set HINIT_RUNTIME_DIR"}
-	case failed.Kind == client.KindUnreachable && len(candidates) > 1:
-		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", quoted(candidates))
+	case failed.Kind == client.KindUnreachable && len(asked) > 1:
+		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", strings.Join(asked, ", "))
 	}
 	return nil, failed
 }
@@ -173,14 +174,6 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 		return nil, err
 	}
 	return net.FileConn(f)
-}
-
-func quoted(words []string) string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i] = fmt.Sprintf("%q", w)
-	}
-	return strings.Join(out, ", ")
 }
 
 // checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an

@@ -58,7 +58,10 @@ func getHealth(s *Server, r *request) (reply, error) {
 	}
 	if ready {
 		if h.OK && info.Plain == "" && (idle != "" || h.Up == 0) {
-			unless(firstFault(s.core.Examine(ctx)))
+			found := s.core.Examine(ctx)
+			if i := slices.IndexFunc(found, func(f client.Finding) bool { return f.Result == client.ResultFailed }); i >= 0 {
+				unless(found[i].Detail)
+			}
 		}
 		unless(idle)
 	}
@@ -115,16 +118,6 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 		idle = fmt.Sprintf("%d of the %d wanted services have not been started yet", coming, h.Wanted)
 	}
 	return unserved, idle
-}
-
-// firstFault returns the text of the first failed finding about the data volume, or "" if there is none.
-func firstFault(found client.Findings) string {
-	for _, f := range found {
-		if f.Result == client.ResultFailed {
-			return f.Detail
-		}
-	}
-	return ""
 }
 
 // checks returns the results of a service's checks. The answer from a check may quote the service's output, so checks removes the
