@@ -28,10 +28,6 @@ const (
 // ends all sessions.
 type keys struct{ session, page []byte }
 
-func newKeys(token string) keys {
-	return keys{session: []byte(sign([]byte(token), "hinit session")), page: []byte(rand.Text())}
-}
-
 // sign returns the HMAC-SHA256 signature of text in hexadecimal digits.
 func sign(key []byte, text string) string {
 	mac := hmac.New(sha256.New, key)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -90,10 +91,11 @@ func New(o Options) (*Server, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
+	s.keys = keys{session: []byte(sign([]byte(o.Token), "hinit session")), page: []byte(rand.Text())}
 	var err error
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
