@@ -138,14 +138,14 @@ func everyEvent(m *Machine) []Event {
 // A field that undo does not copy must not be changed in place. Decide that here for a new field.
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
-		"needs": "only replaced", "fastExits.recentFastExits": "only replaced",
-		"lastExit":                 "never changed, only replaced",
-		"exitCounts.exits":         "never changed, only replaced",
-		"exitCounts.restartCauses": "never changed, only replaced",
-		"policy":                   "only replaced",
-		"policy.ParkOn":            "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
-		"policy.FinishPolicy.PermanentFinish": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
-		"dependencyState.taskNeeds": "only appended to, and replaced", "dependencyState.respawns": "only replaced", "dependencyState.unmet": "never changed, only replaced",
+		"needs": "only replaced", "recentFastExits": "only replaced",
+		"lastExit":      "never changed, only replaced",
+		"exits":         "never changed, only replaced",
+		"restartCauses": "never changed, only replaced",
+		"policy":        "only replaced",
+		"policy.ParkOn": "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
+		"policy.PermanentFinish": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
+		"taskNeeds": "only appended to, and replaced", "respawns": "only replaced", "unmet": "never changed, only replaced",
 		"cmdExitCode":    "never changed, only replaced",
 		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
 		"services": "made anew from order", "order": "only appended to, and replaced", "effects.actions": "not state", "shortage.held": "only replaced", "Random": "not state",

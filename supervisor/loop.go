@@ -88,11 +88,9 @@ type Loop struct {
 	undo           undo
 	resumed        []Event    // events that TakeOver and Resume have queued; Run handles them first
 	orderedBy      *client.By // the client whose order the next step carries out; nil for none
-	published
-}
 
-// published holds the state that readers see, and the list of the changes that the next snapshot must show.
-type published struct {
+	// The state that readers see, and the list of the changes that the next snapshot must show.
+
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
 	history  Ring

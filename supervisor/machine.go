@@ -328,7 +328,6 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 		if s.isRunning() {
 			m.emit(Signal{s.name, s.number, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
 		}
-	case Add, NeedMet, HoldStarts, Evict, Remark, Shutdown, Swept, Tick:
 	}
 }
 
@@ -393,7 +392,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		m.services = make(map[string]*service)
 	}
 	s := &service{
-		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.HasReadinessChecks, now},
+		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), hasChecks: e.HasReadinessChecks, readySince: now,
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s

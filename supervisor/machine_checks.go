@@ -11,15 +11,6 @@ import (
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the two readiness reports about a run: the one from the run itself and the one from its checks. If hinit ended the
-// run because of a failed check, failedAnswer holds the answer of that check.
-type checks struct {
-	ownReport    readinessReport `reexec:"own"`    // report of the run itself
-	checkReport  readinessReport `reexec:"probed"` // report of its ready and start-up checks
-	failedAnswer string          `reexec:"answer"` // last answer of the failed check for which hinit ended the run
-	parkAfterRun bool            `reexec:"park"`   // park the service after this run
-}
-
 // readinessReport says whether a run is ready, according to the run itself or to its checks.
 type readinessReport struct {
 	ready bool

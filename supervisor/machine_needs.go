@@ -61,15 +61,6 @@ func (o *RestartAndNeeds) dependsOnOthers() int {
 	return 0
 }
 
-// dependencyState is the part of a service's state that belongs to the [RestartAndNeeds] of its policy.
-type dependencyState struct {
-	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: runs of RunBeforeEachStart tasks that must succeed before this start
-	unmet     []string    `reexec:"lacks"` // in state waiting: names of the unmet needs
-	succeeded bool        `reexec:"done"`  // the last run ended by itself with success
-	respawns  []time.Time // times of the automatic restarts within RestartsWindow
-	nextRun   time.Time   // when the schedule starts the service next; zero without a schedule
-}
-
 // taskNeed is a need for a task. Only a run with a number greater than Run meets the need.
 type taskNeed struct {
 	Name string

@@ -27,35 +27,28 @@ type service struct {
 	stopCommand stopCommand `reexec:"command"`
 
 	started      bool
-	processSince time.Time `reexec:"turned"` // when the main process last started or ended
+	processSince time.Time `reexec:"turned"`  // when the main process last started or ended
+	hasChecks    bool      `reexec:"checked"` // the service has checks, so it is ready only after they pass
+	readySince   time.Time // when the service became ready; between two runs: when the last run was over
 	lastExit     *Exit     `reexec:"last"`
+	succeeded    bool      `reexec:"done"` // the last run ended by itself with success
 
-	exitCounts
-	readiness
-	fastExits
-	dependencyState
-}
-
-// exitCounts counts the exits and restarts of a service.
-type exitCounts struct {
 	restarts      int
 	exits         causeCounts // all exits by cause, including failed starts
 	restartCauses causeCounts `reexec:"restarted"` // the exits that were followed by a restart, by cause
-}
+	respawns      []time.Time // times of the automatic restarts within Policy.RestartsWindow
 
-// readiness is the part of the readiness state that outlives a run.
-type readiness struct {
-	hasChecks  bool      `reexec:"checked"` // the service has checks, so it is ready only after they pass
-	readySince time.Time // when the service became ready; between two runs: when the last run was over
-}
+	// These counters decide about restart delays, crash loops and parking.
 
-// fastExits holds the counters that decide about restart delays, crash loops and parking.
-type fastExits struct {
 	failures        int         // number of fast exits in a row
 	quickRestarts   int         `reexec:"quick"`  // consecutive short runs whose exit code requested a restart
 	recentFastExits []time.Time `reexec:"recent"` // times of the fast exits within Policy.LoopWindow
 	looping         bool
 	loopReported    bool `reexec:"loopTold"` // the history already explains the crash loop
+
+	taskNeeds []taskNeed `reexec:"gates"` // in state waiting: runs of RunBeforeEachStart tasks that must succeed before this start
+	unmet     []string   `reexec:"lacks"` // in state waiting: names of the unmet needs
+	nextRun   time.Time  // when the schedule starts the service next; zero without a schedule
 }
 
 // run is the current or last run of a service. It includes the finish command.
@@ -76,7 +69,10 @@ type run struct {
 	next            nextState
 	restartAfterRun bool `reexec:"again"` // start the service again at once after this run
 
-	checks
+	ownReport    readinessReport `reexec:"own"`    // report of the run itself
+	checkReport  readinessReport `reexec:"probed"` // report of its ready and start-up checks
+	failedAnswer string          `reexec:"answer"` // last answer of the failed check for which hinit ended the run
+	parkAfterRun bool            `reexec:"park"`   // park the service after this run
 }
 
 // killProgress records whether repeated SIGKILLs reduce the number of processes of a run.

@@ -121,18 +121,14 @@ type Policy struct {
 	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 disables this
 	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
-	FinishPolicy
-}
 
-// success reports whether an exit code counts as success.
-func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
-
-// FinishPolicy is the part of [Policy] about the finish command of an s6 service directory.
-type FinishPolicy struct {
 	Finish          bool          // run Unit.Finish after each run, before the service enters its next state
 	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none
 	PermanentFinish []int         // exit codes of the finish command that mean: do not start the service again
 }
+
+// success reports whether an exit code counts as success.
+func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
 
 // Exit describes how a run ended. It is never modified. After hinit has read the log, a copy with Tail replaces the Exit.
 type Exit struct {

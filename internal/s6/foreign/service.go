@@ -368,7 +368,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
-		FinishPolicy:     supervisor.FinishPolicy{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
+		Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent},
 		ReportsReadiness: def.NotifyFD != 0,
 	}
 	if policy.KillNever {
