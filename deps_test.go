@@ -51,7 +51,6 @@ var floors = map[string]int{
 	"hinit/internal/registry":  6, // what makes a service known; whoever has one calls down
 
 	"hinit/internal/container/bootstatus":  4,
-	"hinit/internal/container/owners":      4,
 	"hinit/internal/container/prepare":     7, // the boot before the first service
 	"hinit/internal/container/signals":     5,
 	"hinit/internal/container/health":      5,
@@ -61,8 +60,6 @@ var floors = map[string]int{
 	"hinit/internal/container/timetable":   4,
 	"hinit/internal/container/units":       4,
 	"hinit/internal/container/initlog":     2,
-	"hinit/internal/container/volumecheck": 4,
-	"hinit/internal/container/program":     4, // PID 1's end of the boot program
 
 	"hinit/sandbox":        4, // outside PID 1
 	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine

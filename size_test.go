@@ -41,7 +41,7 @@ var grown = map[string]int{
 	"internal/volume.repair":       24,
 	"internal/config.Agent":        21,
 	"internal/config.Service":      24,
-	"internal/container.container": 25,
+	"internal/container.container": 23,
 	"internal/container.handover":  30,
 	"internal/control.Backend":     23,
 	"internal/gateways.Manager":    23,

@@ -14,12 +14,10 @@ import (
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/leaseholder"
 	"hinit/internal/container/logs"
-	"hinit/internal/container/owners"
 	"hinit/internal/container/prepare"
 	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/units"
-	"hinit/internal/container/volumecheck"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
@@ -54,21 +52,15 @@ type container struct {
 	stage    *prepare.Stage
 	control  *control.Endpoint
 
-	dataVolume
-	boot       *bootstatus.Status
-	generation *reexec.Generation
-	registry   *registry.Registry
-	s6         *personality.Switch
-}
-
-// dataVolume groups the parts of the container that work on the data volume.
-type dataVolume struct {
 	store    *profiles.Store
 	intents  *profiles.Intents
 	gateways *gateways.Manager
 	lease    *leaseholder.Lease
-	owners   *owners.Repairer
-	volume   *volumecheck.Examiner
+
+	boot       *bootstatus.Status
+	generation *reexec.Generation
+	registry   *registry.Registry
+	s6         *personality.Switch
 }
 
 // assemble creates all parts of a container and connects them. procs is the process table, which the caller has created or taken
@@ -131,16 +123,15 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, Route: c.route.Load, Serves: c.lease.Serves, Started: c.started,
 	}
+	c.stage.Connect()
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.CheckWrite = c.lease.Check
-	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.CorrectHomeOwner)
-	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.NoteHeartbeat,
 		Adopt: func(ctx context.Context, profile string) {
-			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
+			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
 	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.Follow, func() personality.Settings {
@@ -153,7 +144,6 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
 		Used: c.reporter.NoteWork, Say: c.Say, Warn: c.Warn,
 	})
-	c.volume = volumecheck.New(c.stage.Examine)
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c

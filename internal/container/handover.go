@@ -40,21 +40,9 @@ type handover struct {
 	Repair    *client.Repair
 	Interrupt time.Time
 	Reported  uint64
-	packageStates
-}
 
-// The aliases exist because a struct can't embed several types that are all named Handover.
-type (
-	ofHealth   = health.Handover
-	ofLease    = leaseholder.Handover
-	ofLogs     = logs.Handover
-	ofRegistry = registry.Handover
-	ofStart    = prepare.Handover
-	ofUnits    = units.Handover
-)
+	// The state of each package.
 
-// packageStates holds the state of each package.
-type packageStates struct {
 	ofStart
 	ofUnits
 	gateways.Handover
@@ -69,6 +57,16 @@ type packageStates struct {
 	Intents profiles.Handover
 	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not emulate s6
 }
+
+// The aliases exist because a struct can't embed several types that are all named Handover.
+type (
+	ofHealth   = health.Handover
+	ofLease    = leaseholder.Handover
+	ofLogs     = logs.Handover
+	ofRegistry = registry.Handover
+	ofStart    = prepare.Handover
+	ofUnits    = units.Handover
+)
 
 // HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter and the logs are paused
 // until the caller calls thaw, so the collected state stays correct. After a fault, HandOver continues even if the logs can't be
@@ -95,7 +93,7 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
 	old.ofUnits, old.ofLease = c.units.HandOver(), c.lease.HandOver()
 	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
-	old.Phases, old.Repair = c.boot.Steps(), c.owners.Status()
+	old.Phases, old.Repair = c.boot.Steps(), c.stage.Owners.Status()
 	old.Handover, old.ofRegistry = c.gateways.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
 	old.ofHealth, old.S6 = c.health.HandOver(), c.s6.HandOver()
@@ -145,7 +143,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
-	c.owners.TakeOver(old.Repair)
+	c.stage.Owners.TakeOver(old.Repair)
 	c.signals.SetLastInterrupt(old.Interrupt)
 	c.gateways.TakeOver(old.Handover)
 	c.loop.TakeOver(old.Loop, procs.MainPID)
@@ -180,7 +178,7 @@ func (c *container) resumeServices(ctx context.Context) {
 	}
 	c.gateways.Continue(ctx)
 	c.health.RecordMemory()
-	c.stage.RepairOwners(ctx, !c.owners.Done())
+	c.stage.RepairOwners(ctx, !c.stage.Owners.Done())
 }
 
 // freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they

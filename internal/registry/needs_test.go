@@ -61,8 +61,8 @@ func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{", // a look of a check
-		"../container/program/program.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",   // a task of the boot, which waits for nothing
+		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",   // a look of a check
+		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{", // a task of the boot, which waits for nothing
 		"../registry/registry.go: return r.Loop.RegisterSoon(ctx, &u, want)", "../registry/registry.go: registered := r.Loop.RegisterSoon(ctx, &u, want)",
 	}
 	if !slices.Equal(doors, want) {

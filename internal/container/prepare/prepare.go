@@ -1,8 +1,10 @@
 // Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks
-// and the user's scripts. It also predicts which services the boot will register.
+// and the user's scripts. It also predicts which services the boot will register. After the boot it makes the boot program work on the
+// volume: repair owners, measure profiles, compress logs, and examine the volume.
 //
 // A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
-// of the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
+// of the boot and block on the disk; [Stage.Expected] may be called from any goroutine. For each boot program, the package owns a
+// goroutine that waits until the program exits. It owns another one during an examination.
 package prepare
 
 import (
@@ -20,8 +22,6 @@ import (
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
-	"hinit/internal/container/owners"
-	"hinit/internal/container/program"
 	"hinit/internal/container/units"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
@@ -47,11 +47,21 @@ type Stage struct {
 	Route           func() *boot.RunPlan
 	Serves          func() bool // reports whether this init supervises the profiles and services
 	Started         time.Time   // when the container was started
-	Owners          *owners.Repairer
+	Owners          *Owners
+	Volume          Examiner
 	RepairAll       atomic.Bool // the repair of owners must examine all files
 	FilledFromImage atomic.Bool // the data directory was empty, and was filled from the image
 
 	repairs func() error // Err method of the context of the last call of RepairOwners; nil before the first call
+}
+
+// Connect creates the parts of a Stage that need its other fields.
+func (s *Stage) Connect() {
+	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
+		return s.runJob(ctx, "hinit/repair", job, take)
+	}
+	s.Owners = newOwners(s.Agents, func(text string) { s.Registry.Post(supervisor.Remark{Text: text}) }, repair, s.correctHomeOwner)
+	s.Volume.work = s.examine
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an
@@ -81,7 +91,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	for _, mode := range modes {
 		s.Warn("%s", mode)
 	}
-	var started func() (*program.Program, error)
+	var started func() (*bootProgram, error)
 	if wanted {
 		started = r.start() // starts in the background while the volume is prepared
 	}

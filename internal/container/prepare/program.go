@@ -10,7 +10,6 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/container/program"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/logrotate/gzipped"
@@ -25,22 +24,22 @@ type preparation struct {
 	cfg      *config.Config
 	ready    func()
 	job      boot.Job
-	program  *program.Program
+	program  *bootProgram
 	reported bool
 	unusable bool           // the data volume can't be used
 	hooks    sync.WaitGroup // running hooks
 }
 
 // start starts the boot program in the background. The returned function blocks until the program has started.
-func (r *preparation) start() func() (*program.Program, error) {
-	var p *program.Program
+func (r *preparation) start() func() (*bootProgram, error) {
+	var p *bootProgram
 	var err error
 	done := make(chan struct{})
 	guard.Go("starting the boot program", func() {
 		defer close(done)
-		p, err = program.Start(r.ctx, r.Registry, "hinit/boot", r.job)
+		p, err = startProgram(r.ctx, r.Registry, "hinit/boot", r.job)
 	})
-	return func() (*program.Program, error) {
+	return func() (*bootProgram, error) {
 		<-done
 		return p, err
 	}
@@ -67,15 +66,15 @@ func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) erro
 	return nil
 }
 
-// CorrectHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for
+// correctHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for
 // moveTime at most.
-func (s *Stage) CorrectHomeOwner(ctx context.Context, profile string) {
+func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
 	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
-// moveTime limits how long CorrectHomeOwner may take. The boot program ends its work after 5 s, so it takes longer only if the
+// moveTime limits how long correctHomeOwner may take. The boot program ends its work after 5 s, so it takes longer only if the
 // disk hangs.
 const moveTime = 7 * time.Second
 
@@ -94,18 +93,18 @@ func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
 }
 
 // finishBoot makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
-func (r *preparation) finishBoot(started func() (*program.Program, error), report *boot.Report) (err error) {
+func (r *preparation) finishBoot(started func() (*bootProgram, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
-			r.program.Answer(boot.Answer{Report: report})
+			r.program.send(boot.Answer{Report: report})
 		}
-		err = r.program.Receive(r.ctx, r.handleMessage)
+		err = r.program.receive(r.ctx, r.handleMessage)
 	} else {
-		err = fmt.Errorf("%w: %w", program.ErrEnded, err)
+		err = fmt.Errorf("%w: %w", errEnded, err)
 	}
 	r.hooks.Wait()
 	r.Status.HooksEnd()
-	if !errors.Is(err, program.ErrEnded) || r.cfg.Boot.Strict {
+	if !errors.Is(err, errEnded) || r.cfg.Boot.Strict {
 		return err
 	}
 	r.Status.Add(client.BootStep{Name: "boot program", Error: err.Error()})
@@ -127,7 +126,7 @@ func (r *preparation) handleMessage(m boot.Message) error {
 		if err := r.report(m.Report); err != nil {
 			return err
 		}
-		r.program.Answer(boot.Answer{Env: r.Units.AgentEnv(r.cfg)})
+		r.program.send(boot.Answer{Env: r.Units.AgentEnv(r.cfg)})
 	case m.Begin != nil:
 		if r.Status.HooksBegin(*m.Begin); *m.Begin > 0 && !r.unusable && !r.Route().Plain && !r.Route().DashboardOnly {
 			r.expectProfiles(r.cfg)
@@ -139,7 +138,7 @@ func (r *preparation) handleMessage(m boot.Message) error {
 			if err != nil {
 				answer.Err = err.Error()
 			}
-			r.program.Answer(answer)
+			r.program.send(answer)
 		}))
 	case m.Steps != nil:
 		r.Status.HooksEnd()
@@ -224,11 +223,6 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// Repair makes the boot program repair owners. It is an [owners.RunJob].
-func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
-	return s.runJob(ctx, "hinit/repair", job, take)
-}
-
 // ownersTime is the maximum time that the boot waits until the agent's new user owns all files.
 const ownersTime = 5 * time.Second
 
@@ -271,21 +265,13 @@ func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, wo
 	return found, err
 }
 
-// Examine makes the boot program examine the data volume, for package volumecheck.
-func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
-	cfg := s.Config()
-	job := s.Job(cfg)
-	job.Examine, job.Marker, job.Profiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
-	return s.runJob(ctx, "hinit/examine", job, take)
-}
-
 // runJob starts a boot program for a job that needs no answers, calls take with each message, and waits for the program's end.
 func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
-	p, err := program.Start(ctx, s.Registry, name, job)
+	p, err := startProgram(ctx, s.Registry, name, job)
 	if err != nil {
 		return err
 	}
-	return p.Receive(ctx, func(m boot.Message) error {
+	return p.receive(ctx, func(m boot.Message) error {
 		take(m)
 		return nil
 	})

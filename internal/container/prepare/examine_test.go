@@ -1,4 +1,4 @@
-package volumecheck
+package prepare
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 	free := make(chan struct{})
 	begun := make(chan struct{}, 10)
-	e := New(func(_ context.Context, take func(boot.Message)) error {
+	e := Examiner{work: func(_ context.Context, take func(boot.Message)) error {
 		say := func(check string) {
 			var found client.Findings
 			found.OK(check, "well")
@@ -24,7 +24,7 @@ func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 		<-free
 		say("home")
 		return nil
-	})
+	}}
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		joined := make(chan client.Findings, 1)

@@ -1,9 +1,4 @@
-// Package program starts the boot program, a helper process that works on the data volume, and receives its messages (see
-// [boot.Job]).
-//
-// When [Program.Receive] returns, the program has reported that it is done, or is being terminated. For each program, the package
-// owns a goroutine that waits until the program exits.
-package program
+package prepare
 
 import (
 	"context"
@@ -24,19 +19,20 @@ import (
 	"hinit/supervisor"
 )
 
-// grace is the time between SIGTERM and SIGKILL when a boot program is stopped at the end of the container.
-const grace = 100 * time.Millisecond
+// programGrace is the time between SIGTERM and SIGKILL when a boot program is stopped at the end of the container.
+const programGrace = 100 * time.Millisecond
 
-// Loop is the part of a [supervisor.Loop] that this package uses.
-type Loop interface {
+// programLoop is the part of a [supervisor.Loop] that a bootProgram uses.
+type programLoop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Post(e supervisor.Event)
 	supervisor.TaskLoop
 }
 
-// Program is a running boot program. [Program.Answer] may be called from any goroutine.
-type Program struct {
-	loop  Loop
+// bootProgram is a running boot program, a helper process that works on the data volume (see [boot.Job]). Any goroutine may call
+// send. A goroutine waits until the process has ended.
+type bootProgram struct {
+	loop  programLoop
 	name  string
 	path  string
 	input *os.File
@@ -45,15 +41,15 @@ type Program struct {
 	output *os.File
 }
 
-// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the prefix of the
+// startProgram starts the boot program, which is in the same directory as this program, and sends it a job. name is the prefix of the
 // unit's name in the supervisor. The rest of that name is random, because the supervisor forgets a program only some time after
-// it has exited. The caller must call [Program.Receive].
-func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
+// it has exited. The caller must call receive.
+func startProgram(ctx context.Context, loop programLoop, name string, job boot.Job) (*bootProgram, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the boot program: %w", err)
 	}
-	p := &Program{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.Program)}
+	p := &bootProgram{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.Program)}
 	stdin, output, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a pipe: %w", err)
@@ -66,7 +62,7 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 	// Wait for the supervisor even if ctx ends, because the supervisor needs the open files.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, StdOverrides: [3]*os.File{stdin, stdout, os.Stderr},
-		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: grace},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: programGrace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
 	_, _ = stdin.Close(), stdout.Close() // the program's process has its own copies
@@ -74,24 +70,22 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 		p.close()
 		return nil, err
 	}
-	p.write(job)
+	p.send(job)
 	return p, nil
 }
 
-func (p *Program) close() { _, _ = p.output.Close(), p.input.Close() }
+func (p *bootProgram) close() { _, _ = p.output.Close(), p.input.Close() }
 
-// Answer sends an answer to the program. If the program has exited, Answer does nothing.
-func (p *Program) Answer(a boot.Answer) { p.write(a) }
-
-func (p *Program) write(document any) {
+// send sends a job or an answer to the program. If the program has exited, send does nothing.
+func (p *bootProgram) send(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: if the program has exited, Receive reports the exit
+	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: if the program has exited, receive reports the exit
 }
 
-// Receive calls take with each message from the program. It blocks until the program reports that it is done or has failed. If
-// take returns an error or ctx ends, Receive stops the program and returns that error or the cause of ctx.
-func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (err error) {
+// receive calls take with each message from the program. It blocks until the program reports that it is done or has failed. If
+// take returns an error or ctx ends, receive stops the program and returns that error or the cause of ctx.
+func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
@@ -109,9 +103,9 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case fault != nil && p.loop.Snapshot().Stopping:
-			return fmt.Errorf("%w: %w", ErrEnded, supervisor.ErrStopping)
+			return fmt.Errorf("%w: %w", errEnded, supervisor.ErrStopping)
 		case fault != nil:
-			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", ErrEnded, p.path, fault)
+			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", errEnded, p.path, fault)
 		case m.Done == nil:
 			err = take(m)
 		case m.Done.Error != "":
@@ -123,5 +117,5 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 	return err
 }
 
-// ErrEnded means that the program exited before its work was done. The error of [Program.Receive] wraps ErrEnded.
-var ErrEnded = errors.New("the boot program has failed")
+// errEnded means that the program exited before its work was done. The error of receive wraps errEnded.
+var errEnded = errors.New("the boot program has failed")

@@ -1,9 +1,4 @@
-// Package volumecheck examines the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
-//
-// The boot program does the work. An examination ends within eight seconds, and reports the check that hangs. However many
-// clients ask, a volume that hangs blocks only one process and one goroutine. The package owns this goroutine during an
-// examination.
-package volumecheck
+package prepare
 
 import (
 	"context"
@@ -17,12 +12,14 @@ import (
 	"hinit/internal/pause"
 )
 
-// patience is the maximum duration of an examination.
-const patience = 8 * time.Second
+// examineTime is the maximum duration of an examination.
+const examineTime = 8 * time.Second
 
-// Examiner examines one volume, and runs one examination at a time. Its methods may be called from any goroutine.
+// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
+// It runs one examination at a time. However many clients ask, a volume that hangs blocks only one process and one goroutine, which the
+// Examiner owns. Its methods may be called from any goroutine.
 type Examiner struct {
-	work func(ctx context.Context, take func(boot.Message)) error
+	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
 
 	mu      sync.Mutex
 	ended   chan struct{}   // closed when the current examination ends; nil if none is running
@@ -30,15 +27,10 @@ type Examiner struct {
 	current boot.Examining  // what is being examined now
 }
 
-// New returns an Examiner. work makes the boot program examine the volume, and calls take with each message.
-func New(work func(ctx context.Context, take func(boot.Message)) error) *Examiner {
-	return &Examiner{work: work}
-}
-
 // Examine examines the volume, or joins the current examination. It returns when the examination is done, when ctx ends, or after
 // eight seconds. If it returns early, the findings include the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()
 	e.mu.Lock()
 	if e.ended == nil {
@@ -73,4 +65,12 @@ func (e *Examiner) run() {
 	}
 	close(e.ended)
 	e.ended = nil
+}
+
+// examine makes the boot program examine the data volume, for the Examiner.
+func (s *Stage) examine(ctx context.Context, take func(boot.Message)) error {
+	cfg := s.Config()
+	job := s.Job(cfg)
+	job.Examine, job.Marker, job.Profiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
+	return s.runJob(ctx, "hinit/examine", job, take)
 }

@@ -1,4 +1,4 @@
-package owners_test
+package prepare
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/initlog"
-	"hinit/internal/container/owners"
 	"hinit/internal/fsutil"
 	"hinit/internal/volume"
 	"hinit/supervisor"
@@ -37,9 +36,9 @@ func (t *teller) Say(format string, args ...any) {
 	t.said = append(t.said, fmt.Sprintf(format, args...))
 }
 
-func (t *teller) repairer() *owners.Repairer {
+func (t *teller) repairer() *Owners {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
+	return newOwners(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
 }
 
 // work is the boot program's repair in this process.
@@ -160,7 +159,7 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
-		owners.New(v, nil, failed, nil).All(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
+		newOwners(v, nil, failed, nil).All(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
 		if len(told.said) != warnings {
 			t.Errorf("%v: %q", fault, told.said)
 		}

@@ -1,9 +1,4 @@
-// Package owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during
-// the boot, and the files of a profile when the profile appears or is started.
-//
-// The boot program, a separate process, does the repair. Requests during a repair are combined into one. The caller runs
-// [Repairer.All] and then [Repairer.Run] in one goroutine, so that only one repair runs at a time.
-package owners
+package prepare
 
 import (
 	"context"
@@ -20,12 +15,15 @@ import (
 	"hinit/supervisor"
 )
 
-// Repairer repairs the owners of files. Its methods may be called from any goroutine.
-type Repairer struct {
+// Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the boot,
+// and the files of a profile when the profile appears or is started. Requests during a repair are combined into one. The caller runs
+// [Owners.All] and then [Owners.Run] in one goroutine, so that only one repair runs at a time. The other methods may be called from any
+// goroutine.
+type Owners struct {
 	*initlog.Logger
 
 	remark func(text string) // adds a text to the supervisor's history
-	work   RunJob
+	work   runJob
 	move   func(ctx context.Context, profile string)
 	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
@@ -34,19 +32,19 @@ type Repairer struct {
 	status *client.Repair  // progress of the repair of all files
 }
 
-// RunJob runs a repair, and calls take with each message about it.
-type RunJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
+// runJob makes the boot program do a job, and calls take with each message about it.
+type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer that has nothing to repair yet. remark adds a text to the supervisor's history, and work runs a
+// newOwners returns Owners that has nothing to repair yet. remark adds a text to the supervisor's history, and work runs a
 // repair. move corrects the owner of a profile's home, and blocks until that is done.
-func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx context.Context, profile string)) *Repairer {
-	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+func newOwners(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *Owners {
+	return &Owners{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
 // All repairs the owners of all files and returns when that is done or ctx has ended. job names the agent's user. All does
 // nothing if hinit runs as the agent's user, unless the boot has filled the data directory from the image (job.Planted): then it
 // makes these files durable.
-func (r *Repairer) All(ctx context.Context, job boot.Job) {
+func (r *Owners) All(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
 	}
@@ -54,7 +52,7 @@ func (r *Repairer) All(ctx context.Context, job boot.Job) {
 
 // Run repairs the owners in the profiles that Adopt was called with, until ctx ends. It returns immediately if hinit can't change
 // owners.
-func (r *Repairer) Run(ctx context.Context, job boot.Job) {
+func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
 		case <-r.asked:
@@ -73,7 +71,7 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 
 // repair repairs the owners of the files in the homes of some profiles, which the parameter only lists. If only is nil, it
 // repairs all files, and the status shows the progress.
-func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
+func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	job.Repair, job.Options.OnlyProfiles, job.FilledFromImage = true, only, job.FilledFromImage && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {
 		switch {
@@ -92,7 +90,7 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 
 // Adopt makes the agent's user the owner of a profile that another user has created. Before it returns, it changes the
 // files that a gateway needs. Run repairs the other files soon after. Adopt blocks on the disk.
-func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
+func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
 	}
@@ -109,7 +107,7 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 }
 
 // Status returns the progress of the repair of all files, or nil before the repair has begun.
-func (r *Repairer) Status() *client.Repair {
+func (r *Owners) Status() *client.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.status == nil {
@@ -119,14 +117,14 @@ func (r *Repairer) Status() *client.Repair {
 }
 
 // TakeOver sets the progress of the repair of all files. After a re-execution, the progress comes from the previous program.
-func (r *Repairer) TakeOver(status *client.Repair) {
+func (r *Owners) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status = status
 }
 
 // Done reports whether all files were repaired.
-func (r *Repairer) Done() bool {
+func (r *Owners) Done() bool {
 	status := r.Status()
 	return status != nil && status.Done
 }

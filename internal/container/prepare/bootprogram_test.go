@@ -1,4 +1,4 @@
-package program
+package prepare
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 // loop notes what is registered.
 type loop struct {
-	Loop
+	programLoop
 	names []string
 }
 
@@ -24,7 +24,7 @@ func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want)
 func TestAProgramIsNotEndedInThePlaceOfAnEarlierOne(t *testing.T) {
 	l := &loop{}
 	for range 2 {
-		p, err := Start(t.Context(), l, "hinit/repair", boot.Job{})
+		p, err := startProgram(t.Context(), l, "hinit/repair", boot.Job{})
 		if err != nil {
 			t.Fatal(err)
 		}
