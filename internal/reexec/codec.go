@@ -109,12 +109,6 @@ type rawString struct {
 	Bytes []byte `json:"bytes"`
 }
 
-var (
-	timeType = reflect.TypeFor[time.Time]()
-	fileType = reflect.TypeFor[*os.File]()
-	rawType  = reflect.TypeFor[json.RawMessage]()
-)
-
 func (c *Codec) encode(v reflect.Value) (any, error) {
 	switch known := v.Interface().(type) {
 	case time.Time:
@@ -125,10 +119,6 @@ func (c *Codec) encode(v reflect.Value) (any, error) {
 		return c.descriptorOf(known), nil
 	}
 	switch v.Kind() {
-	case reflect.Bool, reflect.Float32, reflect.Float64,
-		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return v.Interface(), nil
 	case reflect.String:
 		if s := v.String(); !utf8.ValidString(s) {
 			return rawString{[]byte(s)}, nil
@@ -153,8 +143,10 @@ func (c *Codec) encode(v reflect.Value) (any, error) {
 			out[f.name] = part
 		}
 		return out, nil
-	default:
+	case reflect.Uintptr, reflect.Complex64, reflect.Complex128, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer, reflect.Invalid:
 		return nil, fmt.Errorf("cannot hand over a value of type %s", v.Type())
+	default: // a boolean or a number
+		return v.Interface(), nil
 	}
 }
 
@@ -260,38 +252,29 @@ func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
 		v.SetZero()
 		return nil
 	}
-	if v.Type() == timeType {
+	switch known := v.Addr().Interface().(type) {
+	case *time.Time:
 		var m encodedTime
-		if err := json.Unmarshal(data, &m); err != nil {
-			return err
-		}
-		v.Set(reflect.ValueOf(c.decodeTime(m)))
-		return nil
-	}
-	if v.Type() == fileType {
-		fd, err := strconv.Atoi(string(data))
-		v.Set(reflect.ValueOf(c.fileOf(fd)))
+		err := json.Unmarshal(data, &m)
+		*known = c.decodeTime(m)
 		return err
-	}
-	if v.Type() == rawType {
-		v.SetBytes(slices.Clone(data))
+	case **os.File:
+		fd, err := strconv.Atoi(string(data))
+		*known = c.fileOf(fd)
+		return err
+	case *json.RawMessage:
+		*known = slices.Clone(data)
 		return nil
 	}
 	switch v.Kind() {
-	case reflect.Bool, reflect.Float32, reflect.Float64,
-		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return json.Unmarshal(data, v.Addr().Interface())
 	case reflect.String:
-		if len(data) > 0 && data[0] == '{' {
-			var raw rawString
-			if err := json.Unmarshal(data, &raw); err != nil {
-				return err
-			}
-			v.SetString(string(raw.Bytes))
-			return nil
+		if !bytes.HasPrefix(data, []byte("{")) {
+			return json.Unmarshal(data, v.Addr().Interface())
 		}
-		return json.Unmarshal(data, v.Addr().Interface())
+		var raw rawString
+		err := json.Unmarshal(data, &raw)
+		v.SetString(string(raw.Bytes))
+		return err
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		return c.decode(data, v.Elem())
@@ -314,8 +297,10 @@ func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
 			}
 		}
 		return nil
-	default:
+	case reflect.Uintptr, reflect.Complex64, reflect.Complex128, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer, reflect.Invalid:
 		return fmt.Errorf("cannot take over a value of type %s", v.Type())
+	default: // a boolean or a number
+		return json.Unmarshal(data, v.Addr().Interface())
 	}
 }
 
