@@ -77,7 +77,7 @@ type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // called with each message from the lease program; nil if there is no such program
+	onMessage func(words string) // called with each message from the lease program
 	grantor   string             // name of the grantor of the lock, for messages: the volume or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
@@ -111,14 +111,10 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 }
 
 // LeaseMessage handles a message from the lease program. It doesn't block.
-func (t *Lease) LeaseMessage(words string) {
-	if t.onMessage != nil {
-		t.onMessage(words)
-	}
-}
+func (t *Lease) LeaseMessage(words string) { t.onMessage(words) }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
-	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, grantor: "the volume"}
+	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, onMessage: func(string) {}, grantor: "the volume"}
 	t.setState(client.LeaseNone, "")
 	return t
 }
