@@ -8,6 +8,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/config"
+	"hinit/internal/container/units"
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/supervisor"
@@ -16,15 +17,8 @@ import (
 // Limits lists the limits of a service that need a control group, and the mechanism that enforces each limit in this container.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	cfg := r.o.Config()
-	var own config.ProcessSettings
-	user := false
-	switch v.Kind {
-	case supervisor.KindGateway:
-		own, user = cfg.ProfileOf(v.Profile).ProcessSettings, cfg.IsolationOf(v.Profile).Mode == config.IsolationUser
-	case supervisor.KindService:
-		own = cfg.Services[v.Name].ProcessSettings
-	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
-	}
+	own := units.SettingsOf(cfg, v)
+	user := v.Kind == supervisor.KindGateway && cfg.IsolationOf(v.Profile).Mode == config.IsolationUser
 	for _, l := range []struct{ controller, key, value string }{
 		{"memory", "memory.high", own.Memory.High.Text()},
 		{"memory", "memory.max", own.Memory.Max.Text()},

@@ -1,5 +1,5 @@
 // Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas.
-// When the container runs out of memory, the package stops the service of the lowest priority (shed.go).
+// When the container runs out of memory, the package stops the service of the lowest priority.
 //
 // The package combines the results of checks, the messages from services on their notification sockets, deaf gateways, and memory
 // limits. A gateway is deaf if it is up but does not process messages. The package prepares each service before its start,

@@ -55,7 +55,8 @@ type Maker struct {
 	home              atomic.Pointer[string]
 	ownGatewayAllowed sync.Map                          // profiles with their own gateway although the default gateway serves them, see AllowOwnGateway
 	topology          atomic.Pointer[profiles.Topology] // topology from SetTopology; nil before its first call
-	groups            atomic.Pointer[cgroupState]       // the prepared control group; nil until a service needs a group
+	groups            atomic.Pointer[proc.Cgroups]      // the control group for child groups; nil until PrepareCgroup has prepared it
+	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
 	gatewayEnv  atomic.Pointer[[]string] // environment of the last gateway that Gateway made

@@ -1,0 +1,156 @@
+package units
+
+import (
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/internal/tuning"
+	"hinit/supervisor"
+)
+
+// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own
+// group. It prepares the group only once, and only the call that does so can return an error. Units that are made
+// afterwards use child groups. PrepareCgroup must not be called from two goroutines at the same time.
+func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
+	wanted := cfg.Agent.NeedsCgroup()
+	for _, p := range cfg.Profiles.Overrides {
+		wanted = wanted || p.NeedsCgroup()
+	}
+	for _, s := range cfg.Services {
+		wanted = wanted || s.NeedsCgroup()
+	}
+	if !wanted || m.groupsTried {
+		return nil
+	}
+	m.groupsTried = true
+	groups, why := blocking.Get(blocking.Foreign, proc.DivideCgroup)
+	m.groups.Store(groups)
+	return why
+}
+
+// limitByCgroup limits a service with a control group for this service only. Without child groups, internal/container/health
+// measures the memory instead, and the CPU weight becomes a nice value. If the profile has its own user (ownUser), the process
+// limit becomes a limit of that user, which counts all the user's processes on the machine.
+func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
+	if !own.NeedsCgroup() {
+		return
+	}
+	g := m.groups.Load()
+	if g != nil {
+		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
+	}
+	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
+		spec.Setup.Nice = max(spec.Setup.Nice, proc.NiceOf(own.Priority.CPUWeight))
+	}
+	if _, set := own.Limits["nproc"]; own.Priority.MaxPIDs > 0 && !g.Has("pids") && ownUser && !set {
+		n := uint64(own.Priority.MaxPIDs)
+		spec.Limits = append(slices.Clone(spec.Limits), proc.Limit{Resource: unix.RLIMIT_NPROC, Soft: n, Hard: n})
+	}
+}
+
+// EnforcedBy returns the mechanism that enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of
+// the API. pid is the service's process, or 0 for the process that starts next. ownUser reports whether the profile has its own
+// user.
+func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
+	g := m.groups.Load()
+	in := g.Has(controller)
+	if in && pid != 0 {
+		blocking.Run(blocking.Short, func() { in = proc.InServiceCgroup(pid, service) })
+		if !in {
+			return client.LimitedLater
+		}
+	}
+	switch {
+	case in:
+		return client.LimitedByGroup
+	case controller == "memory", controller == "cpu" && ownUser && tuning.Processors() > 1:
+		return client.LimitedByHinit
+	case controller == "cpu":
+		return client.LimitedByNice
+	case ownUser:
+		return client.LimitedByUser
+	}
+	return client.LimitedByNothing
+}
+
+// SettingsOf returns the process settings of a gateway or of a service of hinit.yaml, and no settings for other services.
+func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
+	switch v.Kind {
+	case supervisor.KindGateway:
+		return cfg.ProfileOf(v.Profile).ProcessSettings
+	case supervisor.KindService:
+		return cfg.Services[v.Name].ProcessSettings
+	default:
+		return config.ProcessSettings{}
+	}
+}
+
+// RemoveCgroup removes the control group of a service that the supervisor has forgotten. It does not block.
+func (m *Maker) RemoveCgroup(service string) {
+	if g := m.groups.Load(); g != nil {
+		guard.Go("removing a control group", func() {
+			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // after an error an empty group stays, which costs little
+		})
+	}
+}
+
+// limitsOf converts the resource limits of hinit.yaml to the limits that setrlimit(2) takes.
+func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if resource, known := proc.LimitOf(name); known { // always known: the configuration was validated
+			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
+		}
+	}
+	return out
+}
+
+// ioClasses maps the words of hinit.yaml to classes of ioprio_set(2).
+var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
+
+// setupOf returns the Setup of a process with the settings s. files are its environment files. They can't override the variables
+// in own, which come from hinit.yaml or hinit. If agents is set, users other than root and the process's own user may change
+// these files. If sealed is set, the process can't gain privileges from set-user-id programs.
+func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
+	setup := proc.Setup{
+		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
+	}
+	if len(files) > 0 {
+		setup.EnvFiles, setup.ProtectedVars, setup.RefuseForeignFiles = slices.Clone(files), slices.Sorted(maps.Keys(own)), !agents
+	}
+	return setup
+}
+
+// envFiles returns the environment files of a service. The argument own lists the files from hinit.yaml. If agents is set, the
+// service runs as the agent, so it also gets the secret files of the container. The secret files come first.
+func (m *Maker) envFiles(own []string, agents bool) []string {
+	if agents {
+		return append(config.SecretFiles(m.Env()), own...)
+	}
+	return own
+}
+
+// oomAdjOf returns the number to add to hinit's own oom_score_adj for a service. 0 means the default for the service's kind. A
+// configured oom_score takes precedence over the priority class. With a class, the result stays between the values of the CMD
+// (700) and of hooks (900).
+func oomAdjOf(p config.Priority, kind supervisor.Kind) int {
+	shift := 0
+	switch p.Class {
+	case config.PriorityLow:
+		shift = 45
+	case config.PriorityHigh:
+		shift = -20
+	case config.PriorityCritical:
+		shift = -45
+	}
+	if p.OOMScore == 0 && shift != 0 {
+		return kind.OOMAdj() + shift
+	}
+	return p.OOMScore
+}
