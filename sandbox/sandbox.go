@@ -199,10 +199,10 @@ func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.En
 
 // faultError returns the error for a fault that the helper has reported.
 func faultError(end mux.End) error {
-	switch {
-	case end.Fault == mux.NoFault, end.Fault == mux.NotBegun:
+	switch end.Fault {
+	case mux.NoFault, mux.NotBegun:
 		return nil
-	case end.Fault == mux.NoJob:
+	case mux.NoJob:
 		return fmt.Errorf("%w: %s", ErrNoJob, end.Text)
 	}
 	return errors.New(end.Text)

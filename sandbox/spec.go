@@ -84,11 +84,13 @@ func (s *Spec) addBind(source, target string) {
 func (s *Spec) addWritable(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
-	if info, err := os.Stat(o.HostCwd); o.MountCwd && !explicit && err == nil && info.IsDir() {
-		if hostCwd, err = filepath.Abs(o.HostCwd); err != nil {
-			return err
+	if o.MountCwd && !explicit {
+		if info, err := os.Stat(o.HostCwd); err == nil && info.IsDir() {
+			if hostCwd, err = filepath.Abs(o.HostCwd); err != nil {
+				return err
+			}
+			s.addBind(hostCwd, "/workspace")
 		}
-		s.addBind(hostCwd, "/workspace")
 	}
 	places := []struct{ name, target, size string }{{"home", "/root", "1g"}}
 	if !explicit && hostCwd == "" {

@@ -364,7 +364,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table.RecordMembers(1)
 	table.procfs.scan()
 	table.assignRuns()
-	want := strconv.Itoa(min(int(table.oom)+300, maxOOMScoreAdj))
+	want := strconv.Itoa(min(table.oom+300, maxOOMScoreAdj))
 	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
@@ -375,7 +375,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 		}
 	}
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(int(table.oom)) {
+	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.oom) {
 		t.Errorf("this process has %q, it had %d (%v)", own, table.oom, err)
 	}
 }

@@ -257,12 +257,14 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 }
 
 func finishScript(parkOn []int) string {
-	text := interpreter() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n"
-	text += "case \"$1\" in\n"
+	var b strings.Builder
+	b.WriteString(interpreter() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n")
+	b.WriteString("case \"$1\" in\n")
 	for _, code := range parkOn {
-		text += fmt.Sprintf("  %d) exit 125 ;;\n", code)
+		fmt.Fprintf(&b, "  %d) exit 125 ;;\n", code)
 	}
-	return text + "esac\nexit 0\n"
+	b.WriteString("esac\nexit 0\n")
+	return b.String()
 }
 
 // interpreter returns the first line of the scripts in slots, an interpreter directive.
