@@ -241,9 +241,10 @@ type ending struct {
 	summary, metadata string
 }
 
-// closeRun closes a run if it is open. Its status becomes the outcome, or "done" after the outcome "completed". The caller clears the task's current_run_id. closeRun never stores an end before the
-// start. The time of this transaction was taken before the transaction waited for the database's lock, so this time may be
-// earlier than the start of the run. During that wait, another process may have started the run, or the clock may have been set.
+// closeRun closes a run if it is open. Its status becomes the outcome, or "done" after the outcome "completed". The caller clears
+// the task's current_run_id. closeRun never stores an end before the start. The time of this transaction was taken before the
+// transaction waited for the database's lock, so this time may be earlier than the start of the run. During that wait, another
+// process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return

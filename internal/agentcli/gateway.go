@@ -181,8 +181,9 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 }
 
 // activeProfile returns the profile that `hermes profile use` has chosen, or the default profile. In a supervised gateway it
-// ignores that choice and returns the default profile. The agent can replace the file active_profile, and this process may be root. So if the file
-// is not a regular, readable file, activeProfile returns an error, and the agent's own program handles the command.
+// ignores that choice and returns the default profile. The agent can replace the file active_profile, and this process may be
+// root. So if the file is not a regular, readable file, activeProfile returns an error, and the agent's own program handles the
+// command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if proc.Getenv(c.Env, name) != "" {

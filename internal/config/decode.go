@@ -85,8 +85,9 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil. prefix is as in entries. Messages format a name with the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the
-// name is valid.
+// namedEntries returns the entries of the mapping n by name. n may be nil. prefix is as in entries. Messages format a name with
+// the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the name is
+// valid.
 func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {

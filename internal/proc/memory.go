@@ -154,9 +154,9 @@ func ownOOMScore() int {
 // OOMRoom returns by how much the oom_score_adj of a process can exceed the value of this process.
 func OOMRoom() int { return maxOOMScoreAdj - ownOOMScore() }
 
-// raiseOOMScore raises the oom_score_adj of the process pid, which was just started, and of its children to score. When memory is short, the kernel then kills those processes before this process. Call raiseOOMScore
-// after the start: if this process raised its own value before the fork, the kernel could kill this process. Raising a value
-// needs no privilege.
+// raiseOOMScore raises the oom_score_adj of the process pid, which was just started, and of its children to score. When memory is
+// short, the kernel then kills those processes before this process. Call raiseOOMScore after the start: if this process raised
+// its own value before the fork, the kernel could kill this process. Raising a value needs no privilege.
 func (s *scanner) raiseOOMScore(pid, score int) {
 	text := []byte(strconv.Itoa(min(score, maxOOMScoreAdj)))
 	pids := []int{pid}

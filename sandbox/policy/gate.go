@@ -287,10 +287,10 @@ func (q *gateConn) readLine(want string) (string, error) {
 	return line, err
 }
 
-// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the
-// device and inode at each mount target. This process compares them with the mount's source, without following links, and if they
-// differ, compares access times (see compareTimes). Then passGate sends the files to copy and opens the gate. Any unexpected answer is an error, because an engine may write its
-// own messages to the same output.
+// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the device
+// and inode at each mount target. This process compares them with the mount's source, without following links, and if they
+// differ, compares access times (see compareTimes). Then passGate sends the files to copy and opens the gate. Any unexpected
+// answer is an error, because an engine may write its own messages to the same output.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
 		g.gate.recordPassed(c.ID, c.Started)

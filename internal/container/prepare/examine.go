@@ -15,9 +15,9 @@ import (
 // examineTime is the maximum duration of an examination.
 const examineTime = 8 * time.Second
 
-// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
-// It runs one examination at a time. However many clients ask, a volume that hangs blocks only one process and one goroutine, which the
-// Examiner owns. Its methods may be called from any goroutine.
+// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent
+// can write. It runs one examination at a time. However many clients ask, a volume that hangs blocks only one process and one
+// goroutine, which the Examiner owns. Its methods may be called from any goroutine.
 type Examiner struct {
 	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
 

@@ -15,10 +15,10 @@ import (
 	"hinit/supervisor"
 )
 
-// Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the boot,
-// and the files of a profile when the profile appears or is started. Requests during a repair are combined into one. The caller runs
-// [Owners.All] and then [Owners.Run] in one goroutine, so that only one repair runs at a time. The other methods may be called from any
-// goroutine.
+// Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the
+// boot, and the files of a profile when the profile appears or is started. Requests during a repair are combined into one. The
+// caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that only one repair runs at a time. The other methods may
+// be called from any goroutine.
 type Owners struct {
 	*initlog.Logger
 

@@ -1,6 +1,6 @@
-// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks
-// and the user's scripts. It also predicts which services the boot will register. After the boot it makes the boot program work on the
-// volume: repair owners, measure profiles, compress logs, and examine the volume.
+// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks and
+// the user's scripts. It also predicts which services the boot will register. After the boot it makes the boot program work on
+// the volume: repair owners, measure profiles, compress logs, and examine the volume.
 //
 // A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
 // of the boot and block on the disk; [Stage.Expected] may be called from any goroutine. For each boot program, the package owns a
