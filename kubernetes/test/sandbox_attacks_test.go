@@ -169,7 +169,7 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 		t.Error("the pod has", spec)
 	}
 	a.docker("rm", "-f", id)
-	id = a.made(a.run("hermes-0000000e", "--network", "none"))
+	a.made(a.run("hermes-0000000e", "--network", "none"))
 	if label := a.must("get", "pod", object("hermes-0000000e"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network}"); label != "none" {
 		t.Error("the label of the network is", label)
 	}

@@ -143,11 +143,11 @@ func conditionsOf(o *unstructured.Unstructured, want wanted, pod *corev1.Pod, po
 	if reason := ended(pod); mine && reason != "" {
 		out = append(out, condition("Finished", true, reason, ""))
 	}
-	switch at := -1; {
+	switch {
 	case pod == nil && podErr != nil:
 		out = append(out, metav1.Condition{Type: "PodScheduled", Status: metav1.ConditionUnknown, Reason: "PodSchedulingUnknown"})
 	case mine:
-		at = slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+		at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 		scheduled := metav1.Condition{Type: "PodScheduled", Status: metav1.ConditionUnknown, Reason: "PodSchedulingUnknown"}
 		if at >= 0 {
 			has := pod.Status.Conditions[at]
