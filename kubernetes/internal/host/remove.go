@@ -20,7 +20,7 @@ func (s *Store) discard(name string) error {
 	if !s.exists(name) {
 		return nil
 	}
-	err := s.makeTrash()
+	err := s.makeDir(trashDir)
 	if err == nil {
 		err = s.move(name, path.Join(trashDir, rand.Text()))
 	}
@@ -31,29 +31,29 @@ func (s *Store) discard(name string) error {
 	return nil
 }
 
-// makeTrash makes trashDir a directory into which the host can move files. An agent may have removed it, put something else in its
-// place, or taken its permissions.
-func (s *Store) makeTrash() error {
-	info, err := s.root.Lstat(trashDir)
+// makeDir makes name a directory in which the host can work. An agent may have removed it, put something else in its place, or taken
+// its permissions.
+func (s *Store) makeDir(name string) error {
+	info, err := s.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
 	case !info.IsDir():
-		if err := s.root.Remove(trashDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	case info.Mode()&0o700 != 0o700:
-		return s.root.Chmod(trashDir, 0o700)
+		return s.root.Chmod(name, 0o700)
 	}
-	return s.root.MkdirAll(trashDir, 0o700)
+	return s.root.MkdirAll(name, 0o700)
 }
 
 // emptyTrash deletes what was discarded. Each tree gets the time s.removeTime, because a process that is left over may create files in
 // its old home all the time. The result left is the number of trees that are not deleted, and err says why for one of them. emptyTrash
 // returns soon after the end of ctx.
 func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
-	if err := s.makeTrash(); err != nil {
+	if err := s.makeDir(trashDir); err != nil {
 		return 0, err
 	}
 	var failed error

@@ -60,6 +60,32 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	}
 }
 
+// TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart starts a host whose store has a file, a link or a closed directory in the
+// place of one of its directories. The host did not start again.
+func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
+	for _, name := range []string{storeDir, liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
+		for how, spoil := range map[string]func(at string) error{
+			"a file": func(at string) error { return errors.Join(os.RemoveAll(at), os.WriteFile(at, nil, 0o600)) },
+			"a link": func(at string) error { return errors.Join(os.RemoveAll(at), os.Symlink("nowhere", at)) },
+			"closed": func(at string) error { return os.Chmod(at, 0) },
+		} {
+			crowded(t, func(_ *Store, dir string) {
+				at := filepath.Join(dir, name)
+				if err := spoil(at); err != nil {
+					t.Fatal(err)
+				}
+				s, err := OpenStore(dir)
+				if err != nil {
+					t.Fatalf("%s is %s: %v", name, how, err)
+				}
+				if err := s.write("coder", &record{UID: "u1"}); err != nil {
+					t.Errorf("%s was %s: %v", name, how, err)
+				}
+			})
+		}
+	}
+}
+
 // TestAHomeThatCannotBeMovedStaysUntilItCan has a trash of another user. A worker deleted the home in its place, however long it took.
 func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {

@@ -56,13 +56,13 @@ func OpenStore(home string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the volume: %w", err)
 	}
-	for _, dir := range []string{liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
-		if err := root.MkdirAll(dir, 0o700); err != nil {
+	s := &Store{root: root, discarded: make(chan struct{}, 1), removeTime: defaultRemoveTime, idleTimeout: defaultIdleTimeout}
+	for _, dir := range []string{storeDir, liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
+		if err := s.makeDir(dir); err != nil {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root: root, discarded: make(chan struct{}, 1), removeTime: defaultRemoveTime, idleTimeout: defaultIdleTimeout}
-	_ = s.makeTrash() // discard makes it too, and reports the error
+	_ = s.makeDir(trashDir) // discard makes it too, and reports the error
 	err = s.each(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
 			_ = s.discard(path.Join(partDir, name)) // what is left takes space, and must not keep the host from working
