@@ -39,8 +39,8 @@ type listing struct {
 }
 
 // list reads profiles/. A missing directory is treated as empty. If there are more names than the limit on profiles allows, it
-// first keeps the names for which prefer returns true; marked says that the directory has the marker. Next it keeps profiles with
-// a state file, because their gateways ran before. It uses memory only for the names that it keeps.
+// first keeps the names for which prefer returns true. The parameter marked of prefer says that the directory has the marker. Next
+// it keeps profiles with a state file, because their gateways ran before. It uses memory only for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }

@@ -204,6 +204,7 @@ func faultError(end mux.End) error {
 		return nil
 	case mux.NoJob:
 		return fmt.Errorf("%w: %s", ErrNoJob, end.Text)
+	case mux.FileFault, mux.BadOpen:
 	}
 	return errors.New(end.Text)
 }

@@ -11,8 +11,8 @@
 // never signals a process on a guess.
 //
 // spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go, with scan.go, finds the processes
-// of a run and signals them. child.go is for programs without a table. run_of.go answers questions about one process: its
-// run by its mark or its ancestors, also for a process that another program started, its confinement, and the peer of a socket.
+// of a run and signals them. child.go is for programs without a table. run_of.go finds the run of one process by its mark or its
+// ancestors, also for a process that another program started. It also finds the confinement of a process, and the peer of a socket.
 package proc
 
 import (
