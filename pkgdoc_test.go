@@ -2,13 +2,15 @@ package hinit_test
 
 import (
 	"go/ast"
+	"os"
 	"path"
+	"regexp"
 	"strings"
 	"testing"
 )
 
 // TestPackageComments wants one package comment for every package, which begins as godoc expects. In hinit's own packages it also
-// names the goroutines that the package owns.
+// names the goroutines that the package owns. The files that it names exist.
 func TestPackageComments(t *testing.T) {
 	type pkg struct {
 		name string
@@ -49,8 +51,17 @@ func TestPackageComments(t *testing.T) {
 		if !strings.HasPrefix(dir, "examples/") && !strings.Contains(p.text, "goroutine") {
 			t.Errorf("%s: the package comment does not say which goroutines the package owns", p.docs[0])
 		}
+		for _, name := range goFile.FindAllString(p.text, -1) {
+			_, here := os.Stat(path.Join(dir, name))
+			if _, below := os.Stat(name); here != nil && below != nil {
+				t.Errorf("%s: the package comment names the file %s, which does not exist", p.docs[0], name)
+			}
+		}
 	}
 }
+
+// goFile matches the name of a Go file, with or without directories.
+var goFile = regexp.MustCompile(`\b[a-z0-9_/]+\.go\b`)
 
 func firstWords(text string) string {
 	words := strings.Fields(text)

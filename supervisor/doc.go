@@ -19,8 +19,7 @@
 // The loop:
 //   - loop.go: waits for events and steps the machine
 //   - unit.go: the definition of a service
-//   - processes.go and reap_flood.go: starts and reaps processes, and copes with floods of orphans
-//   - ready_pipe.go: reads readiness from a descriptor
+//   - processes.go and reap_flood.go: starts and reaps processes, reads readiness from a descriptor, and copes with floods of orphans
 //   - snapshot.go and ring.go: publish the state and the history
 //   - handover.go and undo.go: hand over state at re-execution, and undo a step that panicked
 //   - states.go: the types that machine and loop share

@@ -1,7 +1,7 @@
 // Package report follows the history of the supervisor. It writes the important records to the container log, and passes every
 // record to the other parts of PID 1.
 //
-// Each record is reported once, even across a re-execution, by the goroutine that calls [Reporter.Run]. The texts are in line.go.
+// Each record is reported once, even across a re-execution, by the goroutine that calls [Reporter.Run].
 package report
 
 import (
