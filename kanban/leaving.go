@@ -138,7 +138,7 @@ func (p *pass) endLeftovers(task string) bool {
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
-	if len(left) > 0 {
+	if len(left) > 0 { // they end as workers of this host end that no runner knows
 		p.terminate(lo.Map(left, func(pid, _ int) *observedTask { return &observedTask{Task: Task{WorkerPID: pid}, local: true} }))
 		left, ok = p.Runner.Leftovers(ref)
 	}
