@@ -67,7 +67,7 @@ func (d *demoRun) prepare() (err error) {
 		return fmt.Errorf("there is no %s; install it beside hinit-tools", d.hinit)
 	}
 	if d.Screen && proc.IsTerminal(d.In) {
-		if d.top, err = cmdline.Beside("hinit-top"); err != nil {
+		if d.top, err = cmdline.Beside("hinit-top"); err != nil || unix.Access(d.top, unix.X_OK) != nil {
 			fmt.Fprintf(d.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", d.top)
 			d.top = ""
 		}
