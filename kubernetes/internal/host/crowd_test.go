@@ -102,7 +102,7 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var err error
-		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1"), emptied(t.Context(), s)) }); used > 8<<20 {
+		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1", true), emptied(t.Context(), s)) }); used > 8<<20 {
 			t.Errorf("the deletion has taken %d MB of memory", used>>20)
 		}
 		if err != nil || s.exists(s.Home("coder")) {
@@ -125,7 +125,7 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 		var names []string
 		var err error
 		used := peak(func() {
-			_, err = s.Look("coder", "u1")
+			_, err = s.Look("coder", "u1", "")
 			uids, _ = s.UIDs("coder")
 			names, _, _ = s.Names(func(string) bool { return false })
 		})
@@ -203,7 +203,7 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 		if err := os.Chmod(home, 0o500); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(s.Delete("coder", "u1"), emptied(t.Context(), s)); err != nil || s.exists(s.Home("coder")) {
+		if err := errors.Join(s.Delete("coder", "u1", true), emptied(t.Context(), s)); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
 		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
@@ -217,7 +217,7 @@ func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))
 		began := time.Now()
-		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+		if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 			t.Fatal(err)
 		}
 		deleted := time.Since(began)

@@ -61,7 +61,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		if err := errors.Join(err, err2); err != nil || string(text) != "learnt" || len(part) != 700 || !look(t, s, "u1").Live {
 			t.Fatalf("cut after byte %d: %q, %d bytes, %v; the owner: %+v", cut, text, len(part), err, look(t, s, "u1"))
 		}
-		if err := to.Delete("coder", "u1"); err != nil {
+		if err := to.Delete("coder", "u1", true); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -158,16 +158,17 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply updates the files of a profile on the volume. It writes each file that differs. It removes each file that an earlier call
-// wrote and that is not in the map files. The result changed is true if apply has written or removed a file.
-func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
+// apply updates the files of a profile on the volume, whose object has the UID uid. It writes each file that differs. It removes each
+// file that an earlier call wrote and that is not in the map files. The result changed is true if apply has written or removed a file.
+func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
-	if err != nil || r == nil {
-		return false, errors.Join(err, fmt.Errorf("cannot write files of profile %q: it has no record", name))
+	forged := err != nil || r == nil || r.UID != uid // or removed
+	if forged {
+		r = &record{UID: uid}
 	}
 	names := slices.Sorted(maps.Keys(files))
 	old := r.Files
-	if !slices.Equal(old, names) { // record names before writing files: a crash must not leave an unrecorded file
+	if forged || !slices.Equal(old, names) { // record names before writing files: a crash must not leave an unrecorded file
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
 		if err := s.write(name, r); err != nil {
 			return false, err

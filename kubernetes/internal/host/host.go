@@ -315,9 +315,6 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if p != nil && !slices.Contains(uids, string(p.UID)) {
-		uids = append(uids, string(p.UID))
-	}
 	if p == nil && slices.Contains(uids, "") { // the record can't be read
 		if p, err = h.fresh(ctx, name); err != nil {
 			return err
@@ -330,34 +327,16 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if p == nil && len(uids) == 0 {
 		return h.store.forgetUnknown(name)
 	}
-	if p != nil { // the steps of its own UID report a record that can't be read
-		uids = slices.DeleteFunc(uids, func(uid string) bool { return uid == "" })
+	if p != nil { // data of deleted objects comes first; the steps of p report a record that can't be read
+		own := string(p.UID)
+		uids = append(slices.DeleteFunc(uids, func(uid string) bool { return uid == "" || uid == own }), own)
 	}
-	slices.SortFunc(uids, func(a, b string) int { // data of a deleted object comes first
-		return boolInt(p != nil && a == string(p.UID)) - boolInt(p != nil && b == string(p.UID))
-	})
 	for _, uid := range uids {
-		of := p
-		if p == nil || string(p.UID) != uid {
-			if of, err = h.fresh(ctx, name); err != nil {
-				return err
-			}
-			if of != nil && string(of.UID) != uid {
-				of = nil
-			}
-		}
-		if err := h.steps(ctx, name, uid, of); err != nil {
+		if err := h.steps(ctx, name, uid, p); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // fresh reads an object directly from the API server. It returns nil if the object does not exist.

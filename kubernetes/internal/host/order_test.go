@@ -129,7 +129,7 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 // An annotation that was copied from another object, or is of an earlier host, says nothing.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
-	next := func() placement.Step { return placement.Next("me", object(p), placement.Local{}) }
+	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.Local{}) }
 	if step := next(); step != placement.Create {
 		t.Errorf("a new object: %s", step)
 	}

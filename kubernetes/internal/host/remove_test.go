@@ -35,7 +35,7 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Join(home, "cache"), 0o700), spoil(trash)); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+			if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 				t.Errorf("%s: %v", how, err)
 			}
 			if kept, err := filepath.Glob(filepath.Join(trash, "*", "cache")); err != nil || len(kept) != 1 {
@@ -100,11 +100,11 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 			t.Fatal(err)
 		}
 		give(0)
-		if err := s.Delete("coder", "u1"); err == nil || !s.exists(s.Home("coder")+"/cache") || !look(t, s, "u1").Live {
+		if err := s.Delete("coder", "u1", true); err == nil || !s.exists(s.Home("coder")+"/cache") || !look(t, s, "u1").Live {
 			t.Errorf("the home is gone: %v", err)
 		}
 		give(10000)
-		if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+		if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
 	})

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,17 +25,17 @@ const maxSteps = 20
 func serviceName(profile string) string { return "gateway-" + profile }
 
 // steps performs the steps of one object on this host until nothing is left to do. It also returns when another host or the
-// controller must act first. p is the object from the watch cache, or nil if the object was deleted. Before a step that changes
-// anything, steps reads the object afresh. Create alone needs no read: nothing runs from an empty profile before a compare-and-swap
-// has confirmed it, and that write fails if p is outdated.
+// controller must act first. p is the profile called name from the watch cache, or nil. If it has another UID, the object was deleted.
+// Before a step that changes anything, steps reads the profile afresh. Create alone needs no read: nothing runs from an empty profile
+// before a compare-and-swap has confirmed it, and that write fails if p is outdated.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
-	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
+	fresh := false
 	for range maxSteps {
 		local, err := h.localState(name, uid, p)
 		if err != nil {
 			return h.reportUnreadable(ctx, p, err)
 		}
-		step := placement.Next(h.set.Name, object(p), local)
+		step := placement.Next(h.set.Name, object(p, uid), local)
 		if step == placement.Wait && local.Aside != 0 {
 			return errRetry // no watch reports when the new owner has the data: poll
 		}
@@ -49,9 +48,6 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if !fresh {
 			if p, err = h.fresh(ctx, name); err != nil {
 				return err
-			}
-			if p != nil && string(p.UID) != uid {
-				p = nil
 			}
 			fresh = true
 			continue
@@ -92,9 +88,9 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object extracts the fields of an AgentProfile that package placement needs.
-func object(p *v1alpha1.AgentProfile) *placement.Object {
-	if p == nil {
+// object extracts the fields of an AgentProfile that package placement needs. It returns nil if p is not the object with the UID uid.
+func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
+	if p == nil || string(p.UID) != uid {
 		return nil
 	}
 	o := &placement.Object{
@@ -118,7 +114,11 @@ func object(p *v1alpha1.AgentProfile) *placement.Object {
 
 // localState returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
-	local, err := h.store.Look(name, uid)
+	owner := ""
+	if p != nil && p.Status.Host == h.set.Name && p.InstalledAssignment() == p.Status.Assignment {
+		owner = string(p.UID) // this host has confirmed it, and has not given the data away since
+	}
+	local, err := h.store.Look(name, uid, owner)
 	if err != nil {
 		return local, err
 	}
@@ -247,17 +247,19 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Install:
 		return h.install(ctx, p, local.Incoming)
 	case placement.Retire:
-		if err := h.halt(ctx, name, nil); err != nil {
-			return err
+		if local.Live { // from data that was set aside, no gateway runs
+			if err := h.halt(ctx, name, nil); err != nil {
+				return err
+			}
 		}
-		return h.rescanAfter(ctx, h.store.Retire(name, uid))
+		return h.rescanAfter(ctx, h.store.Retire(name, uid, local.Live))
 	case placement.Drop:
 		h.offers.forget(uid)
 		return h.store.Drop(name, uid)
 	case placement.DropIncoming:
 		return h.store.DropIncoming(name, uid)
 	case placement.Finish:
-		return h.finish(ctx, name, uid, p)
+		return h.finish(ctx, p, local.Live)
 	case placement.Wait:
 	}
 	return nil
@@ -353,7 +355,7 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	if err != nil {
 		return "", false, err
 	}
-	changed, err = h.store.apply(p.Name, files)
+	changed, err = h.store.apply(p.Name, string(p.UID), files)
 	return sum(files), changed, err
 }
 
@@ -415,13 +417,13 @@ func (h *host) restore(name, uid, archive string) error {
 }
 
 // finish stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the object.
-func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
-	err := h.halt(ctx, name, nil)
+func (h *host) finish(ctx context.Context, p *v1alpha1.AgentProfile, live bool) error {
+	err := h.halt(ctx, p.Name, nil)
 	if err == nil {
-		if cmp.Or(p.Spec.OnDelete, "Retain") == "Delete" {
-			err = h.store.Delete(name, uid)
+		if p.Spec.OnDelete == "Delete" {
+			err = h.store.Delete(p.Name, string(p.UID), live)
 		} else {
-			err = h.store.Retire(name, uid)
+			err = h.store.Retire(p.Name, string(p.UID), live)
 		}
 	}
 	if err = h.rescanAfter(ctx, err); err != nil {
@@ -433,7 +435,7 @@ func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentPr
 	}
 	err = h.set.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("cannot let profile %q go: %w", name, err)
+		return fmt.Errorf("cannot let profile %q go: %w", p.Name, err)
 	}
 	return errDone
 }

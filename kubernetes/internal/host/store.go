@@ -185,14 +185,19 @@ func (s *Store) sync(dir string) error {
 }
 
 // Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object. Look
-// fills only the fields Live, Aside and Incoming of the result.
-func (s *Store) Look(name, uid string) (placement.Local, error) {
+// fills only the fields Live, Aside and Incoming of the result. The parameter owner is the UID of the object of which the API says that
+// the live data is its own, or "" if it says nothing. Agents may write the record, so it counts only if owner is "".
+func (s *Store) Look(name, uid, owner string) (placement.Local, error) {
 	var l placement.Local
-	r, err := s.read(name)
-	if err != nil {
-		return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
+	if owner == "" {
+		r, err := s.read(name)
+		if err != nil {
+			return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
+		}
+		l.Live = r != nil && r.UID == uid
+	} else {
+		l.Live = owner == uid && s.exists(s.Home(name))
 	}
-	l.Live = r != nil && r.UID == uid
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
 		if err == nil {
@@ -307,20 +312,16 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	return wrap("remove data of", name, err)
 }
 
-// Retire moves all data of an object into the retained directory, which no object refers to. hinit then no longer has the
-// profile.
-func (s *Store) Retire(name, uid string) error {
+// Retire moves all data of an object into the retained directory, which no object refers to. If live is true, the live data is of this
+// object, and hinit then no longer has the profile.
+func (s *Store) Retire(name, uid string, live bool) (err error) {
 	at := time.Now().Unix()
 	keep := func(from string) error {
 		at++
 		return s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at)))
 	}
-	r, err := s.read(name)
-	if err == nil && r != nil && r.UID == uid {
-		if s.exists(s.Home(name)) {
-			err = keep(s.Home(name))
-		}
-		if err == nil {
+	if live {
+		if err = keep(s.Home(name)); err == nil {
 			err = s.forget(name)
 		}
 	}
@@ -330,14 +331,10 @@ func (s *Store) Retire(name, uid string) error {
 	return wrap("retire", name, errors.Join(err, s.DropIncoming(name, uid)))
 }
 
-// Delete deletes all data of an object.
-func (s *Store) Delete(name, uid string) error {
-	r, err := s.read(name)
-	if err == nil && r != nil && r.UID == uid {
-		if s.exists(s.Home(name)) { // after a crash, hinit must not find a profile without its record
-			err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir))
-		}
-		if err == nil {
+// Delete deletes all data of an object. If live is true, the live data is of this object.
+func (s *Store) Delete(name, uid string, live bool) (err error) {
+	if live { // after a crash, hinit must not find a profile without its record
+		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
 			err = s.forget(name)
 		}
 	}

@@ -62,7 +62,7 @@ func volume(t *testing.T, uid, text string) (*Store, string) {
 
 func look(t *testing.T, s *Store, uid string) placement.Local {
 	t.Helper()
-	l, err := s.Look("coder", uid)
+	l, err := s.Look("coder", uid, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 || string(text) != "learnt" {
 		t.Fatalf("taken back: %+v %q %v", l, text, err)
 	}
-	if err := s.Retire("coder", "u1"); err != nil {
+	if err := s.Retire("coder", "u1", true); err != nil {
 		t.Fatal(err)
 	}
 	kept, _ := filepath.Glob(filepath.Join(dir, retainedDir, "coder.u1.*", "data"))
@@ -309,11 +309,11 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := s.apply("coder", map[string][]byte{"SOUL.md": []byte("new")})
+	_, err := s.apply("coder", "u1", map[string][]byte{"SOUL.md": []byte("new")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.apply("coder", map[string][]byte{"notes/SOUL.md": []byte("new")}); err == nil {
+	if _, err := s.apply("coder", "u1", map[string][]byte{"notes/SOUL.md": []byte("new")}); err == nil {
 		t.Error("a file was written through a link out of the profile")
 	}
 	if text, err := os.ReadFile(filepath.Join(other, "SOUL.md")); err != nil || string(text) != "mine" {
@@ -459,7 +459,7 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(tree, "a/b/c"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.apply("coder", map[string][]byte{"SOUL.md": []byte("new")})
+	_, err := s.apply("coder", "u1", map[string][]byte{"SOUL.md": []byte("new")})
 	text, err2 := os.ReadFile(filepath.Join(home, "SOUL.md"))
 	left, err3 := filepath.Glob(tree + "*")
 	if err != nil || err2 != nil || err3 != nil || string(text) != "new" {
@@ -589,7 +589,7 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := soon(t, what, func() error {
-			changed, err := s.apply("coder", map[string][]byte{"SOUL.md": []byte("new")})
+			changed, err := s.apply("coder", "u1", map[string][]byte{"SOUL.md": []byte("new")})
 			if !changed {
 				t.Errorf("%s: no file was changed", what)
 			}
@@ -620,7 +620,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 			if err = errors.Join(err, err2, err3); !slices.Contains(names, "coder") || !slices.Contains(names, name) || !slices.Equal(coder, []string{"u1"}) || !slices.Equal(its, []string{""}) {
 				t.Errorf("known are %v, %v, %v", names, coder, its)
 			}
-			_, bad := s.Look(name, "")
+			_, bad := s.Look(name, "", "")
 			if bad == nil || !strings.Contains(bad.Error(), `cannot read the record of profile "`+name+`"`) {
 				t.Errorf("%s: %v", name, bad)
 			}
@@ -701,7 +701,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := os.Chmod(home, 0o555); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Delete("coder", "u1"); err != nil || s.exists(s.Home("coder")) {
+	if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 		t.Errorf("a deletion: %v", err)
 	}
 	if err := emptied(t.Context(), s); err != nil {

@@ -38,7 +38,7 @@
 //
 //	owner     move      volume           gateway  receipt      step
 //	me        none      live             -        -            Report where Installed is old, else Run or Halt
-//	me        any       incoming         -        is its nonce Install
+//	me        any       incoming         -        is its nonce Install where Installed is old
 //	me        none      aside, current   -        -            TakeBack: the move was cancelled
 //	me        none      nothing          -        -            Create where Installed is 0, else Missing
 //	me        begun     live             up       -            Halt

@@ -76,7 +76,7 @@ func Next(me string, o *Object, l Local) Step {
 		return nextForOther(me, o, l)
 	case o.Deleting:
 		return Finish
-	case o.Receipt != "" && l.Incoming == o.Receipt:
+	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment: // after the report, an agent has made it
 		return Install
 	case o.To == "":
 		return nextForOwned(o, l)
