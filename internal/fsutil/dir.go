@@ -30,11 +30,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/faultinject"
+	"hinit/internal/trust"
 )
 
 // ErrSymlink means that a path contains a symbolic link. Other errors wrap ErrSymlink. Links are not followed, even if their
 // target is inside the directory.
-var ErrSymlink = errors.New("symbolic link refused")
+var ErrSymlink = trust.ErrSymlink
 
 // Dir is an open directory. Names are resolved relative to this directory, and never through a symbolic link. If its path is
 // renamed or replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted inside

@@ -19,6 +19,15 @@ import (
 // maxLinks limits the symbolic links on a path, as in path_resolution(7).
 const maxLinks = 40
 
+// ErrSymlink means that a path contains a symbolic link that is not followed.
+var ErrSymlink = errors.New("symbolic link refused")
+
+// linkError is an ErrSymlink with the path of the link.
+type linkError string
+
+func (e linkError) Error() string { return strconv.Quote(string(e)) + ": " + ErrSymlink.Error() }
+func (e linkError) Unwrap() error { return ErrSymlink }
+
 // Doubt describes how a user other than root could change a path.
 type Doubt struct {
 	Path   string // the component that the user can change: the file, a link, or a directory above
@@ -170,9 +179,30 @@ func Stat(path string, judge Judge) (st unix.Stat_t, doubt *Doubt, err error) {
 	return w.st, w.doubt, err
 }
 
+// OpenDir opens a directory with O_PATH. It follows only links in directories that root alone can write to. The same holds for the
+// target of a link, because it may lead through another user's directory. As the last component, a link is refused unless lastLink is
+// set. If mode is not 0, OpenDir creates missing directories with this mode (less the umask). made reports whether it has created the
+// last one. A relative path begins at the working directory. OpenDir does not wait for the server of a directory on the path.
+func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err error) {
+	w := &walk{kind: unix.O_DIRECTORY, lastLink: lastLink, mode: mode}
+	defer w.close()
+	if err = w.resolve(path); err == nil && w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return -1, false, err
+	}
+	fd, w.at = w.at, -1
+	return fd, w.made, nil
+}
+
 // walk is the state of the resolution of one path.
 type walk struct {
 	judge    Judge
+	kind     int    // O_DIRECTORY in OpenDir
+	lastLink bool   // see OpenDir
+	mode     uint32 // see OpenDir
+	made     bool   // see OpenDir
 	anyMount bool   // also check files on a read-only mount
 	doubt    *Doubt // first doubt found
 	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries in it
@@ -193,10 +223,13 @@ const openFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 // resolve resolves path, following symbolic links. After it succeeds, w.at is the result.
 func (w *walk) resolve(path string) error {
 	w.parent, w.at = -1, -1
-	if !strings.HasPrefix(path, "/") {
-		return errors.New("not an absolute path")
+	start := "/"
+	if !strings.HasPrefix(path, start) {
+		if start = "."; w.kind == 0 {
+			return errors.New("not an absolute path")
+		}
 	}
-	if err := w.startAtRoot(); err != nil {
+	if err := w.start(start); err != nil {
 		return err
 	}
 	names := strings.Split(path, "/")
@@ -215,6 +248,9 @@ func (w *walk) resolve(path string) error {
 		if links++; links > maxLinks {
 			return unix.ELOOP
 		}
+		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !rootsAlone(w.parent)) {
+			return linkError(w.where)
+		}
 		target, err := w.follow()
 		if err != nil {
 			return err
@@ -224,14 +260,20 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// startAtRoot sets w.at to the root directory and examines it.
-func (w *walk) startAtRoot() error {
-	fd, err := retry(func() (int, error) { return unix.Open("/", openFlags|unix.O_DIRECTORY, 0) })
+// rootsAlone reports whether only root can write to an open directory. In another one a user can make a link, even if it is sticky.
+func rootsAlone(dir int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
+}
+
+// start sets w.at to dir, the root directory or the working directory, and examines it.
+func (w *walk) start(dir string) error {
+	fd, err := retry(func() (int, error) { return unix.Open(dir, openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
 		return err
 	}
 	w.step(-1, fd)
-	w.where, w.name = "/", "."
+	w.where, w.name = dir, "."
 	return w.examine()
 }
 
@@ -241,9 +283,22 @@ func (w *walk) step(parent, fd int) {
 	w.parent, w.at = parent, fd
 }
 
-// enter moves to the entry name of the directory w.at, and examines it.
+// enter moves to the entry name of the directory w.at, and examines it. In OpenDir it doesn't examine a directory: that could wait for
+// a server.
 func (w *walk) enter(name string) error {
-	fd, err := retry(func() (int, error) { return unix.Openat(w.at, name, openFlags, 0) })
+	flags := openFlags | w.kind
+	open := func() (int, error) { return unix.Openat(w.at, name, flags, 0) }
+	fd, err := retry(open)
+	if w.made = false; w.mode != 0 && errors.Is(err, unix.ENOENT) {
+		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.at, name, w.mode) })
+		if w.made = err == nil; w.made || errors.Is(err, unix.EEXIST) {
+			fd, err = retry(open)
+		}
+	}
+	if w.kind != 0 && errors.Is(err, unix.ENOTDIR) { // perhaps a link
+		flags = openFlags
+		fd, err = retry(open)
+	}
 	if err != nil {
 		return err
 	}
@@ -256,6 +311,10 @@ func (w *walk) enter(name string) error {
 		w.where += name
 	default:
 		w.where += "/" + name
+	}
+	if flags&unix.O_DIRECTORY != 0 {
+		w.st.Mode = unix.S_IFDIR
+		return nil
 	}
 	return w.examine()
 }
@@ -306,7 +365,7 @@ func (w *walk) follow() (string, error) {
 	unix.Close(w.at)
 	if strings.HasPrefix(target, "/") {
 		w.at = -1
-		return target, w.startAtRoot()
+		return target, w.start("/")
 	}
 	w.at, w.parent = w.parent, -1
 	w.where = w.where[:max(1, strings.LastIndexByte(w.where, '/'))]
