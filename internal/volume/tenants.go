@@ -180,7 +180,14 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 		return err
 	}
 	if !tenant { // as the new owner, because the agent may have put another home in this place
-		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error { return d.RemoveAll(profile + "/" + boot.NameFile) })
+		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
+			err := d.RemoveAll(profile + "/" + boot.NameFile)
+			if errors.Is(err, fs.ErrPermission) { // the tenant could not write its home
+				_, err = d.Chmod(profile, privateMode)
+				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.NameFile))
+			}
+			return err
+		})
 	}
 	return RecordName(d, profile, to.UID)
 }

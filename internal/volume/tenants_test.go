@@ -218,6 +218,22 @@ func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
 }
 
+// TestAHomeThatItsUserCannotWriteIsGivenBack: the home of an isolated profile had mode 0500. hinit isolate gave it back, but not the record
+// of its name, and failed each time.
+func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	must(t, os.Chmod(o.Home+"/profiles/coder", 0o500))
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
+	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", agentUID, agentGID))
+	if IsHome(d, "coder") {
+		t.Error("the home that was given back has still the record of a tenant")
+	}
+}
+
 // TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith: the agent exchanged two homes after root had decided about one of them.
 func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	testkit.NeedRoot(t)
