@@ -23,9 +23,8 @@ type Dispatcher struct {
 	Runner   Runner // nil: no worker can be started, and workers are observed by their pids only
 	Profiles Profiles
 	Spawn    SpawnOptions
-	Procs    Processes    // observes and ends workers by pid; nil: with /proc and pidfd
-	Git      Git          // nil: a task with a worktree can't start
-	Log      *slog.Logger // nil: slog.Default
+	Procs    Processes // observes and ends workers by pid; nil: with /proc and pidfd
+	Git      Git       // nil: a task with a worktree can't start
 
 	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it
 	// is set, no worker of an earlier container on this volume can be alive.
@@ -74,7 +73,7 @@ func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) 
 
 func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, kernel{}) }
 
-func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
+func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 
 // Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
 // If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the agent's own

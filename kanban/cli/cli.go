@@ -327,7 +327,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
 		Env: c.Terminal.Env, Trust: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
-		Toolsets: toolsets, BusyTimeout: c.verb.patience,
+		Toolsets: toolsets, BusyTimeout: c.verb.patience, Log: c.logger(),
 	})
 }
 

@@ -75,6 +75,18 @@ func (s *shell) fails(code int, message string, args ...string) {
 	}
 }
 
+// TestAWarningOfTheBoardIsSaidByTheCommand has a board whose init lock can't be made. The warning went past the output of the command, in
+// another form, with the date and the time.
+func TestAWarningOfTheBoardIsSaidByTheCommand(t *testing.T) {
+	s := newShell(t)
+	if err := os.Mkdir(filepath.Join(s.root, "kanban.db.init.lock"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := s.run("create", "a"); code != cmdline.Done || !strings.Contains(errs, `level=WARN msg="opening the board without its init lock"`) {
+		t.Errorf("exit code %d: %q", code, errs)
+	}
+}
+
 var idPattern = regexp.MustCompile(`t_[0-9a-f]{8}`)
 
 func (s *shell) create(args ...string) string {

@@ -99,7 +99,7 @@ func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
-		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
+		Store: s, Config: cfg, Profiles: profiles,
 		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets, Isolated: runner.Isolated(c.lookupEnv)},
 		Git:   runner.Git, Volume: h.volume,
 	}
@@ -109,8 +109,8 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 	return d
 }
 
-func (c *call) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(cmdline.Escaped{Writer: c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
+func (c *call) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(cmdline.Escaped{Writer: c.Terminal.Err}, nil))
 }
 
 func dispatch(c *call) action {
@@ -260,7 +260,7 @@ func daemon(c *call) action {
 // serve dispatches all boards until ctx ends. Before it starts, it calls the function change to adjust the configuration. If the
 // parameter here is true, this process starts the workers.
 func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
-	log := c.logger(slog.LevelInfo)
+	log := c.logger()
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
 	if err != nil {
 		log.Warn("the configuration cannot be read; the defaults apply", "error", err)
@@ -282,7 +282,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 				return nil, err
 			}
 			d := c.dispatcher(store, cfg, h)
-			d.Log, d.Backoff = log, cfg.Interval
+			d.Backoff = cfg.Interval
 			return d, nil
 		},
 	}

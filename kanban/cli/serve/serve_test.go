@@ -145,13 +145,11 @@ func (p *place) serve(o *office) (stop func()) {
 			p.said, p.trouble = append(p.said, text), trouble
 		},
 		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
-			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env})
+			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env, Log: slog.New(slog.NewTextHandler(p, nil))})
 			if err != nil {
 				return nil, err
 			}
-			return &kanban.Dispatcher{
-				Store: store, Runner: o, Profiles: kanban.ProfileDirs(p.boards.Root), Log: slog.New(slog.NewTextHandler(p, nil)),
-			}, nil
+			return &kanban.Dispatcher{Store: store, Runner: o, Profiles: kanban.ProfileDirs(p.boards.Root)}, nil
 		},
 	}
 	over := make(chan error, 1)
