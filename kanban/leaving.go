@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/samber/lo"
+	"github.com/samber/lo/parallel"
 
 	"hinit/internal/procstat"
 	"hinit/internal/wholefile"
@@ -138,8 +139,8 @@ func (p *pass) endLeftovers(task string) bool {
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
-	if len(left) > 0 { // they end as workers of this host end that no runner knows
-		p.terminate(lo.Map(left, func(pid, _ int) *observedTask { return &observedTask{Task: Task{WorkerPID: pid}, local: true} }))
+	if len(left) > 0 { // the runner does not know them, so end them by their pids
+		parallel.ForEach(left, func(pid, _ int) { p.procs().End(p.ctx, pid, TerminateGrace) })
 		left, ok = p.Runner.Leftovers(ref)
 	}
 	if len(left) > 0 || !ok {
