@@ -11,7 +11,7 @@ import (
 )
 
 // Root imported the configuration of an agent. The agent had put links to files of root into it, or named them, and found their content in
-// hinit.yaml.
+// hinit.yaml. The names in a directory of root were in the notes.
 func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	const secret = "sk-1234"
@@ -25,6 +25,7 @@ func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) 
 		"a task of s6":              {S6, "echo " + secret, map[string]string{"src/job/type": "oneshot", "src/web/type": "longrun", "src/web/run": "#!/bin/sh"}, "src/job/up", "run", "src"},
 		"a script of s6":            {S6, "#!" + secret, map[string]string{"src/web/type": "longrun", "src/api/run": "#!/bin/sh"}, "src/web/run", "run", "src"},
 		"a directory of s6":         {S6, "#!" + secret, map[string]string{"src/api/run": "#!/bin/sh"}, "src/web", "", "src"},
+		"a list of s6":              {S6, "", map[string]string{"src/all/type": "bundle", "src/web/run": "#!/bin/sh"}, "src/all/contents.d", "", "src"},
 		"a layer of pebble":         {Pebble, "services: {a: {override: replace, command: " + secret + "}}", map[string]string{"layers/001-a.yaml": "services: {b: {override: replace, command: b}}"}, "layers/002-b.yaml", "run", "layers"},
 		"a compose file":            {Compose, "services: {a: {command: " + secret + "}}", nil, "compose.yaml", "run", "compose.yaml"},
 		"a file of process-compose": {ProcessCompose, "processes: {a: {command: " + secret + "}}", nil, "process-compose.yaml", "run", "process-compose.yaml"},
@@ -32,6 +33,7 @@ func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) 
 		"a drop-in of a unit":       {Systemd, "[Service]\nExecStart=/bin/" + secret, map[string]string{"a.service": "[Service]\nType=exec"}, "a.service.d/x.conf", "run", "a.service"},
 		"supervisord.conf":          {Supervisord, "[program:a]\ncommand=" + secret, nil, "supervisord.conf", "run", "supervisord.conf"},
 		"an included link":          {Supervisord, "[program:a]\ncommand=" + secret, map[string]string{"s.conf": "[include]\nfiles=d/*\n[program:b]\ncommand=b"}, "d/x.conf", "run", "s.conf"},
+		"included files of root":    {Supervisord, "", map[string]string{"s.conf": "[include]\nfiles=ROOT/*\n[program:b]\ncommand=b"}, "", "", "s.conf"},
 		"an included file of root":  {Supervisord, "[program:a]\ncommand=" + secret, map[string]string{"s.conf": "[include]\nfiles=ROOT/run\n[program:b]\ncommand=b"}, "", "", "s.conf"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,6 +46,7 @@ func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) 
 				}
 			}
 			put(filepath.Join(roots, "run"), c.text)
+			put(filepath.Join(roots, secret), "")
 			for name, text := range c.files {
 				put(filepath.Join(agents, name), strings.ReplaceAll(text, "ROOT", roots))
 			}

@@ -6,10 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/samber/lo"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 // s6Import is the state of the import of a directory with s6 service directories or s6-rc source directories.
@@ -31,7 +35,7 @@ func (im *importer) s6(path string) error {
 		d.longrun(filepath.Base(path), path)
 		return nil
 	}
-	list, err := os.ReadDir(path)
+	list, err := readDir(path)
 	if err != nil {
 		return err
 	}
@@ -97,6 +101,16 @@ func shebang(script string) []string {
 	return strings.Fields(first[2:])
 }
 
+// readDir lists a directory. If root runs the program, a link that another user may have made is an error, as in readFile.
+func readDir(path string) ([]os.DirEntry, error) {
+	fd, err := fsutil.OpenForRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	return os.ReadDir("/proc/self/fd/" + strconv.Itoa(fd))
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -118,7 +132,7 @@ func (d *s6Import) readWord(dir, name string) string {
 // readList returns a list of s6-rc: the names of the files in the directory NAME.d. In older versions of s6-rc, the list is the
 // lines of the file NAME.
 func (d *s6Import) readList(dir, name string) []string {
-	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
+	entries, _ := readDir(filepath.Join(dir, name+".d"))
 	list := lo.Map(entries, func(e os.DirEntry, _ int) string { return e.Name() })
 	text, _ := readFile(filepath.Join(dir, name)) // the file is missing in newer versions
 	for line := range strings.Lines(string(text)) {
@@ -153,7 +167,7 @@ var s6Rules = rules{
 
 // importFiles imports the files of a service directory as s6Rules says, except for the files in names.
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {
-	list, _ := os.ReadDir(dir)
+	list, _ := readDir(dir)
 	for _, e := range list {
 		k := setting{from: placeOf(dir, e.Name()), name: e.Name()}
 		if slices.Contains(names, k.name) {

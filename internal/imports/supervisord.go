@@ -77,15 +77,15 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		_, doubt, _ := config.ReadFile(path)
 		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = absolute(path, strings.ReplaceAll(pattern, "%(here)s", absolute(path, ".")))
+			if rel, err := filepath.Rel(absolute(path, "."), pattern); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
+				im.note(from{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
+				continue
+			}
 			found, err := filepath.Glob(pattern)
 			if err != nil || len(found) == 0 {
 				im.note(from{k.place, "files"}, "nothing is at %s", pattern)
 			}
 			for _, name := range found {
-				if rel, err := filepath.Rel(absolute(path, "."), name); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
-					im.note(from{k.place, "files"}, "%s is not read, because it is elsewhere: %s", name, doubt)
-					continue
-				}
 				more, err := im.readINI(name, false)
 				if err != nil {
 					return nil, err
