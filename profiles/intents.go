@@ -54,8 +54,8 @@ const RestoreDelay = 2 * time.Second
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// CheckWrite returns an error while Intents must not write, because another init serves the volume. Nil allows every write.
-	// Set CheckWrite before the first use. It must not block.
+	// CheckWrite returns an error while Intents must not write, because another init serves the volume. By default it allows every
+	// write. Set CheckWrite before the first use. It must not block.
 	CheckWrite func() error
 
 	store *Store
@@ -72,7 +72,9 @@ type intent struct {
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
-func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[string]intent)} }
+func NewIntents(s *Store) *Intents {
+	return &Intents{store: s, orders: make(map[string]intent), CheckWrite: func() error { return nil }}
+}
 
 // Record records an operator's order for a profile. The parameter want is [Running] or [Stopped]. Record also writes the order to
 // the volume, so that it survives the end of this process. The returned function sync makes the order survive a crash of the
@@ -85,7 +87,7 @@ func NewIntents(s *Store) *Intents { return &Intents{store: s, orders: make(map[
 // profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded
 // nothing: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write.
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
-	if err := in.checkWrite(); err != nil {
+	if err := in.CheckWrite(); err != nil {
 		return nil, err
 	}
 	defer in.store.lock(profile)()
@@ -117,7 +119,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 
 // write writes an order to the volume: first to intentFile, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
-	if err := in.checkWrite(); err != nil {
+	if err := in.CheckWrite(); err != nil {
 		return err
 	}
 	if err := in.store.recordIntent(profile, want, at); err != nil {
@@ -151,13 +153,6 @@ func (in *Intents) Pending() (list []string) {
 		}
 	}
 	return list
-}
-
-func (in *Intents) checkWrite() error {
-	if in.CheckWrite == nil {
-		return nil
-	}
-	return in.CheckWrite()
 }
 
 // Clear forgets all orders. It is called when another init takes over the profiles. It doesn't block.

@@ -171,24 +171,20 @@ func shortenTails(list []client.Service) {
 
 // listed returns the services that a list of all services shows, in its order.
 func listed(snap *supervisor.Snapshot) []*supervisor.Service {
-	return slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
+	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }
 
 func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// sortGateways sorts the gateways by profile, and leaves all other services at their places.
+// sortGateways returns a copy of a list in which the gateways are sorted by profile, and all other services have their places.
 func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
-	byProfile := func(a, b *supervisor.Service) int {
+	slices.SortFunc(gateways, func(a, b *supervisor.Service) int {
 		return cmp.Or(profiles.Compare(a.Profile, b.Profile), strings.Compare(a.Name, b.Name))
-	}
-	if slices.IsSortedFunc(gateways, byProfile) {
-		return services
-	}
-	slices.SortFunc(gateways, byProfile)
+	})
 	out := slices.Clone(services)
 	for i, v := range out {
 		if isGateway(v) {

@@ -42,20 +42,15 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	for i, c := range t.Checks {
 		missing := ""
 		with := *t
-		lookup := func(name string) (string, bool) {
-			if value, ok := t.Env[name]; ok && !strings.Contains(value, "{") {
-				return value, true
-			}
-			value, ok := env[name]
-			return value, ok && value != ""
-		}
 		with.Expand = func(text string) string {
 			return config.FillVariables(t.Expand(text), func(name string) string {
-				if value, ok := lookup(name); ok {
-					return value
+				value, set := t.Env[name]
+				if !set || strings.Contains(value, "{") {
+					if value = env[name]; value == "" {
+						missing = name
+					}
 				}
-				missing = name
-				return ""
+				return value
 			})
 		}
 		with.check = i
