@@ -15,8 +15,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the maximum size, in bytes, of a config.yaml, .env or marker file. A larger file is treated as unreadable.
-const maxInput = 4 << 20
+// maxInput is the maximum size, in bytes, of a config.yaml, .env or marker file. A larger file is treated as unreadable. The
+// environment of a process can hardly be larger (execve(2)).
+const maxInput = 1 << 20
 
 // Hash identifies the content of the files that a gateway reads when it starts. The empty Hash means that the content is unknown.
 type Hash string

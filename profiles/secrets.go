@@ -1,8 +1,10 @@
 package profiles
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -87,23 +89,22 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 // Env returns the variables in the .env file of a profile. It returns none if the file is missing.
 func (s *Store) Env(profile string) (map[string]string, error) { return fromHome(s, profile, readEnv) }
 
-// Envs works like Env for several profiles, with a single change of identity. The result maps each profile to its variables. A
-// profile whose file can't be read has no entry. An error means that the volume can't be used.
-func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
-	vars = make(map[string]map[string]string, len(profiles))
-	err = s.withVolume(func(d *fsutil.Dir) error {
+// EachEnv calls each with the variables of several profiles, like Env, with a single change of identity. It leaves out a profile
+// whose file can't be read. The files of all profiles together can be large, so each should keep only what it needs. An error means
+// that the volume can't be used.
+func (s *Store) EachEnv(profiles []string, each func(profile string, vars map[string]string)) error {
+	return s.withVolume(func(d *fsutil.Dir) error {
 		for _, profile := range profiles {
 			home, err := homeOf(profile)
 			if err != nil {
 				continue
 			}
 			if env, err := readEnv(d, home); err == nil {
-				vars[profile] = env
+				each(profile, env)
 			}
 		}
 		return nil
 	})
-	return vars, err
 }
 
 func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
@@ -115,11 +116,19 @@ func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
 	return vars, err
 }
 
+// maxVariableLines is the maximum number of lines in a .env file that hinit reads. It limits the time and the memory of PID 1 for the
+// file, which the agent writes.
+const maxVariableLines = 10_000
+
 // parseEnv returns the variables in the .env file of a home, in the order of the file.
 func parseEnv(d *fsutil.Dir, home string) ([]dotenv.Var, error) {
-	text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	rel := filepath.Join(home, envFile)
+	text, err := d.ReadFile(rel, maxInput)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case bytes.Count(text, []byte("\n")) > maxVariableLines:
+		return nil, fmt.Errorf("cannot read %q: it has more than %d lines", filepath.Join(d.Path(), rel), maxVariableLines)
 	}
 	return dotenv.Parse(string(text)), err
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -65,5 +67,32 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	}
 	if got, more := secretsIn(dotenv.Parse("A_KEY=" + strings.Repeat("x", maxSecretBytes+1))); len(got) != 0 || !more {
 		t.Errorf("%d values of a long one, more %t", len(got), more)
+	}
+}
+
+// TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables: 4 MiB of them in each of 20 homes took 1.5 GiB, and a second for each start.
+func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
+	s := NewVolume(t)
+	homes := []string{Default}
+	for i := range 20 {
+		homes = append(homes, fmt.Sprint("p", i))
+		Write(t, s, filepath.Join("profiles", homes[i+1], ".env"), strings.Repeat("1=\n", maxInput/3))
+	}
+	Write(t, s, ".env", "API_SERVER_PORT=8642\n"+strings.Repeat("# a remark\n", maxVariableLines-1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	read := make(map[string]map[string]string)
+	err := s.EachEnv(homes, func(profile string, vars map[string]string) { read[profile] = vars })
+	runtime.ReadMemStats(&after)
+	if want := map[string]map[string]string{Default: {"API_SERVER_PORT": "8642"}}; err != nil || !reflect.DeepEqual(read, want) {
+		t.Errorf("read %d, %v", len(read), err)
+	}
+	if taken := (after.TotalAlloc - before.TotalAlloc) >> 20; taken > 60 {
+		t.Errorf("looking for a port took %d MB", taken)
+	}
+	_, _, err = s.Secrets("p1")
+	_, err2 := s.Exclusives("p1")
+	if want := "/profiles/p1/.env\": it has more than 10000 lines"; err == nil || err2 == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, %v, want %s", err, err2, want)
 	}
 }

@@ -125,7 +125,8 @@ func TestVariablesOfSeveralProfiles(t *testing.T) {
 	if err := os.Symlink(filepath.Join(s.Root(), "profiles/one/.env"), filepath.Join(s.Root(), "profiles/link/.env")); err != nil {
 		t.Fatal(err)
 	}
-	envs, err := s.Envs([]string{"one", "bare", "odd", "link", "../one", "default"})
+	envs := make(map[string]map[string]string)
+	err := s.EachEnv([]string{"one", "bare", "odd", "link", "../one", "default"}, func(profile string, vars map[string]string) { envs[profile] = vars })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestVariablesOfSeveralProfiles(t *testing.T) {
 	if err := os.RemoveAll(s.Root()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Envs([]string{"one"}); err == nil {
+	if err := s.EachEnv([]string{"one"}, func(string, map[string]string) {}); err == nil {
 		t.Error("no error without a volume")
 	}
 }

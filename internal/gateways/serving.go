@@ -344,7 +344,10 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 // noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running
 // gateway also uses one of these values.
 func (m *Manager) noteExclusives(service, profile string) {
-	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, its values are not compared
+	list, err := m.Store.Exclusives(profile)
+	if err != nil {
+		m.say("%s: cannot tell whether another gateway has its tokens: %v", service, err)
+	}
 	m.change(profile, func(g *gateway) { g.exclusives = list })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {

@@ -106,6 +106,9 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	if got := m.Note(h.Snapshot().Find("gateway-b")); got != "" {
 		t.Errorf("one of them is down: %q", got)
 	}
+	h.write("b", ".env", strings.Repeat("\n", 10_001))
+	m.Observe(changed("b", supervisor.Starting, supervisor.Up, ""))
+	h.until("the log says why they are not compared", h.hears("gateway-b: cannot tell whether another gateway has its tokens"))
 }
 
 // takesOver returns the Manager of the next program of PID 1, before Continue. It has the state that the old one handed over

@@ -37,10 +37,10 @@ type DeafOptions struct {
 	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // number of lines that a service has written so far
-	// Envs returns the environment variables of profiles, by profile; it leaves out profiles that can't be read. State reads the
-	// state file of a profile's gateway. Both may wait for the disk.
-	Envs  func(profiles []string) (map[string]map[string]string, error)
-	State func(profile string) (profiles.State, error)
+	// EachEnv calls each with the environment variables of every profile that can be read. State reads the state file of a profile's
+	// gateway. Both may wait for the disk.
+	EachEnv func(profiles []string, each func(profile string, env map[string]string)) error
+	State   func(profile string) (profiles.State, error)
 }
 
 // DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all
@@ -53,7 +53,8 @@ type DeafWatch struct {
 	wake      chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
 	suspended atomic.Bool   // the rounds are suspended
 	rounds    atomic.Uint64
-	waiting   atomic.Int32 // number of calls that wait for the disk at this moment
+	waiting   atomic.Int32 // number of calls that wait for the disk at this moment, apart from ports
+	ports     diskCall     // the search for ports, which may read many files
 	found     atomic.Pointer[map[string]Deafness]
 
 	mu     sync.Mutex // held only briefly, never during a round
@@ -283,14 +284,18 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 			names = append(names, s.service.Profile)
 		}
 	}
-	var envs map[string]map[string]string
-	if len(names) == 0 || !e.withDisk(func() (err error) { envs, err = e.o.Envs(names); return err }) {
+	if len(names) == 0 {
+		return
+	}
+	found := make(map[string]*httpCheck)
+	if read, _ := e.ports.runCall(time.Now().Add(answerPatience), func() (bool, string) {
+		return e.o.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthOf(env) }) == nil, ""
+	}); !read {
 		return
 	}
 	for _, s := range of {
-		if env, read := envs[s.service.Profile]; read && !s.portKnown {
-			s.portKnown = true
-			s.health = healthOf(env)
+		if check, known := found[s.service.Profile]; known && !s.portKnown {
+			s.portKnown, s.health = true, check
 		}
 	}
 }

@@ -47,15 +47,14 @@ func newEarRig(pids ...int) *earRig {
 	r.DeafWatch = NewDeafWatch(DeafOptions{
 		Snapshot: func() *supervisor.Snapshot { return &r.snapshot },
 		Lines:    func(string) uint64 { return r.lines.Load() },
-		Envs: func(of []string) (map[string]map[string]string, error) {
+		EachEnv: func(of []string, each func(string, map[string]string)) error {
 			r.asked = append(r.asked, of)
-			all := make(map[string]map[string]string)
 			for _, profile := range of {
 				if !slices.Contains(r.unread, profile) {
-					all[profile] = nil
+					each(profile, nil)
 				}
 			}
-			return all, nil
+			return nil
 		},
 		State: func(string) (profiles.State, error) {
 			r.reads.Add(1)
@@ -361,6 +360,36 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.asked, want) {
 		t.Errorf("read %q, want %q", r.asked, want)
 	}
+}
+
+// TestVariablesThatTakeLongAreReadOnceAtATime: each round began to read the .env files of all gateways again, up to 16 at once, and
+// they filled the memory of PID 1.
+func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
+	pid := sleeper(t).Process.Pid
+	synctest.Test(t, func(t *testing.T) {
+		r := newEarRig(pid)
+		var calls atomic.Int32
+		held, each := make(chan struct{}), r.o.EachEnv
+		r.o.EachEnv = func(of []string, then func(string, map[string]string)) error {
+			calls.Add(1)
+			<-held
+			return each(of, then)
+		}
+		for range 5 {
+			r.examineAll()
+			time.Sleep(r.period)
+		}
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls wait at once", n)
+		}
+		close(held)
+		synctest.Wait()
+		r.examineAll()
+		r.examineAll()
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d calls, of which the last one was answered", n)
+		}
+	})
 }
 
 // TestAPortOfAnEnvFileLeadsToNoOtherHost has ports that an agent has chosen.

@@ -32,8 +32,9 @@ func IsSecretName(name string) bool {
 	if slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) }) {
 		return true
 	}
-	split := strings.Split(name, "_")
-	return len(split) > 1 && slices.ContainsFunc(split, func(word string) bool { return slices.Contains(secretWords, word) }) || name == "PASS"
+	// not strings.Split: an agent may choose a name of a megabyte
+	return name == "PASS" || strings.Contains(name, "_") &&
+		slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains("_"+name+"_", "_"+word+"_") })
 }
 
 // SecretPart returns the secret part of a variable's value: all of it, the password in a URL, or "".

@@ -264,14 +264,13 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 			}
 			return 0
 		},
-		Envs: func(profiles []string) (map[string]map[string]string, error) {
-			envs, err := h.o.Store.Envs(profiles)
+		EachEnv: func(profiles []string, each func(string, map[string]string)) error {
 			cfg := h.o.Config()
-			for profile, env := range envs { // variables of the configuration override the .env
-				maps.Copy(env, cfg.Agent.Env)
+			return h.o.Store.EachEnv(profiles, func(profile string, env map[string]string) {
+				maps.Copy(env, cfg.Agent.Env) // variables of the configuration override the .env
 				maps.Copy(env, cfg.Profiles.Overrides[profile].Env)
-			}
-			return envs, err
+				each(profile, env)
+			})
 		},
 		State: h.o.Store.ReadState,
 	})
