@@ -284,22 +284,21 @@ func InServiceCgroup(pid int, service string) bool {
 }
 
 // runByCgroup returns the run whose control group contains the process pid, or 0 if there is none. An agent's process can't leave
-// its control group.
+// its control group. If several services share the group, the result is 0: a command of a profile is in the group of its gateway.
 func (t *Table) runByCgroup(pid int) (id uint64) {
-	at := ""
+	at, service := "", ""
 	for _, r := range t.runs {
 		if r.cgroup == "" {
 			continue
 		}
 		if at == "" {
-			if at = path.Join(cgroupRoot, cgroupPath(t.procfs.readFile(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
-				return 0
-			}
+			at = path.Join(cgroupRoot, cgroupPath(t.procfs.readFile(strconv.Itoa(pid)+"/cgroup"), "")) + "/"
 		}
-		// The finish command and the stop command are in the same group, but their runs are younger than the run of the
-		// service.
-		if (at == r.cgroup || strings.HasPrefix(at, r.cgroup+"/")) && (id == 0 || r.id < id) {
-			id = r.id
+		switch inside := strings.HasPrefix(at, r.cgroup+"/"); {
+		case inside && id != 0 && r.service != service:
+			return 0
+		case inside && (id == 0 || r.id < id): // the finish command and the stop command are younger than the run of their service
+			id, service = r.id, r.service
 		}
 	}
 	return id

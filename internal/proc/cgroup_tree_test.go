@@ -162,6 +162,35 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	}
 }
 
+// TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile: a worker of the board shares the control group of the gateway. A
+// process that had left its parents counted for the oldest run of the group.
+func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
+	if !inCgroup(t) {
+		return
+	}
+	c, table := divided(t), newTable(t)
+	group := setup(c, "gateway-coder", CgroupLimits{})
+	_, worker := spawn(t, table, Spec{ID: 1, Name: "run/t_1", Argv: testproc.Argv("deaf"), Setup: group})
+	line(t, worker)
+	_, out := spawn(t, table, Spec{ID: 2, Name: "gateway-coder", Argv: testproc.Argv("escape", "clean", "deaf"), Setup: group})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the daemon to be an orphan", func() bool { st, ok := table.procfs.readStat(daemon); return ok && st.Parent == 1 })
+	if id := table.RunOf(daemon); id != 2 {
+		t.Errorf("the daemon belongs to run %d, not to its gateway", id)
+	}
+	table.SignalTree(2, int(unix.SIGKILL))
+	testkit.Until(t, "the gateway to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return !alive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
+	})
+	if len(table.EndedRuns([]uint64{1})) != 0 {
+		t.Error("the worker has ended with the gateway")
+	}
+}
+
 // TestOneKillEndsAForkBombAndNoOther: what forks faster than it can be looked for.
 func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 	if !inCgroup(t) {

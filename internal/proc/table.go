@@ -57,6 +57,7 @@ type run struct {
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of the run's control group, or "" for none
+	service string  // name of the service; "" if an older hinit handed over the run without it
 }
 
 // Exit describes a reaped child.

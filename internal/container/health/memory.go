@@ -127,7 +127,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	switch {
 	case !m.HasOwnCgroup:
 		limit = limit.Supervised()
-	case m.OOMKills > 0:
+	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile is in the control group of its gateway
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
 		if w.firstTime(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})

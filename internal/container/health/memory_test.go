@@ -85,6 +85,25 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	})
 }
 
+// TestAWorkerFilledTheMemoryThatItsProfileMustNot: memory.max of a profile ended its gateway only, and not a worker of the board.
+func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
+	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
+		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 1},
+		{Name: "run/other", Kind: supervisor.KindRun, State: supervisor.Up, PID: 8, Run: 2},
+	}}}
+	var got []supervisor.Event
+	loop.post = func(e supervisor.Event) { got = append(got, e) }
+	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measure: func(mains []int) []proc.Memory {
+		return slices.Repeat([]proc.Memory{{Bytes: 2 << 30}}, len(mains))
+	}}
+	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 1 << 20, Max: 1 << 30}}}})
+	w.measureAll()
+	want := supervisor.Unhealthy{Name: "run/t_1", Run: 1, Answer: "memory: 2.0 GiB of 1.0 GiB"}
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("it does %+v, not %+v", got, want)
+	}
+}
+
 // watched is a loop that shows a snapshot of the test.
 type watched struct {
 	*supervisor.Loop

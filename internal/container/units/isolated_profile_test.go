@@ -6,6 +6,9 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/isolation"
@@ -75,5 +78,40 @@ func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
 func TestWithoutRootAUserOfItsOwnIsRefusedInWords(t *testing.T) {
 	if words, _, _ := plan(t, "isolation: user\n", "coder"); !strings.Contains(strings.Join(words, " "), "refused=isolation: user needs root to change users; start the container without --user") {
 		t.Errorf("%q", words)
+	}
+}
+
+// TestAWorkerOfTheBoardHadNoLimitsOfItsProfile: the gateway of a tenant had 50 processes and 77 files, and a worker of the same user had
+// none of that. Its HOME was the data directory, which is hidden from it.
+func TestAWorkerOfTheBoardHadNoLimitsOfItsProfile(t *testing.T) {
+	const yaml = `
+isolation: files
+agent: {pids: {max: 50}, memory: {max: 1GiB}, limits: {nofile: 77, core: 0}, nice: 5, env: {WHO: "{profile}"}}
+runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
+`
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, home := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"WHO=nobody"}, false), cfg.Home+"/profiles/coder"
+	m.groups.Store(&proc.Cgroups{})
+	ask := client.RunRequest{Profile: "coder", Task: "t_1", Env: map[string]string{"HERMES_KANBAN_TASK": "t_1"}}
+	worker, gateway := m.RunSpec(cfg, cfg.Runs["kanban-worker"], ask, home), m.Gateway(cfg, profiles.Profile{Name: "coder", Home: home}, nil).Spec
+	if words := worker.Argv[:isolation.PlanLen(worker.Argv)]; !slices.Contains(words, "HOME="+home) || slices.Contains(words, "HOME="+cfg.Home) {
+		t.Errorf("the worker's home is not %s: %q", home, words)
+	}
+	if want := []proc.Limit{{Resource: unix.RLIMIT_CORE, Soft: 9, Hard: 9}, {Resource: unix.RLIMIT_NOFILE, Soft: 77, Hard: 77}}; !slices.Equal(worker.Limits, want) {
+		t.Errorf("its limits are %v, not %v", worker.Limits, want)
+	}
+	if worker.Setup.Cgroup == "" || worker.Setup.Cgroup != gateway.Setup.Cgroup || worker.Setup.Nice != 5 {
+		t.Errorf("it starts in the control group %q, not %q, with %+v", worker.Setup.Cgroup, gateway.Setup.Cgroup, worker.Setup)
+	}
+	for _, kv := range []string{"HERMES_HOME=" + home, "HERMES_KANBAN_TASK=t_1", "WHO=worker"} {
+		if !slices.Contains(worker.Env, kv) {
+			t.Errorf("%s is missing: %q", kv, worker.Env)
+		}
+	}
+	if alone := m.RunSpec(cfg, config.Run{Command: []string{"r"}}, client.RunRequest{}, ""); len(alone.Limits) > 0 || alone.Setup.Cgroup != "" {
+		t.Errorf("a command without a profile has limits: %+v", alone)
 	}
 }

@@ -80,16 +80,21 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	return client.LimitedByNothing
 }
 
-// SettingsOf returns the process settings of a gateway or of a service of hinit.yaml, and no settings for other services.
+// SettingsOf returns the process settings of a gateway or of a service of hinit.yaml. Of a command of a profile, such as a worker of
+// the task board, it returns the limits above which hinit ends the command. Other services have no settings.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:
 		return cfg.ProfileOf(v.Profile).ProcessSettings
 	case supervisor.KindService:
 		return cfg.Services[v.Name].ProcessSettings
+	case supervisor.KindRun:
+		if own := cfg.ProfileOf(v.Profile).Memory; v.Profile != "" {
+			return config.ProcessSettings{Memory: config.Memory{Restart: own.Restart, Max: own.Max}}
+		}
 	default:
-		return config.ProcessSettings{}
 	}
+	return config.ProcessSettings{}
 }
 
 // RemoveCgroup removes the control group of a service that the supervisor has forgotten. It does not block.
@@ -140,15 +145,7 @@ func (m *Maker) envFiles(own []string, agents bool) []string {
 // configured oom_score takes precedence over the priority class. With a class, the result stays between the values of the CMD
 // (700) and of hooks (900).
 func oomAdjOf(p config.Priority, kind supervisor.Kind) int {
-	shift := 0
-	switch p.Class {
-	case config.PriorityLow:
-		shift = 45
-	case config.PriorityHigh:
-		shift = -20
-	case config.PriorityCritical:
-		shift = -45
-	}
+	shift := map[string]int{config.PriorityLow: 45, config.PriorityHigh: -20, config.PriorityCritical: -45}[p.Class]
 	if p.OOMScore == 0 && shift != 0 {
 		return kind.OOMAdj() + shift
 	}

@@ -158,7 +158,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	if m.MayRunOwnGateway(p.Name) {
 		command = append(slices.Clone(command), "--force")
 	}
-	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
+	own := cfg.ProfileOf(p.Name)
 	if cfg.IsolationOf(p.Name).Mode == config.IsolationUser {
 		exports = nil // the agent's user makes the slots, and must not choose the environment of another user
 	}
@@ -171,15 +171,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
 	policy.ReportsReadiness, policy.LimitedStarts = cfg.Agent.Ready == config.ReadyState, true
-	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
-	spec := proc.Spec{
-		Argv: cfg.Expand(command, vars), Env: proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set),
-		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: oomAdjOf(own.Priority, supervisor.KindGateway),
-		Setup: setupOf(&own.ProcessSettings, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
-	}
-	m.isolate(cfg, p, &spec)
-	spec.Env = reuse(&m.gatewayEnv, spec.Env)
-	m.limitByCgroup(&own.ProcessSettings, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
+	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
+	spec.Env, spec.OOM = reuse(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
@@ -187,6 +180,20 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
+}
+
+// profileSpec returns the spec of a command of a profile: with the user, isolation, control group and process settings of its gateway,
+// but with the given resource limits. Environment files override the variables in exports, and the variables in set override both.
+func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []string, dir string, limits map[string]config.ResourceLimit, exports, set map[string]string) proc.Spec {
+	own := cfg.ProfileOf(p.Name).ProcessSettings
+	own.Limits = limits
+	spec := proc.Spec{
+		Argv: argv, Env: proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set), Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(limits),
+		Setup: setupOf(&own, m.envFiles(cfg.Expand(own.EnvFile, placeholders(p)), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+	}
+	m.isolate(cfg, p, &spec)
+	m.limitByCgroup(&own, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
+	return spec
 }
 
 // reuse returns the list at place if it equals the argument list, and otherwise stores the argument there. So gateways share one
@@ -365,23 +372,18 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 }
 
 // RunSpec returns the spec of a command that runs once, at a client's request, as the agent's user. home is the home of the
-// command's profile, or "" if it has none.
+// command's profile, or "" if it has none. With a profile, the command has the environment and the limits of the profile's gateway,
+// and shares its control group. The template and the client add to them.
 func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
-	set := m.agentVars(cfg)
-	if home != "" {
-		set = mergeVars(set, map[string]string{"HERMES_HOME": home})
+	dir, argv, set := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars)), cfg.ExpandRun(template.Command, vars, r.Options), mergeVars(template.Env, r.Env)
+	if home == "" {
+		env := proc.SetEnv(m.venvEnv(cfg, dir), mergeVars(m.agentVars(cfg), set))
+		return proc.Spec{Argv: argv, Env: env, Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.agentSetup(cfg)}
 	}
-	dir := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars))
-	spec := proc.Spec{
-		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
-		Env:  proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), mergeVars(set, template.Env)), r.Env),
-		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.agentSetup(cfg),
-	}
-	if home != "" {
-		m.isolate(cfg, profiles.Profile{Name: r.Profile, Home: home}, &spec)
-	}
-	return spec
+	p := profiles.Profile{Name: r.Profile, Home: home}
+	own := mergeVars(m.gatewayVars(cfg, p), map[string]string{"HERMES_HOME": home})
+	return m.profileSpec(cfg, p, argv, dir, mergeVars(cfg.ProfileOf(p.Name).Limits, template.Limits), nil, mergeVars(own, set))
 }
 
 // ForeignSpec returns the user and the environment of a service whose directory hinit did not make. The service runs as
@@ -409,8 +411,8 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return env
 }
 
-// mergeVars returns the variables of a and b; b overrides a.
-func mergeVars(a, b map[string]string) map[string]string {
+// mergeVars returns the variables, or the limits, of a and b; b overrides a.
+func mergeVars[V any](a, b map[string]V) map[string]V {
 	all := maps.Clone(a)
 	if all == nil {
 		return b
