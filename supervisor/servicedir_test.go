@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -418,5 +419,26 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 		s := until(t, l, "a new run", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Run > old }).Find("s")
 		said("logged finish")
 		said(fmt.Sprintf("logged run %d", s.PID))
+	}
+}
+
+// TestAServiceThatNeverEndsItsLineKeptPID1Busy: PID 1 read all that "cat /dev/zero >&3" wrote, for ever.
+func TestAServiceThatNeverEndsItsLineKeptPID1Busy(t *testing.T) {
+	for text, want := range map[string]bool{"up": false, "up\nmore": true, strings.Repeat("x", 3000) + "\n": true, strings.Repeat("x", 1<<20) + "\n": false} {
+		n, err := newReadinessPipe(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, ready := make(chan struct{}), false
+		go func() { defer close(done); n.awaitNewline(func() { ready = true }) }()
+		_, err = n.w.WriteString(text)
+		n.closeWriter()
+		<-done
+		if ready != want {
+			t.Errorf("after %d bytes it is ready: %v", len(text), ready)
+		}
+		if len(text) == 1<<20 && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("all of %d bytes was read: %v", len(text), err)
+		}
 	}
 }

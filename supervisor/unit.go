@@ -1,7 +1,7 @@
 package supervisor
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
 	"fmt"
 	"os"
@@ -129,18 +129,15 @@ func (n *readinessPipe) close() {
 	}
 }
 
-// awaitNewline calls ready when it reads the first newline, and then returns. It ignores later output.
+// maxReadinessText is the maximum size of the text before the newline. A process that writes more without one could keep hinit busy
+// for ever.
+const maxReadinessText = 4096
+
+// awaitNewline calls ready when it reads the first newline, and then closes the pipe. It ignores the text before the newline. After
+// too much text, or when the process has closed the pipe, it closes the pipe without a call.
 func (n *readinessPipe) awaitNewline(ready func()) {
 	defer n.r.Close()
-	buf := make([]byte, 256)
-	for {
-		got, err := n.r.Read(buf)
-		if bytes.IndexByte(buf[:got], '\n') >= 0 {
-			ready()
-			return
-		}
-		if err != nil { // the process has closed the pipe, or close was called
-			return
-		}
+	if _, err := bufio.NewReaderSize(n.r, maxReadinessText).ReadSlice('\n'); err == nil {
+		ready()
 	}
 }
