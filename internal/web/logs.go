@@ -49,8 +49,8 @@ type logView struct {
 // logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
 
-// searchTime is how long a search may take; tests with the race detector raise it.
-var searchTime = 4 * time.Second
+// searchTime and writeTime are how long a search and an answer may take; tests with the race detector raise them.
+var searchTime, writeTime = 4 * time.Second, 10 * time.Second
 
 // searchPeriods are the periods that the form of the log search offers.
 var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}

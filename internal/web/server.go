@@ -60,7 +60,6 @@ const (
 	maxStreams   = 2000 // maximum number of open pages that are kept up to date
 	maxFollowers = 64   // maximum number of open pages that follow a log
 	maxSearches  = 8    // maximum number of concurrent log searches
-	writeTime    = 10 * time.Second
 	beat         = 15 * time.Second
 	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
