@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +57,7 @@ func TestMain(m *testing.M) {
 		listener()
 		return
 	}
+	testkit.AtOnce(6)
 	code := m.Run()
 	_ = exec.Command("docker", "rmi", "-f", image).Run() // there may be none
 	os.Exit(code)
@@ -98,6 +100,7 @@ func (w *tail) String() string {
 
 // scene is how a container differs from the one of the attacks.
 type scene struct {
+	agent int       // the agent's user, agentID if it is 0
 	roles [2]string // of the first and the second profile
 	yaml  string    // keys of agent
 	share string    // one more shared directory
@@ -138,7 +141,7 @@ func begin(t *testing.T, mode string, s scene) *container {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
-	home := filepath.Join(dir, "home")
+	home, agent := filepath.Join(dir, "home"), cmp.Or(s.agent, agentID)
 	must(os.Mkdir(home, 0o755))
 	if s.flags&syscall.CLONE_NEWNET != 0 {
 		must(unix.Mount("none", home, "tmpfs", 0, fmt.Sprintf("size=%d,nr_inodes=%d", volumeSize, volumeNodes)))
@@ -156,7 +159,7 @@ func begin(t *testing.T, mode string, s scene) *container {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, agentID, agentID)
+		return os.Lchown(path, agent, agent)
 	}))
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755))
 	share := ""
@@ -173,7 +176,7 @@ profiles:
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
   taken: {isolation: none}
-`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
+`, dir, agent, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"), dir)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,15 +65,19 @@ func eater() {
 	runtime.KeepAlive(held)
 }
 
+// groups counts the control groups, of which each test has its own.
+var groups atomic.Int32
+
 // limited starts an init in a control group with so much memory, as a container with --memory has it, and profiles that eat.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
+	t.Parallel() // hinit mostly waits for its next look
 	testkit.NeedRoot(t)
 	bind, file := "/sys/fs/cgroup", "memory.max" // version 2
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
 		bind, file = bind+"/memory", "memory.limit_in_bytes"
 	}
-	group := fmt.Sprintf("%s/hinit-starve-%d", bind, os.Getpid())
+	group := fmt.Sprintf("%s/hinit-starve-%d-%d", bind, os.Getpid(), groups.Add(1))
 	limit := filepath.Join(group, file)
 	if unix.Access(bind+"/cgroup.procs", unix.W_OK) != nil || os.Mkdir(group, 0o755) != nil {
 		testkit.SkipOrFail(t, "needs a writable memory controller")
