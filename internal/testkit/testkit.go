@@ -76,8 +76,8 @@ func InMemory() string {
 }
 
 // AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. It is for tests that mostly
-// wait, which need no processor each. On a machine that is slow or busy, fewer run at a time: with too many, time limits of the
-// programs under test pass. TestMain calls it.
+// wait, which need no processor each. On a slow machine, fewer run at a time: with too many, time limits of the programs under test
+// pass. TestMain calls it.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false
@@ -87,17 +87,23 @@ func AtOnce(n int) {
 	}
 }
 
-// quickStart is how long the start of a program may take on a machine that can run as many tests at a time as they say.
-const quickStart = 2 * time.Millisecond
+// quickStart is the processor time of the start of a program on a machine that can run as many tests at a time as they say.
+const quickStart = 1500 * time.Microsecond
 
-// startTime returns how long the start and the end of a small program take, on average.
+// startTime returns the processor time that the start and the end of a small program take, on average. The time on a clock would
+// depend on what else runs at the moment.
 func startTime() time.Duration {
 	const times = 30
-	begin := time.Now()
+	used := func() time.Duration {
+		var u unix.Rusage
+		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // it can't fail
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
 	for range times {
 		_ = exec.CommandContext(context.Background(), "/bin/true").Run() // without it, the time is short, and all tests run
 	}
-	return max(time.Since(begin)/times, time.Microsecond)
+	return max((used()-before)/times, time.Microsecond)
 }
 
 // WriteProgram writes a file that is executed soon. It prevents forks during the write. A process that another test forks would
