@@ -57,12 +57,13 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
 	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium && command -v rsyslogd && command -v fish; } >/dev/null || test/web/install-tools # likewise
 	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
-	@# The longest come first. Those of test/ drive the finished binaries, and mostly wait. The last call is for what only the build with faults has. What
-	@# go test has go vet look at, make lint does whole.
-	@go run ./test/summary -again 10 -- \
-	  "$(RACE) -vet=off -p 4 -timeout 30m ./internal/volume ./profiles/archive ./internal/web ./logrotate ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
-	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./test/sandbox ./test/script ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
-	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
+	@# The longest come first. Those of the second row mostly wait: they drive the finished binaries. What only the build with faults has
+	@# comes last, because it compiles what the first call does. What go test has go vet look at, make lint does whole.
+	@go run ./test/summary -again 10 -programs -- \
+	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate" \
+	  beside \
+	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./test/kanban $$(tools/raced -not | tr '\n' ' ')"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 9 minutes
@@ -105,8 +106,8 @@ STORM ?= 30m
 chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, look for races in the board, kill exports and imports of profiles, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
 	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
 	CGO_ENABLED=1 go test $(RACE) ./logrotate -count=1 -timeout 9m -run TestEveryLineIsAccountedFor -args -full
-	CGO_ENABLED=1 go test $(RACE) ./kanban -count=1 -timeout 30m
-	CGO_ENABLED=1 go test $(RACE) ./profiles/archive -count=1 -timeout 30m -run 'Killed|Cut|ManyFiles' -args -kills 100 -each-byte
+	CGO_ENABLED=1 go test $(RACE) ./kanban/... -count=1 -timeout 30m
+	CGO_ENABLED=1 go test $(RACE) ./profiles/archive -count=1 -timeout 30m -args -kills 100 -each-byte
 	go test ./internal/lease -count=1 -timeout 9m -run TestOneServes -args -schedules 1000
 	go test ./test/sandbox -count=1 -timeout 75m -v -run 'TestStorm|TestMountRace' -args -span $(STORM) -rounds 50
 	go test ./test/kanban -count=1 -timeout 75m -v -run 'TestReclaimStorm|TestThreeProfiles' -args -span $(STORM) -full

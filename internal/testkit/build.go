@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -105,14 +106,11 @@ func place(to, from, name string, finished bool) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := lockOf(made)
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // this releases the lock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
-	}
+	defer lock.Close()
 	if _, err := os.Stat(made); err != nil || !finished {
 		if err := errors.Join(build(made, name), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
 			return err
@@ -135,11 +133,71 @@ func build(to, name string) error {
 		return fmt.Errorf("cannot build %s: tests drive no program of this name", name)
 	}
 	at := len(words) - 1
-	args := append([]string{"build", "-trimpath", "-buildvcs=false"}, words[:at]...)
-	cmd := exec.CommandContext(context.Background(), "go", append(args, "-o", to, words[at])...)
+	return goBuild(words[:at], to, words[at])
+}
+
+// goBuild builds the programs in packages with these flags of go build.
+func goBuild(flags []string, to string, packages ...string) error {
+	cmd := exec.CommandContext(context.Background(), "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false"}, flags, []string{"-o", to}, packages)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
 	}
 	return nil
+}
+
+// Claim makes test binaries that share a directory wait for its programs, and returns the function that builds all of them. One go
+// build for each set of flags uses all processors, and compiles no package twice.
+func Claim(dir string) (build func() error) {
+	var locks []*os.File
+	groups := make(map[string][]string) // names of programs, by their flags
+	for name, words := range programs {
+		flags := strings.Join(words[:len(words)-1], "\n")
+		groups[flags] = append(groups[flags], name)
+		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {
+			continue // place says why
+		}
+		if lock, err := lockOf(filepath.Join(dir, name)); err == nil { // likewise
+			locks = append(locks, lock)
+		}
+	}
+	return func() error {
+		defer func() {
+			for _, lock := range locks {
+				_ = lock.Close()
+			}
+		}()
+		for flags, names := range groups {
+			to, err := os.MkdirTemp(dir, "")
+			if err != nil {
+				return err
+			}
+			var packages []string
+			for _, name := range names {
+				packages = append(packages, programs[name][len(programs[name])-1])
+			}
+			if err := goBuild(strings.Split(flags, "\n"), to+"/", packages...); err != nil {
+				return err
+			}
+			for i, name := range names {
+				from := filepath.Join(to, path.Base(packages[i]))
+				if err := errors.Join(os.Chmod(from, 0o755), os.Rename(from, filepath.Join(dir, name))); err != nil { // the umask may have removed bits of the mode
+					return err
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// lockOf locks a program that is built at a path. Closing the file releases the lock.
+func lockOf(made string) (*os.File, error) {
+	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	return lock, nil
 }

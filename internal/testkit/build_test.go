@@ -1,23 +1,38 @@
 package testkit
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // All test binaries of a run share one build of a program.
 func TestBuiltOnceForAll(t *testing.T) {
-	dir, before := t.TempDir(), shared
-	defer func() { shared = before }()
+	dir, before, all := t.TempDir(), shared, programs
+	defer func() { shared, programs = before, all }()
 	shared = t.TempDir()
-	if err := Build(dir, "hinit-shim"); err != nil {
+	programs = map[string][]string{"hinit-shim": all["hinit-shim"], "faulty/name": all["hinit-isolate"]}
+	build := Claim(shared)
+	lock, err := os.Open(filepath.Join(shared, "faulty/name.lock"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := os.ReadFile(filepath.Join(dir, "hinit-shim"))
-	if err != nil || len(first) < 1<<20 {
-		t.Fatalf("%d bytes, %v", len(first), err)
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("a test binary that wants a claimed program does not wait: %v", err)
 	}
+	if err := errors.Join(build(), Build(dir, "hinit-shim", "faulty/name")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"hinit-shim", "faulty/name"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || len(got) < 1<<20 {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	programs = all
 	if err := os.MkdirAll(filepath.Join(shared, "faulty"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"hinit/internal/testkit"
 )
@@ -27,8 +25,8 @@ func serious(output []string) bool {
 	})
 }
 
-// again runs what failed once more, each test alone, if that is at most a number of tests and none of them is serious.
-func (s *summary) again(most int, signals <-chan os.Signal, interrupted *atomic.Bool) {
+// runAgain runs what failed once more, each test alone, if that is at most a number of tests and none of them is serious.
+func (r *runner) runAgain(s *summary) {
 	var alone []failure
 	for _, f := range s.failed {
 		if f.final {
@@ -39,14 +37,17 @@ func (s *summary) again(most int, signals <-chan os.Signal, interrupted *atomic.
 			alone = append(alone, f)
 		}
 	}
-	if len(alone) > most {
+	if len(alone) > r.again {
 		return
 	}
 	for _, f := range alone {
 		fmt.Fprintf(s.out, "again, alone: %s\n", f.test)
 		one := &summary{out: s.out}
-		err := one.call(f.callAlone(), signals, interrupted)
-		if interrupted.Load() {
+		err := r.call(one, f.callAlone())
+		r.mu.Lock()
+		interrupted := r.interrupted
+		r.mu.Unlock()
+		if interrupted {
 			return
 		}
 		if err == nil && !one.bad() && one.passed > 0 {

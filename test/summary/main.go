@@ -1,17 +1,21 @@
 // Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
 //
 // Each argument holds the flags and packages of one go test, separated by spaces. The calls run one after the other. A call runs even
-// if an earlier one has failed. Each package is reported in one line when it ends, and the output of a failed test is printed. At the
-// end come the numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if
-// nothing failed, 130 after a signal, and otherwise 1.
+// if an earlier one has failed. Behind the argument "beside" a second row of calls begins, which run beside the first row: where the
+// tests of one mostly wait, those of the other use the processors. With -programs, summary first builds the programs that tests drive,
+// and rows other than the first begin when that is done. Two calls would otherwise compile the same packages at the same time.
+//
+// Each package is reported in one line when it ends, and the output of a failed test is printed. At the end come the numbers of tests
+// that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if nothing failed, 130 after a
+// signal, and otherwise 1.
 //
 // With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
 // stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
 // run again if more than N failed, or if anything did not build, panicked, died, or had a data race. Nor is anything run again after a
 // failure whose message begins with "serious: ", such as two gateways of one profile: one chance in two is a fault too.
 //
-// A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the
-// same. One goroutine a call, which ends with it, does that.
+// A signal is passed on to each go test that runs and its tests; no other begins, and the summary of what has ended comes all the
+// same. One goroutine runs each row, and one a call, which ends with it, passes signals on.
 package main
 
 import (
@@ -25,7 +29,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,9 +38,10 @@ import (
 
 func main() {
 	again := flag.Int("again", 0, "run up to `N` failed tests once more, alone")
+	programs := flag.Bool("programs", false, "build the programs that tests drive before the second row")
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, `usage: summary [-again N] [--] "WORDS OF ONE GO TEST" ...`)
+		fmt.Fprintln(os.Stderr, `usage: summary [-again N] [-programs] [--] "WORDS OF ONE GO TEST" ... [beside "WORDS OF ONE GO TEST" ...] ...`)
 		os.Exit(2)
 	}
 	signals := make(chan os.Signal, 4)
@@ -45,33 +50,79 @@ func main() {
 			signal.Notify(signals, sig)
 		}
 	}
-	os.Exit(run(flag.Args(), *again, os.Stdout, signals))
+	r := &runner{out: os.Stdout, again: *again, programs: *programs}
+	os.Exit(r.run(flag.Args(), signals))
+}
+
+// runner makes the calls of go test.
+type runner struct {
+	out      io.Writer
+	again    int
+	programs bool
+
+	mu          sync.Mutex  // held while a line is taken in, so that the output of a test stays together
+	running     []*exec.Cmd // the calls
+	interrupted bool
+}
+
+// rows are the calls of each row.
+func rows(words []string) [][]string {
+	var list [][]string
+	for {
+		i := slices.Index(words, "beside")
+		if i < 0 {
+			return append(list, words)
+		}
+		list, words = append(list, words[:i]), words[i+1:]
+	}
 }
 
 // run makes the calls, writes what they bring to out, and returns the exit code.
-func run(calls []string, again int, out io.Writer, signals <-chan os.Signal) int {
+func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	begin := time.Now()
-	s := &summary{out: out}
+	over, passed := make(chan struct{}), make(chan struct{})
+	go func() { defer close(passed); r.passOn(signals, over) }()
+	s := &summary{out: r.out}
+	build := func() error { return nil }
 	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // else each builds for itself
 		defer os.RemoveAll(built) // a temporary directory
 		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
-	}
-	var interrupted atomic.Bool
-	for _, call := range calls {
-		if interrupted.Load() {
-			break
-		}
-		fmt.Fprintln(out, "go test", call)
-		if err := s.call(strings.Fields(call), signals, &interrupted); err != nil && !interrupted.Load() {
-			s.broken = append(s.broken, fmt.Sprintf("go test %s: %v", call, err))
+		if r.programs {
+			build = testkit.Claim(built)
 		}
 	}
-	if !interrupted.Load() && len(s.broken) == 0 {
-		s.again(again, signals, &interrupted)
+	all := rows(words)
+	parts := make([][]*summary, len(all))
+	var each sync.WaitGroup
+	for i, row := range all {
+		if i == 1 {
+			if err := build(); err != nil {
+				s.broken = append(s.broken, err.Error())
+				break
+			}
+		}
+		each.Go(func() {
+			for _, call := range row {
+				part := &summary{out: r.out}
+				parts[i] = append(parts[i], part)
+				if err := r.call(part, strings.Fields(call)); err != nil {
+					part.broken = append(part.broken, fmt.Sprintf("go test %s: %v", call, err))
+				}
+			}
+		})
 	}
-	s.tell(time.Since(begin), interrupted.Load())
+	each.Wait()
+	for _, part := range slices.Concat(parts...) {
+		s.add(part)
+	}
+	if len(s.broken) == 0 {
+		r.runAgain(s)
+	}
+	close(over)
+	<-passed
+	s.tell(time.Since(begin), r.interrupted)
 	switch {
-	case interrupted.Load():
+	case r.interrupted:
 		return 128 + int(syscall.SIGINT)
 	case s.bad():
 		return 1
@@ -79,8 +130,40 @@ func run(calls []string, again int, out io.Writer, signals <-chan os.Signal) int
 	return 0
 }
 
+// passOn passes signals on to the calls that run, until all is over. No call begins then.
+func (r *runner) passOn(signals <-chan os.Signal, over <-chan struct{}) {
+	for {
+		select {
+		case sig := <-signals:
+			r.mu.Lock()
+			r.interrupted = true
+			for _, cmd := range r.running {
+				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // its group may have ended
+			}
+			r.mu.Unlock()
+		case <-over:
+			return
+		}
+	}
+}
+
+// start starts a go test, unless a signal has come.
+func (r *runner) start(cmd *exec.Cmd, args []string) (started bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.interrupted {
+		return false, nil
+	}
+	fmt.Fprintln(r.out, "go test", strings.Join(args, " "))
+	if err := cmd.Start(); err != nil {
+		return false, err
+	}
+	r.running = append(r.running, cmd)
+	return true, nil
+}
+
 // call runs one go test to its end. It returns an error only if go test failed and no package has said why.
-func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *atomic.Bool) error {
+func (r *runner) call(s *summary, args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	if slices.Contains(args, "-race") {
@@ -91,40 +174,29 @@ func (s *summary) call(args []string, signals <-chan os.Signal, interrupted *ato
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if started, err := r.start(cmd, args); !started {
 		return err
 	}
-	done := make(chan struct{})
-	passed := make(chan struct{})
-	go func() {
-		defer close(passed)
-		for {
-			select {
-			case sig := <-signals:
-				interrupted.Store(true)
-				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // it may have ended
-			case <-done:
-				return
-			}
-		}
-	}()
-	known := len(s.failed)
 	s.words = args
 	lines := bufio.NewReader(stdout)
 	for {
 		line, err := lines.ReadBytes('\n') // a test may write a long one
+		r.mu.Lock()
 		if len(line) > 0 {
 			s.line(line)
 		}
+		r.mu.Unlock()
 		if err != nil {
 			break
 		}
 	}
 	err = cmd.Wait()
-	close(done)
-	<-passed
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
 	s.unfinished()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && len(s.failed) > known {
+	exit, is := errors.AsType[*exec.ExitError](err)
+	if r.interrupted || is && exit.ExitCode() > 0 && len(s.failed) > 0 {
 		return nil
 	}
 	return err

@@ -45,6 +45,19 @@ type summary struct {
 	broken           []string // calls that failed without a package that did
 }
 
+// add adds what another call has brought.
+func (s *summary) add(o *summary) {
+	s.packages += o.packages
+	s.passed += o.passed
+	s.failed, s.broken = append(s.failed, o.failed...), append(s.broken, o.broken...)
+	for why, tests := range o.skipped {
+		if s.skipped == nil {
+			s.skipped = make(map[string][]test)
+		}
+		s.skipped[why] = append(s.skipped[why], tests...)
+	}
+}
+
 func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
 
 // line takes in a line of go test. A line that is no event is passed on.

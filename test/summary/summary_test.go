@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,11 +27,15 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 		"dies":     `func TestF(t *testing.T) { os.Exit(3) }`,
 		"broken":   `func TestG(t *testing.T) { undefined() }`,
 		"slow":     `func TestH(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
+		"slower":   `func TestK(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
 		"unsteady": `func TestI(t *testing.T) { t.Run("a b", func(t *testing.T) { if os.Mkdir("seen", 0o700) == nil { t.Error("the first time") } }) }`,
 		"serious":  `func TestJ(t *testing.T) { if os.Mkdir("seen", 0o700) == nil { t.Errorf("serious: coder runs on %s and on %s", "a", "b") } }`,
 		"empty":    ``,
+		"left":     `func TestL(t *testing.T) { meet("left", "right") }`,
+		"right":    `func TestR(t *testing.T) { meet("right", "left") }`,
 	} {
-		text := "package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Exit, testing.Short, time.Now\n\n" + body + "\n"
+		text := "package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Exit, testing.Short, time.Now\n\n" + body + "\n" +
+			"func meet(me, other string) {\n\tos.WriteFile(\"../\"+me+\".begun\", nil, 0o600)\n\tfor {\n\t\tif _, err := os.Stat(\"../\" + other + \".begun\"); err == nil {\n\t\t\treturn\n\t\t}\n\t\ttime.Sleep(time.Millisecond)\n\t}\n}\n"
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +46,7 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module m\n\ngo 1.26\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("GOFLAGS", "")
+	t.Setenv("GOFLAGS", "-trimpath") // as in the Makefile, so that what is compiled already does
 	t.Chdir(dir)
 }
 
@@ -49,7 +54,7 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 func sum(t *testing.T, code int, calls ...string) (all, end string) {
 	t.Helper()
 	var out bytes.Buffer
-	if got := run(calls, 1, &out, make(chan os.Signal)); got != code {
+	if got := (&runner{out: &out, again: 1}).run(calls, make(chan os.Signal)); got != code {
 		t.Errorf("exit code %d, want %d:\n%s", got, code, out.String())
 	}
 	all = out.String()
@@ -121,13 +126,30 @@ func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	}
 }
 
+// Each of two tests waits for the other one. In one row they would wait for ever.
+func TestRowsRunBesideEachOther(t *testing.T) {
+	module(t)
+	if all, end := sum(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed
+skipped 2: needs a moon (m/good TestB, m/good TestC/sub)
+skipped 1: no reason given (m/good TestC/other)
+` {
+		t.Errorf("got\n%s", all)
+	}
+}
+
 // TestAnInterruptedRunIsSummedUp sends the signal to the program alone: at a terminal, go test has it too.
 func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 	module(t)
 	var out bytes.Buffer
 	signals, ended := make(chan os.Signal), make(chan int)
-	go func() { ended <- run([]string{"./good", "./slow", "./good"}, 1, &out, signals) }()
-	testkit.Until(t, "the slow one has begun", func() bool { _, err := os.Stat("slow/begun"); return err == nil })
+	go func() {
+		ended <- (&runner{out: &out, again: 1}).run([]string{"./good", "./slow", "./good", "beside", "./slower"}, signals)
+	}()
+	testkit.Until(t, "the slow ones have begun", func() bool {
+		_, err := os.Stat("slow/begun")
+		_, err2 := os.Stat("slower/begun")
+		return errors.Join(err, err2) == nil
+	})
 	signals <- syscall.SIGINT
 	select {
 	case code := <-ended:
@@ -138,7 +160,7 @@ func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	text := out.String()
-	if strings.Count(text, "ok   m/good") != 1 || !strings.Contains(text, "failed: m/slow TestH (did not end)\n") || !strings.HasSuffix(text, "interrupted: this is not all\n") {
+	if strings.Count(text, "ok   m/good") != 1 || !strings.Contains(text, "failed: m/slow TestH (did not end)\nfailed: m/slower TestK (did not end)\n") || !strings.HasSuffix(text, "interrupted: this is not all\n") {
 		t.Errorf("got\n%s", text)
 	}
 }
