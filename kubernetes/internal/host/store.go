@@ -286,7 +286,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 		err = s.rename(incoming(name, uid, nonce), s.Home(name))
 	}
 	if err == nil { // if an earlier step failed, the received data stays: it is the only copy
-		err = s.DropIncoming(name, uid)
+		err = errors.Join(s.discard(incoming(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
 	}
 	return wrap("install", name, err)
 }

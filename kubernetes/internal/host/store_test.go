@@ -230,6 +230,18 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 }
 
+// TestAMoveLeavesNoReceipt: the receipt of each profile that moved to a host stayed in its store for ever.
+func TestAMoveLeavesNoReceipt(t *testing.T) {
+	s, dir := volume(t, "", "")
+	at := filepath.Join(dir, incoming("coder", "u1", "nonce"))
+	if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(at+".json", []byte("{}"), 0o600), s.Install("coder", "u1", "nonce")); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, incomingDir)); err != nil || len(left) > 0 {
+		t.Errorf("%v are left: %v", left, err)
+	}
+}
+
 // TestAnInstallThatFailsKeepsWhatCame has a directory in the profile's place, so the install fails as on a full volume. Earlier
 // the failed install removed the received data, and its owner had none.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
