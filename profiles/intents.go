@@ -328,13 +328,10 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 		}
 		rel := filepath.Join(home, intentFile)
 		err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
-		if err == nil {
-			return nil
+		if err != nil && removeIfExists(d, rel) == nil {
+			return nil // no old record contradicts the state file
 		}
-		if removeIfExists(d, rel) != nil {
-			return err // the old record stays and contradicts the state file, so report the error
-		}
-		return nil
+		return err
 	})
 }
 

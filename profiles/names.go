@@ -32,21 +32,15 @@ func Normalize(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 // 251 characters of a-z, 0-9, "_" and "-", and begins with a letter or a digit. The error wraps [ErrName] and says which rule is
 // broken. The function does no I/O (contract, section 4).
 func ValidServiceName(name string) error {
-	if name == "" {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	switch {
+	case name == "":
 		return nameError(name, "it is empty")
-	}
-	if len(name) > maxServiceName {
+	case len(name) > maxServiceName:
 		return nameError(name, fmt.Sprintf("it is longer than %d characters", maxServiceName))
-	}
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		letter := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
-		if letter || i > 0 && (c == '_' || c == '-') {
-			continue
-		}
-		if i == 0 {
-			return nameError(name, "it must start with a lower-case letter or a digit")
-		}
+	case !strings.Contains(letters, name[:1]):
+		return nameError(name, "it must start with a lower-case letter or a digit")
+	case strings.Trim(name, letters+"_-") != "":
 		return nameError(name, "only a-z, 0-9, \"_\" and \"-\" are allowed")
 	}
 	return nil
