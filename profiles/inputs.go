@@ -117,6 +117,9 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 		h = w.store.inputsHash(d, home)
 		return nil
 	})
+	for _, input := range k.inputs {
+		k.nextScan = k.nextScan.Add(time.Duration(min(input.size, maxInput)) * time.Second / hashedBytesPerSecond)
+	}
 	if h == since {
 		return
 	}

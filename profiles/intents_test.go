@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ func TestRestore(t *testing.T) {
 		"odd value, early":         {`{"desired_state":"paused"}`, time.Second, time.Second, profiles.Restored, profiles.Running, profiles.Running},
 		"odd value, late":          {`{"desired_state":"paused"}`, time.Minute, time.Minute, profiles.Adopted, "paused", ""},
 		"file is corrupt":          {`{"desired_st`, time.Minute, time.Minute, profiles.Restored, profiles.Running, profiles.Running},
+		"file is too large":        {`{"desired_state":"stopped","x":"` + strings.Repeat("x", profiles.MaxState) + `"}`, time.Minute, time.Minute, profiles.Restored, profiles.Running, profiles.Running},
 		"file is gone":             {"gone", time.Minute, time.Minute, profiles.Restored, profiles.Running, profiles.Running},
 	} {
 		t.Run(name, func(t *testing.T) {

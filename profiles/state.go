@@ -28,9 +28,12 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is the maximum size, in bytes, of a state file that hinit reads. State files usually have a few hundred
-	// bytes.
-	maxState = 1 << 20
+	// maxState is the maximum size, in bytes, of a state file that hinit reads. State files usually have a few hundred bytes. A gateway
+	// that serves thousands of profiles names them all.
+	maxState = 256 << 10
+
+	// maxStateCommas limits the number of values in a state file, because each value costs time.
+	maxStateCommas = 10_000
 
 	// stateTries is the number of attempts at a read, or a read-modify-write, while another program keeps writing the file.
 	stateTries = 5
@@ -60,8 +63,9 @@ type State struct {
 	served    string // the names in served_profiles, with "/" before, between and after the names
 
 	// Written is the modification time of the file. Beat is the time at which the gateway wrote it, or zero if hinit or a command
-	// wrote it last. Equal ignores both, and Active.
+	// wrote it last. Equal ignores both, Active and the size.
 	Written, Beat time.Time
+	size          int // size of the file in bytes
 }
 
 // Trouble returns one line about the chat platforms that the gateway reports as retrying or failed, each with its message, sorted
@@ -72,10 +76,10 @@ func (s State) Trouble() string { return s.platforms }
 // Serves reports whether the gateway says in served_profiles that it serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether s and o have the same content, ignoring Active and the times of the writes.
+// Equal reports whether s and o have the same content, ignoring Active, the size of the file and the times of the writes.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	s.Active, o.Active = 0, 0
+	s.Active, o.Active, s.size, o.size = 0, 0, 0, 0
 	return s == o
 }
 
@@ -115,7 +119,7 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("cannot read %q: %w", filepath.Join(d.Path(), rel), err)
 	}
-	st.Written = info.ModTime()
+	st.Written, st.size = info.ModTime(), len(data)
 	return st, nil
 }
 
@@ -230,8 +234,11 @@ type member struct {
 // parseObject splits a JSON object into its members. A byte order mark at the beginning is allowed.
 func parseObject(data []byte) ([]member, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	if !utf8.Valid(data) {
+	switch {
+	case !utf8.Valid(data):
 		return nil, errors.New("it isn't UTF-8")
+	case bytes.Count(data, []byte(",")) > maxStateCommas:
+		return nil, fmt.Errorf("it has more than %d values", maxStateCommas)
 	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(data, &whole); err != nil { // Unmarshal also refuses text after the object
@@ -264,21 +271,13 @@ func parseObject(data []byte) ([]member, error) {
 
 // setMember sets the value of key. It replaces the first occurrence and drops later ones, or adds the key at the end.
 func setMember(members []member, key string, value []byte) []member {
-	out := members[:0]
-	done := false
-	for _, m := range members {
-		if m.key == key {
-			if done {
-				continue
-			}
-			m.value, done = value, true
-		}
-		out = append(out, m)
+	isKey := func(m member) bool { return m.key == key }
+	i := slices.IndexFunc(members, isKey)
+	if i < 0 {
+		return append(members, member{key: key, rawKey: []byte(strconv.Quote(key)), value: value})
 	}
-	if !done {
-		out = append(out, member{key: key, rawKey: []byte(strconv.Quote(key)), value: value})
-	}
-	return out
+	members[i].value = value
+	return append(members[:i+1], slices.DeleteFunc(members[i+1:], isKey)...)
 }
 
 func encodeObject(members []member) []byte {
@@ -357,11 +356,9 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		info = nil
-	case errors.Is(err, fsutil.ErrTooLarge):
-	case err != nil:
+	case err != nil && !errors.Is(err, fsutil.ErrTooLarge):
 		return false, err
-	}
-	if info != nil {
+	default:
 		mode = info.Mode().Perm()
 		if err == nil {
 			members, err = parseObject(data)

@@ -63,6 +63,7 @@ func TestReadState(t *testing.T) {
 		"not UTF-8":                {"{\"desired_state\":\"\xff\"}", "None", false, "isn't UTF-8"},
 		"two byte order marks":     {"\ufeff\ufeff{}", "None", false, "isn't JSON"},
 		"too large":                {`{"desired_state":"running","x":"` + strings.Repeat("x", profiles.MaxState) + `"}`, "None", false, "too large"},
+		"too many values":          {`{"desired_state":"running","x":[` + strings.Repeat("0,", 10_000) + `0]}`, "None", false, "more than 10000 values"},
 		"as large as it may get":   {`{"desired_state":"running","x":"` + strings.Repeat("x", profiles.MaxState-34) + `"}`, "running", true, ""},
 		"very deep":                {strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000), "None", false, "isn't JSON"},
 		"gateway_state isn't text": {`{"gateway_state":7}`, "7", false, ""},
@@ -213,7 +214,7 @@ func assertNoTemp(t *testing.T, dir string) {
 }
 
 func TestSetDesiredCorrupt(t *testing.T) {
-	for _, content := range []string{"", "{half", "[]", "null", "\xff", strings.Repeat("x", profiles.MaxState+1)} {
+	for _, content := range []string{"", "{half", "[]", "null", "\xff", strings.Repeat("x", profiles.MaxState+1), `{"x":[` + strings.Repeat("0,", 10_001) + `0]}`} {
 		s := profiles.NewVolume(t)
 		profiles.Write(t, s, profiles.StateFile, content)
 		path := filepath.Join(s.Root(), profiles.StateFile)

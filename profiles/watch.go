@@ -112,6 +112,7 @@ type request struct {
 type scanned struct {
 	profile       Profile
 	scannedAt     time.Time // when the last scan of the profile began
+	nextScan      time.Time // a notification does not cause another scan before this time
 	state         State
 	beat          time.Time // time of the last Beat event
 	stateStamp    stamp     // stamp of the state file

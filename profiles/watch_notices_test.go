@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -320,6 +321,32 @@ func TestWatchLostNotifications(t *testing.T) {
 	close(h.events)
 	r.awaits(t, "+b")
 	<-sources // there is a new one
+}
+
+// TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther: PID 1 parsed a megabyte ten times a second, and was busy with nothing else.
+func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
+	s := NewVolume(t)
+	Write(t, s, "profiles/loud/SOUL.md", "")
+	Write(t, s, "profiles/other/SOUL.md", "")
+	_, r := startWatcher(t, s, WatchOptions{})
+	r.awaits(t, "+default", "+loud", "+other")
+	padding := strings.Repeat(" ", 2*parsedBytesPerSecond)
+	seen, first := 0, time.Now()
+	for i := 0; seen == 0 || time.Since(first) < time.Second; i++ {
+		Write(t, s, "profiles/loud/gateway_state.json", padding+state(fmt.Sprint(i)))
+		time.Sleep(time.Millisecond)
+		if n := len(r.take()); n > 0 && seen == 0 {
+			seen, first = n, time.Now()
+		} else {
+			seen += n
+		}
+	}
+	if seen > 1 {
+		t.Errorf("%d states of it were parsed in a second", seen)
+	}
+	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))
+	Write(t, s, "profiles/other/gateway_state.json", state("running"))
+	r.awaits(t, "other=running", "loud=last")
 }
 
 // TestAGatewayThatBecomesReadyIsSeenAtOnce checks that the next gateway's turn does not wait for the end of a burst that has not

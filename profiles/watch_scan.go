@@ -248,6 +248,11 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
+		if k := w.known[name]; k != nil && time.Now().Before(k.nextScan) {
+			w.changedHomes[name] = true
+			w.scheduleScan(time.Until(k.nextScan))
+			continue
+		}
 		w.scanHome(ctx, d, name, false)
 	}
 }
@@ -361,6 +366,13 @@ func (w *Watcher) isFull() bool {
 // limitKey identifies the warning that there are more profiles than the limit allows.
 const limitKey = "limit"
 
+// After the scan of a home, a notification causes another scan of it only after a time in proportion to the size of its files. A home
+// with large files that change all the time would otherwise hold up the others.
+const (
+	parsedBytesPerSecond = 64 << 10 // of the state file
+	hashedBytesPerSecond = 1 << 20  // of the inputs
+)
+
 // scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet
 // known becomes a profile if it has the marker. The parameter marked is true if the caller has already found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
@@ -411,5 +423,6 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		k.state = st
 		w.o.Notify(StateChanged{Profile: k.profile, State: st})
 	}
+	k.nextScan = began.Add(time.Duration(st.size) * time.Second / parsedBytesPerSecond)
 	w.scanInput(d, home, k)
 }
