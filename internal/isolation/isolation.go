@@ -16,7 +16,8 @@ import (
 const Program = "hinit-isolate"
 
 // Argv returns the arguments for [Program], which is at path. With these arguments, the program isolates itself according to
-// plan and then executes command. Each word of plan is KEY=VALUE or a flag; "it" is the command:
+// shared and own, and then executes command. The words in shared are the same for all profiles. Each word is KEY=VALUE or a flag;
+// "it" is the command:
 //
 //	name, home     name of the profile, and the directory that it may change
 //	HOME           its HOME, in place of the one in the environment
@@ -29,8 +30,8 @@ const Program = "hinit-isolate"
 //	control        it may use the control socket of PID 1
 //	marked         PID 1 recognises it by its filters alone, because it runs as the agent's user
 //	degrade        if the kernel lacks a part of the isolation, it starts without this part
-func Argv(path string, plan, command []string) []string {
-	return slices.Concat([]string{path}, plan, []string{"--"}, command)
+func Argv(path string, shared, own, command []string) []string {
+	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }
 
 // Filters is the number of system call filters that an isolated process has in addition to the filters of PID 1. PID 1 recognises

@@ -3,7 +3,6 @@ package units
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,10 +30,7 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 		name, value, _ := strings.Cut(kv, "=")
 		return name != "PATH" && name != "HINIT_CONFIG" && m.pointsToAgent(value)
 	})
-	own = maps.Clone(own)
-	if own == nil {
-		own = make(map[string]string, 2)
-	}
+	own = mergeVars(map[string]string{}, own)
 	if home := own["HOME"]; home == "" || m.pointsToAgent(home) {
 		own["HOME"] = m.rootHome()
 	}

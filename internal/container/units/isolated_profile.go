@@ -2,14 +2,12 @@ package units
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
@@ -34,11 +32,17 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	if !own.IsIsolated() {
 		return
 	}
-	plan := append(slices.Clip(reuse(&m.sharedWords, m.sharedArguments(cfg, "rules="))), "name="+p.Name, "home="+p.Home)
+	shared := m.shared.Load()
+	if home := m.Home(); shared == nil || shared.cfg != cfg || shared.home != home {
+		shared = &sharedWords{cfg, home, m.sharedArguments(cfg, "rules=")}
+		m.shared.Store(shared)
+	}
+	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
 		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // then all profiles can share one environment
 	}
-	for _, path := range cfg.Expand(own.Share, placeholders(p)) {
+	for _, path := range own.Share {
+		path = cfg.ExpandString(path, placeholders(p))
 		if read, only := strings.CutSuffix(path, config.ShareReadOnly); only {
 			plan = append(plan, "read="+filepath.Clean(read))
 		} else {
@@ -63,7 +67,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 			plan = append(plan, "refused="+refused)
 		}
 	}
-	spec.Argv = isolation.Argv(isolator(), plan, spec.Argv)
+	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)
 	spec.Setup.RefuseLinks = true // needed because the environment files are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
@@ -91,7 +95,7 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}
-	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), m.sharedArguments(cfg, "save="), []string{"true"}), User: "root"}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
 }
 
 // profileUser returns the user that a profile runs as: the owner of its home if the profile has its own user, and otherwise
@@ -105,20 +109,17 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 	case !m.agent.Tenants.On:
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
-	uid := uint32(0)
 	d, err := fsutil.OpenNoLink(filepath.Dir(p.Home), m.agent.Actor.Limited(blocking.Volume))
-	if err == nil {
-		defer d.Close()
-		var info fs.FileInfo
-		if info, err = d.Lstat(filepath.Base(p.Home)); err == nil {
-			uid = info.Sys().(*syscall.Stat_t).Uid
-		}
-	}
-	tenants := boot.TenantsOf(cfg, m.agent.Actor)
-	switch {
-	case err != nil:
+	if err != nil {
 		return m.agent.Cred, err.Error()
-	case !tenants.HasUID(uid):
+	}
+	defer d.Close()
+	info, err := d.Lstat(filepath.Base(p.Home))
+	if err != nil {
+		return m.agent.Cred, err.Error()
+	}
+	tenants, uid := boot.Tenants{UIDs: cfg.UIDRange(), AgentUID: m.agent.User.UID}, fsutil.UID(info)
+	if !tenants.HasUID(uid) {
 		return m.agent.Cred, fmt.Sprintf("its home %s belongs to uid %d, and to no user of isolation.uids yet; move it with: hinit isolate apply %s", p.Home, uid, p.Name)
 	}
 	return &proc.Cred{UID: uid, GID: uid, Groups: []uint32{tenants.UIDs.First}}, ""

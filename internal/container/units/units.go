@@ -59,8 +59,15 @@ type Maker struct {
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
-	gatewayEnv  atomic.Pointer[[]string] // environment of the last gateway that Gateway made
-	sharedWords atomic.Pointer[[]string] // result of the last call of sharedArguments
+	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway that Gateway made
+	shared     atomic.Pointer[sharedWords]
+}
+
+// sharedWords are the words for hinit-isolate that all isolated profiles share. They depend on a configuration and on the home.
+type sharedWords struct {
+	cfg   *config.Config
+	home  string
+	words []string
 }
 
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
@@ -105,9 +112,7 @@ func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topol
 func (m *Maker) TakeOver(old Handover) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)
-	if old.Topology != nil {
-		m.SetTopology(*old.Topology)
-	}
+	m.topology.Store(old.Topology)
 }
 
 // AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway also serves it. The
@@ -406,9 +411,7 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	if _, set := env["HOME"]; home == "" || !set {
 		return env
 	}
-	env = maps.Clone(env)
-	env["HOME"] = home
-	return env
+	return mergeVars(env, map[string]string{"HOME": home})
 }
 
 // mergeVars returns the variables, or the limits, of a and b; b overrides a.
