@@ -125,7 +125,7 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 		var names []string
 		var err error
 		used := peak(func() {
-			_, err = s.Look("coder", "u1", "")
+			_, err = s.Look("coder", "u1", "", nil)
 			uids, _ = s.UIDs("coder")
 			names, _, _ = s.Names(func(string) bool { return false })
 		})

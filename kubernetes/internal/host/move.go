@@ -57,6 +57,18 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.set.Init.Rescan(ctx)
 }
 
+// takeBack undoes setAside. If something has made the home again meanwhile, takeBack stops its gateway and keeps it.
+func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	h.offers.forget(string(p.UID))
+	if h.store.exists(h.store.Home(p.Name)) {
+		h.set.Log.Warn("something has made a home again while its data was set aside; the new home is kept", "profile", p.Name, "in", retainedDir)
+		if err := h.halt(ctx, p.Name, nil); err != nil {
+			return err
+		}
+	}
+	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
+}
+
 // offer offers the data of a profile to the host that the profile moves to. It writes into the status how that host can fetch the
 // data. It returns errRetry if the gateway isn't down, or will not stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {

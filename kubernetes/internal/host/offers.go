@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/big"
 	"net"
@@ -45,9 +46,10 @@ type offers struct {
 // offer describes one profile that is offered to another host. The field to holds the name of that host.
 type offer struct {
 	name, uid, to string
-	run           uint64 // number of the gateway's last run: the data is in the state in which that run left it
-	sent          string // SHA-256 of the archive, or "" until it was sent in full
-	failed        error  // why the data was not sent in full, the last time
+	run           uint64      // number of the gateway's last run: the data is in the state in which that run left it
+	home          fs.FileInfo // the offered directory
+	sent          string      // SHA-256 of the archive, or "" until it was sent in full
+	failed        error       // why the data was not sent in full, the last time
 
 	progress time.Time          // when data was sent last, or when the offer was made
 	end      context.CancelFunc // ends the request that is being answered; nil if there was none
@@ -72,6 +74,7 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 		}
 	}
 	nonce := rand.Text()
+	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without it, send returns an error
 	one.progress = time.Now()
 	o.by[nonce] = &one
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
@@ -225,7 +228,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		end()
 	}
 	o.mu.Unlock()
-	sum, begun, err := o.store.send(one.name, progressWriter{w, func() {
+	sum, begun, err := o.store.send(one, progressWriter{w, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		one.progress = time.Now()
@@ -275,17 +278,20 @@ func (w progressWriter) Write(p []byte) (int, error) {
 // Flush implements http.Flusher.
 func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
+// send writes the archive of an offered profile, or only the remainder if the client already has the beginning. It returns the
 // checksum of the whole archive. If send fails and begun is false, send has written nothing, and the caller must answer the
 // request.
-func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
-	home, err := s.directory(s.Home(name))
+func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
+	home, err := s.directory(s.Home(one.name))
 	if err != nil {
 		return "", false, err
 	}
 	defer home.Close()
+	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) { // the offered one is set aside
+		return "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
+	}
 	x := archive.Export{
-		Home: descriptor(home), Name: name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
+		Home: descriptor(home), Name: one.name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
 		BeforeSend: func(from int64) {
 			begun = true
 			if from > 0 {

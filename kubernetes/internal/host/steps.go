@@ -114,11 +114,11 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 
 // localState returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
-	owner := ""
-	if p != nil && p.Status.Host == h.set.Name && p.InstalledAssignment() == p.Status.Assignment {
-		owner = string(p.UID) // this host has confirmed it, and has not given the data away since
+	var current *placement.Object // p, whatever its UID is
+	if p != nil {
+		current = object(p, string(p.UID))
 	}
-	local, err := h.store.Look(name, uid, owner)
+	local, err := h.store.Look(name, uid, h.set.Name, current)
 	if err != nil {
 		return local, err
 	}
@@ -234,8 +234,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.SetAside:
 		return h.setAside(ctx, p)
 	case placement.TakeBack:
-		h.offers.forget(uid)
-		return h.rescanAfter(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
+		return h.takeBack(ctx, p)
 	case placement.Give:
 		return h.transferOwnership(ctx, p)
 	case placement.CallOff:
@@ -247,15 +246,17 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Install:
 		return h.install(ctx, p, local.Incoming)
 	case placement.Retire:
-		if local.Live { // from data that was set aside, no gateway runs
-			if err := h.halt(ctx, name, nil); err != nil {
-				return err
-			}
+		if err := h.halt(ctx, name, nil); err != nil {
+			return err
 		}
-		return h.rescanAfter(ctx, h.store.Retire(name, uid, local.Live))
+		return h.rescanAfter(ctx, h.store.RetireHome(name, uid))
 	case placement.Drop:
 		h.offers.forget(uid)
-		return h.store.Drop(name, uid)
+		confirmed := int64(0)
+		if o := object(p, uid); o != nil {
+			confirmed = o.Assignment
+		}
+		return h.store.Drop(name, uid, confirmed)
 	case placement.DropIncoming:
 		return h.store.DropIncoming(name, uid)
 	case placement.Finish:

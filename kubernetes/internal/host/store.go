@@ -185,24 +185,21 @@ func (s *Store) sync(dir string) error {
 }
 
 // Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object. Look
-// fills only the fields Live, Aside and Incoming of the result. The parameter owner is the UID of the object of which the API says that
-// the live data is its own, or "" if it says nothing. Agents may write the record, so it counts only if owner is "".
-func (s *Store) Look(name, uid, owner string) (placement.Local, error) {
-	var l placement.Local
-	if owner == "" {
-		r, err := s.read(name)
-		if err != nil {
-			return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
-		}
-		l.Live = r != nil && r.UID == uid
-	} else {
-		l.Live = owner == uid && s.exists(s.Home(name))
-	}
+// fills only the fields Live, Aside and Incoming of the result. The parameters me and o are as in [placement.Live].
+func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
 		if err == nil {
 			l.Aside = max(l.Aside, n)
 		}
+	}
+	l.Live = placement.Live(me, uid, o, l.Aside, func() bool {
+		r, bad := s.read(name)
+		err = bad
+		return bad == nil && r != nil && r.UID == uid
+	}) && s.exists(s.Home(name))
+	if err != nil {
+		return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
 	}
 	for _, e := range s.entries(incomingDir, name, uid) {
 		if s.exists(incoming(name, uid, e) + ".json") {
@@ -269,21 +266,14 @@ func (s *Store) SetAside(name, uid string, assignment int64) error {
 
 // TakeBack undoes SetAside: it moves the data back to the directory from which hinit starts gateways.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
-	err := s.Claim(name, uid)
-	if err == nil {
-		err = s.rename(aside(name, uid, assignment), s.Home(name))
-	}
-	return wrap("take back the data of", name, err)
+	return wrap("take back the data of", name, s.enter(name, uid, aside(name, uid, assignment)))
 }
 
 // Install makes received data the live profile.
 func (s *Store) Install(name, uid, nonce string) error {
-	err := s.Claim(name, uid)
+	err := s.CheckFree(name, uid)
 	if err == nil {
-		err = s.root.MkdirAll(profilesDir, 0o755)
-	}
-	if err == nil {
-		err = s.rename(incoming(name, uid, nonce), s.Home(name))
+		err = s.enter(name, uid, incoming(name, uid, nonce))
 	}
 	if err == nil { // if an earlier step failed, the received data stays: it is the only copy
 		err = errors.Join(s.discard(incoming(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
@@ -291,8 +281,36 @@ func (s *Store) Install(name, uid, nonce string) error {
 	return wrap("install", name, err)
 }
 
-// Drop deletes the data of an object that was set aside to be given to another host.
-func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
+// enter makes the directory from the home of a profile. Something may have made another home there meanwhile, which enter retains.
+func (s *Store) enter(name, uid, from string) (err error) {
+	if s.exists(from) && s.exists(s.Home(name)) {
+		err = s.retain(name, uid, s.Home(name))
+	}
+	if err == nil {
+		err = s.Claim(name, uid)
+	}
+	if err == nil {
+		err = s.root.MkdirAll(profilesDir, 0o755)
+	}
+	if err == nil {
+		err = s.rename(from, s.Home(name))
+	}
+	return err
+}
+
+// Drop ends the keeping of data that was set aside to be given to another host. It deletes only the copy of the assignment before
+// confirmed, because the host that got it has confirmed that it has it. It retains each other copy: nothing says where else its data is.
+func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
+	for _, e := range s.entries(asideDir, name, uid) {
+		from := path.Join(asideDir, name+"."+uid+"."+e)
+		if from == aside(name, uid, confirmed-1) {
+			err = errors.Join(err, s.discard(from))
+		} else {
+			err = errors.Join(err, s.retain(name, uid, from))
+		}
+	}
+	return wrap("drop the set-aside data of", name, err)
+}
 
 // DropIncoming deletes the received data of an object that was not installed, whether it is complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
@@ -312,23 +330,30 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	return wrap("remove data of", name, err)
 }
 
-// Retire moves all data of an object into the retained directory, which no object refers to. If live is true, the live data is of this
-// object, and hinit then no longer has the profile.
-func (s *Store) Retire(name, uid string, live bool) (err error) {
-	at := time.Now().Unix()
-	keep := func(from string) error {
-		at++
-		return s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at)))
-	}
-	if live {
-		if err = keep(s.Home(name)); err == nil {
-			err = s.forget(name)
+// retain moves data of an object into the retained directory, which no object refers to.
+func (s *Store) retain(name, uid, from string) error {
+	for at := time.Now().Unix(); ; at++ {
+		if err := s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at))); !errors.Is(err, fs.ErrExist) {
+			return err
 		}
 	}
-	for _, e := range s.entries(asideDir, name, uid) {
-		err = errors.Join(err, keep(path.Join(asideDir, name+"."+uid+"."+e)))
+}
+
+// RetireHome retains the live data of an object. hinit then no longer has the profile.
+func (s *Store) RetireHome(name, uid string) error {
+	err := s.retain(name, uid, s.Home(name))
+	if err == nil {
+		err = s.forget(name)
 	}
-	return wrap("retire", name, errors.Join(err, s.DropIncoming(name, uid)))
+	return wrap("retire", name, err)
+}
+
+// Retire retains all data of an object, except received data. If live is true, the live data is of this object.
+func (s *Store) Retire(name, uid string, live bool) (err error) {
+	if live {
+		err = s.RetireHome(name, uid)
+	}
+	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // no host has confirmed anything
 }
 
 // Delete deletes all data of an object. If live is true, the live data is of this object.
@@ -338,7 +363,7 @@ func (s *Store) Delete(name, uid string, live bool) (err error) {
 			err = s.forget(name)
 		}
 	}
-	return wrap("delete", name, errors.Join(err, s.Drop(name, uid), s.DropIncoming(name, uid)))
+	return wrap("delete", name, errors.Join(err, s.clear(asideDir, name, uid, ""), s.DropIncoming(name, uid)))
 }
 
 func wrap(verb, name string, err error) error {

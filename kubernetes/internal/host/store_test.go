@@ -62,7 +62,7 @@ func volume(t *testing.T, uid, text string) (*Store, string) {
 
 func look(t *testing.T, s *Store, uid string) placement.Local {
 	t.Helper()
-	l, err := s.Look("coder", uid, "")
+	l, err := s.Look("coder", uid, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -632,7 +632,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 			if err = errors.Join(err, err2, err3); !slices.Contains(names, "coder") || !slices.Contains(names, name) || !slices.Equal(coder, []string{"u1"}) || !slices.Equal(its, []string{""}) {
 				t.Errorf("known are %v, %v, %v", names, coder, its)
 			}
-			_, bad := s.Look(name, "", "")
+			_, bad := s.Look(name, "", "", nil)
 			if bad == nil || !strings.Contains(bad.Error(), `cannot read the record of profile "`+name+`"`) {
 				t.Errorf("%s: %v", name, bad)
 			}

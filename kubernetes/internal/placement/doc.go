@@ -34,7 +34,8 @@
 // The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
 // [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.
 // Incoming data was received and is not installed yet. Data that is aside was set aside to be given away, under the current or an
-// old assignment. The receipt is the confirmation in the status that the new host has stored the data.
+// old assignment. The receipt is the confirmation in the status that the new host has stored the data. [Live] says which home is live.
+// Beside data that is aside under the current assignment, no home is: a process that was left over has made it.
 //
 //	owner     move      volume           gateway  receipt      step
 //	me        none      live             -        -            Report where Installed is old, else Run or Halt
@@ -51,8 +52,13 @@
 //	me        stalled   live, aside      any      none         CallOff
 //	another   to me     any              -        -            Fetch what is offered; Received once it is stored
 //	another   any       live             any      -            Retire: another host was made the owner by force
-//	any       any       aside, old       -        -            Drop once the owner has the data, else Wait
+//	any       any       aside, old       -        -            Drop once the owner has confirmed that it has data, else Wait
 //	another   not to me incoming         -        -            DropIncoming
 //	me        deleting  any              any      -            Finish: end the gateway, keep or delete the data, let the object go
-//	no object -         live, aside      any      -            Retire
+//	no object -         live             any      -            Retire
+//	no object -         aside            -        -            Drop
+//
+// Besides Finish, only Drop deletes data that may be the only copy. It deletes what was set aside under the assignment before the current
+// one, if the owner has confirmed the current one. It retains all other data that is aside: between the two assignments, the data may have
+// been given up.
 package placement

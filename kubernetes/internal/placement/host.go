@@ -29,6 +29,16 @@ type Local struct {
 	Stalled  bool     // nothing of the offered data was sent for so long that the owner ends the move
 }
 
+// Live returns the field Live for the object with the UID uid, if a home is there. The parameter o is the object that the API server has
+// under the name of the home, or nil. The parameter aside is [Local.Aside]. The function recorded reports whether the record on the volume
+// names the object. It is called only if the API server says nothing, because agents may write records.
+func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
+	if o == nil || o.Owner != me || o.Installed != o.Assignment {
+		return recorded()
+	}
+	return o.UID == uid && o.Assignment != aside // beside its data that was set aside, something else has made the home
+}
+
 // Step is the next action that a host takes for one profile.
 type Step int
 
@@ -48,8 +58,8 @@ const (
 	Fetch                    // fetch the data from the owner
 	Received                 // write into the status that the data was stored
 	Install                  // make the received data live
-	Retire                   // stop the gateway and keep its data where no object refers to it
-	Drop                     // delete the data that was set aside
+	Retire                   // stop the gateway and keep its live data where no object refers to it
+	Drop                     // delete set-aside data that the next owner has confirmed, and keep other set-aside data where no object refers to it
 	DropIncoming             // delete the received data
 	Finish                   // stop the gateway, keep or delete the data, and remove the finalizer of the object
 )
@@ -66,8 +76,10 @@ func (s Step) String() string { return stepNames[s] }
 // table in the package documentation shows the rules.
 func Next(me string, o *Object, l Local) Step {
 	switch {
-	case o == nil && (l.Live || l.Aside != 0):
+	case o == nil && l.Live:
 		return Retire
+	case o == nil && l.Aside != 0:
+		return Drop
 	case o == nil && l.Incoming != "":
 		return DropIncoming
 	case o == nil:

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -39,19 +40,38 @@ func (m *model) destroy(n *node) {
 		m.destroyed[name] = m.destroyed[name] || m.newest[name] >= 0 && m.has(n.name, name)
 	}
 	n.disk = map[string]*volume{}
+	for _, name := range names {
+		n.of(name).lost = true
+	}
 }
 
 // has looks whether the newest data of a profile is on the volume of a host, or of any host.
 func (m *model) has(host, name string) bool {
 	return slices.ContainsFunc(m.nodes, func(n *node) bool {
 		v := n.of(name)
-		return (host == "" || n.name == host) && slices.Contains([]int{v.live, v.aside, v.incoming}, m.newest[name])
+		return (host == "" || n.name == host) && slices.Contains(append(slices.Collect(maps.Values(v.aside)), v.live, v.incoming), m.newest[name])
 	})
 }
 
-// people give up data that is gone, and seldom take back what they have asked for.
+// makeAgain is a process of the profile that has stayed on a host. It makes the home again, without data. On a
+// volume that has lost its data, a host can't tell such a home from one that people have brought back, see ADR 0108.
+func (m *model) makeAgain(n *node, name string) {
+	if v := n.of(name); v.live < 0 && !v.lost {
+		v.stray = true
+		m.strays++
+	}
+}
+
+// people give up data that is gone, and seldom take back what they have asked for. In the end, they move homes away that a host must not
+// touch.
 func (m *model) people(name string) {
 	o := m.now(name)
+	for _, n := range m.nodes {
+		v := n.of(name)
+		if _, current := v.aside[o.Assignment]; !m.faults && !current {
+			v.stray = false
+		}
+	}
 	gone := o.Installed != 0 && (o.lost == HostLost || o.missing) && !m.has(o.Owner, name)
 	switch {
 	case o.recover != "" && (gone && o.recover == o.recovered || m.rnd.IntN(8) == 0):

@@ -1,0 +1,139 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// leftover is a process of a profile that has outlived its gateway. It does something after each rescan.
+type leftover struct {
+	*gateways
+	do func()
+}
+
+func (l leftover) Rescan(context.Context) error {
+	l.do()
+	return nil
+}
+
+// logAgain writes a log into the home of coder, and makes the home for it.
+func logAgain(t *testing.T, dir string) {
+	t.Helper()
+	logs := filepath.Join(dir, "profiles/coder/logs")
+	if err := errors.Join(os.MkdirAll(logs, 0o755), os.WriteFile(filepath.Join(logs, "log"), []byte("new"), 0o600)); err != nil {
+		t.Error(err)
+	}
+}
+
+// copies counts the places below the volumes that have the file data of coder.
+func copies(t *testing.T, at string, dirs ...string) (n int) {
+	t.Helper()
+	for _, dir := range dirs {
+		found, err := filepath.Glob(filepath.Join(dir, at, "data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(found)
+	}
+	return n
+}
+
+func coder(status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
+	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
+	p.Status = status
+	return p
+}
+
+// TestASessionThatLogsDuringAMoveLosesNoHome has a session that makes the home again after it was set aside. The host took the new home for
+// the profile, ended the move, and deleted the data on both hosts. The gateway ran on, and had forgotten everything.
+func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		s, dir := volume(t, "u1", "learnt")
+		other, at := volume(t, "", "")
+		status := v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+		status.Move = &v1alpha1.Move{To: "to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
+		api := apiOf(coder(status))
+		g := &gateways{by: map[string]hinit.Service{}}
+		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, other)
+		made := false
+		from.set.Init = leftover{g, func() {
+			if made || !s.exists(aside("coder", "u1", 1)) {
+				return
+			}
+			made = true
+			logAgain(t, dir)
+			if p := read(t, api, "coder"); cancel {
+				p.Status.Move = nil
+				if err := api.Status().Update(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+			}
+		}}
+		for range 4 * maxMoveFailures {
+			round(t, api, from, to)
+		}
+		if err := errors.Join(emptied(t.Context(), s), emptied(t.Context(), other)); err != nil {
+			t.Fatal(err)
+		}
+		owner, home := "to", at
+		if cancel {
+			owner, home = "from", dir
+		}
+		if st := read(t, api, "coder").Status; !made || st.Host != owner || st.Phase != v1alpha1.PhaseRunning || copies(t, "profiles/coder", home) != 1 {
+			t.Errorf("cancelled: %t; the home was made again: %t; %d copies of the data are left, and the status is %+v",
+				cancel, made, copies(t, "*/*", dir, at)+copies(t, ".hinit-fleet/*/*", dir, at), st)
+		}
+	}
+}
+
+// TestAHomeThatASessionMadeIsNotSent has a host that fetches once more after the data was set aside.
+func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
+	s, dir := volume(t, "u1", "learnt")
+	o := hostOf(t, "from", apiOf(), &gateways{}, s).offers
+	from, err := o.make(offer{name: "coder", uid: "u1", to: "to"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetAside("coder", "u1", 1); err != nil {
+		t.Fatal(err)
+	}
+	logAgain(t, dir)
+	to, _ := volume(t, "", "")
+	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err == nil || look(t, to, "u1").Incoming != "" {
+		t.Errorf("the new home was sent: %v", err)
+	}
+}
+
+// TestTheLastCopyOutlivesARecovery has a profile whose new host lost its volume before it had installed the data. After a recovery with an
+// older backup, the first host deleted the only complete copy.
+func TestTheLastCopyOutlivesARecovery(t *testing.T) {
+	for _, host := range []string{"another", "me"} {
+		s, dir := volume(t, "u1", "learnt")
+		if err := s.SetAside("coder", "u1", 1); err != nil {
+			t.Fatal(err)
+		}
+		api := apiOf(coder(v1alpha1.AgentProfileStatus{Host: host, Assignment: 4, Installed: 4, Phase: v1alpha1.PhaseRunning}))
+		g := &gateways{by: map[string]hinit.Service{}}
+		g.set("gateway-coder", hinit.StateDown, hinit.WantDown)
+		h := hostOf(t, "me", api, g, s)
+		if host == "me" {
+			logAgain(t, dir)
+		}
+		for range 3 {
+			round(t, api, h)
+		}
+		if err := emptied(t.Context(), s); err != nil || copies(t, retainedDir+"/coder.u1.*", dir) != 1 || look(t, s, "u1").Aside != 0 {
+			t.Errorf("recovered on %s: the copy is not in %s: %v", host, retainedDir, err)
+		}
+	}
+}
