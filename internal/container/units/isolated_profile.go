@@ -25,6 +25,13 @@ var isolator = sync.OnceValue(func() string {
 	return filepath.Join(filepath.Dir(self), isolation.Program)
 })
 
+// sharedWords are the words for hinit-isolate that all isolated profiles share. They depend on a configuration and on the home.
+type sharedWords struct {
+	cfg   *config.Config
+	home  string
+	words []string
+}
+
 // isolate changes spec to start hinit-isolate, which confines itself and then executes the original command. It does nothing if
 // the profile is not isolated.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {

@@ -63,13 +63,6 @@ type Maker struct {
 	shared     atomic.Pointer[sharedWords]
 }
 
-// sharedWords are the words for hinit-isolate that all isolated profiles share. They depend on a configuration and on the home.
-type sharedWords struct {
-	cfg   *config.Config
-	home  string
-	words []string
-}
-
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
 // there is no agent, only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
