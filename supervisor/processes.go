@@ -3,6 +3,7 @@ package supervisor
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -193,17 +194,11 @@ func (l *Loop) handleExit(x proc.Exit) {
 // formatPIDs formats a list of PIDs for people, and shortens a long list.
 func formatPIDs(pids []int) string {
 	const most = 8
-	var b strings.Builder
-	for i, pid := range pids[:min(len(pids), most)] {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(strconv.Itoa(pid))
-	}
+	text := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]")), ", ")
 	if n := len(pids) - most; n > 0 {
-		b.WriteString(" and " + strconv.Itoa(n) + " more")
+		text += fmt.Sprintf(" and %d more", n)
 	}
-	return b.String()
+	return text
 }
 
 // forgetRun forgets a run. It is called after the last process of the run has ended, if the main process ended earlier.

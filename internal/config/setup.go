@@ -27,6 +27,18 @@ func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
+// AnySettings reports whether is returns true for the settings of the gateways, of a profile, or of a service.
+func (c *Config) AnySettings(is func(*ProcessSettings) bool) bool {
+	found := is(&c.Agent.ProcessSettings)
+	for _, p := range c.Profiles.Overrides {
+		found = found || is(&p.ProcessSettings)
+	}
+	for _, s := range c.Services {
+		found = found || is(&s.ProcessSettings)
+	}
+	return found
+}
+
 // Priority is the share of the machine that a service gets.
 type Priority struct {
 	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit

@@ -49,14 +49,8 @@ type memoryWatch struct {
 // configure applies the memory limits in cfg, and starts the watch if cfg has a memory limit.
 func (w *memoryWatch) configure(cfg *config.Config) {
 	w.limits.Store(cfg)
-	limited := cfg.Agent.Memory.IsSet() || w.container().Limit > 0
-	for _, p := range cfg.Profiles.Overrides {
-		limited = limited || p.Memory.IsSet()
-	}
-	for _, s := range cfg.Services {
-		limited = limited || s.Memory.IsSet()
-	}
-	if limited && w.started.CompareAndSwap(false, true) {
+	limited := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Memory.IsSet() })
+	if (limited || w.container().Limit > 0) && w.started.CompareAndSwap(false, true) {
 		guard.Go("watching memory", w.watch)
 	}
 }

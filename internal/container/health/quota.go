@@ -44,10 +44,7 @@ type quotaWatch struct {
 // watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. Each
 // is started once.
 func (h *Health) watchQuotas(cfg *config.Config) {
-	set := cfg.Agent.Priority.Quota.IsSet()
-	for _, p := range cfg.Profiles.Overrides {
-		set = set || p.Priority.Quota.IsSet()
-	}
+	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
 		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {

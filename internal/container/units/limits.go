@@ -19,14 +19,7 @@ import (
 // group. It prepares the group only once, and only the call that does so can return an error. Units that are made
 // afterwards use child groups. PrepareCgroup must not be called from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
-	wanted := cfg.Agent.NeedsCgroup()
-	for _, p := range cfg.Profiles.Overrides {
-		wanted = wanted || p.NeedsCgroup()
-	}
-	for _, s := range cfg.Services {
-		wanted = wanted || s.NeedsCgroup()
-	}
-	if !wanted || m.groupsTried {
+	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
 		return nil
 	}
 	m.groupsTried = true
