@@ -277,6 +277,9 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 	}
 }
 
+// deleted is the end of a line of the file maps about a deleted file.
+const deleted = " (deleted)"
+
 // addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to
 // mapped. The kernel tells only privileged processes how large such a file is. So the end of its last mapping counts as its
 // size.
@@ -286,14 +289,21 @@ func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped
 		return
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); ctx.Err() == nil && lines.Scan(); {
-		if !strings.HasSuffix(lines.Text(), " (deleted)") {
+	var part []byte
+	for lines, more := bufio.NewReader(f), false; err == nil && ctx.Err() == nil; {
+		part, more, err = lines.ReadLine()
+		head, tail := string(part), string(part)
+		for more && err == nil { // the agent can make the path, which is in the middle, as long as it likes
+			part, more, err = lines.ReadLine()
+			tail = tail[max(0, len(tail)-len(deleted)):] + string(part)
+		}
+		if !strings.HasSuffix(tail, deleted) {
 			continue
 		}
 		var first, end, offset, number uint64
 		var rights string
 		var major, minor uint32
-		n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %x:%x %d", &first, &end, &rights, &offset, &major, &minor, &number)
+		n, _ := fmt.Sscanf(head, "%x-%x %s %x %x:%x %d", &first, &end, &rights, &offset, &major, &minor, &number)
 		if file := (inode{unix.Mkdev(major, minor), number}); n == 7 && devices[file.device] {
 			mapped[file] = max(mapped[file], offset+end-first)
 		}

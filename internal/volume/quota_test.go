@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,23 @@ func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
 		t.Errorf("%+v", w)
+	}
+}
+
+// TestAFileWithALongPathHidTheOnesMappedAfterIt: an agent mapped a file below hundreds of directories, and the list of what it maps was
+// read up to there only.
+func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
+	list, long := filepath.Join(t.TempDir(), "maps"), strings.Repeat("/"+strings.Repeat("d", 200), 500)
+	text := ""
+	for i, path := range []string{"/short", long, long + " (deleted)", long + "/a (deleted)", "/b (deleted)", "/c"} {
+		text += fmt.Sprintf("7f0000000000-7f0000300000 r--s %08x 08:01 %d                         %s\n", 0x1000, i+1, path)
+	}
+	must(t, os.WriteFile(list, []byte(text), 0o600))
+	device := unix.Mkdev(8, 1)
+	got, want := make(map[inode]uint64), map[inode]uint64{{device, 3}: 0x301000, {device, 4}: 0x301000, {device, 5}: 0x301000}
+	addMapped(t.Context(), list, map[uint64]bool{device: true}, got)
+	if !maps.Equal(got, want) {
+		t.Errorf("it counts %v, not %v", got, want)
 	}
 }
 
