@@ -182,11 +182,7 @@ func (s *Set) removeStream(st *stream) {
 // complete lines; a missing last newline is added. Write never blocks or fails: lines for which the queue has no room are dropped
 // and reported by a notice. In the modes Prefixed and JSON, the lines look like lines of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
-	c := s.consoles[0]
-	if stream == 2 {
-		c = s.consoles[1]
-	}
-	return &initWriter{console: c, source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
+	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }
 
 // Sync waits until all lines in the queues of the consoles are written, or until ctx ends.

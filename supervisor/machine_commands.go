@@ -10,10 +10,7 @@ import (
 // commands cause.
 
 func (m *Machine) start(now time.Time, s *service) {
-	if m.phase != running {
-		return
-	}
-	if s.removing { // only an Add event makes a removed service wanted again
+	if m.phase != running || s.removing { // only an Add event makes a removed service wanted again
 		return
 	}
 	held := m.shortage.held[s.name] != ""

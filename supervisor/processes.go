@@ -118,9 +118,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 
 func closeAll(files ...*os.File) {
 	for _, f := range files {
-		if f != nil {
-			_ = f.Close() // an error does not matter: these are copies of pipe ends that were never written to
-		}
+		_ = f.Close() // an error does not matter: these are copies of pipe ends that were never written to, or nil
 	}
 }
 

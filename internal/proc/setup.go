@@ -256,15 +256,12 @@ func checkSettings(spec Spec) error {
 	}
 	for _, l := range spec.Limits {
 		var now unix.Rlimit
-		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
+		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max || canRaiseLimits(spec.Cred) {
 			continue
 		}
-		what := LimitName(l.Resource) + " to " + LimitText(l.Hard)
-		if !canRaiseLimits(spec.Cred) {
-			return &SpawnError{Limit: true, Object: what, Err: fmt.Errorf(
-				"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
-			)}
-		}
+		return &SpawnError{Limit: true, Object: LimitName(l.Resource) + " to " + LimitText(l.Hard), Err: fmt.Errorf(
+			"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
+		)}
 	}
 	return nil
 }

@@ -54,12 +54,11 @@ func checks(o Options, job boot.Job) []check {
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
 				return // the other checks report the reason
 			}
-			free := float64(st.Bavail) * float64(st.Bsize)
+			free, say := float64(st.Bavail)*float64(st.Bsize), f.OK
 			if free < lowSpace {
-				f.Warning("space", "%.0f MB are free in %q", free/1e6, o.Home)
-			} else {
-				f.OK("space", "%.0f MB are free in %q", free/1e6, o.Home)
+				say = f.Warning
 			}
+			say("space", "%.0f MB are free in %q", free/1e6, o.Home)
 		}},
 		{"profiles", hangs, func(f *client.Findings) {
 			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).SetMaxProfiles(job.Profiles).Discover()

@@ -163,11 +163,7 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line
 		if err != nil {
 			say(boot.Warning(fmt.Sprintf("%s: %v", h.Name, err)))
 		}
-		if fatal {
-			say(boot.Warning(h.Name + " failed"))
-			break
-		}
-		say(boot.Warning(h.Name + " failed; continuing"))
+		say(boot.Warning(h.Name + map[bool]string{true: " failed", false: " failed; continuing"}[fatal]))
 	}
 	return failure
 }
