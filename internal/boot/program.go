@@ -99,7 +99,7 @@ type Message struct {
 	Result string            `json:",omitempty"` // summary of the repair
 	Found  client.Findings   `json:",omitempty"` // findings of a check of Examine
 
-	Examining *Examining `json:",omitempty"` // a check of Examine is about to begin
+	Examining *Examining `json:",omitempty"` // a check of Examine, or the measurement of the profile Check, is about to begin
 
 	Packed   []gzipped.Result `json:",omitempty"`        // result of CompressLogs for each log
 	Measured []Measurement    `json:"Weighed,omitempty"` // result of Measure for each gateway

@@ -62,7 +62,7 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Measure == boot.AdmitMemory:
 		p.send(boot.Message{Measured: admitGateways(o, job.Gateways, proc.ReadContainerMemory())})
 	case job.Gateways != nil:
-		p.send(boot.Message{Measured: measureDisk(ctx, o, job.Gateways)})
+		measureDisk(ctx, o, job.Gateways, p.send)
 	case job.ChangeOwners:
 		moveHomes(ctx, o.Options, job.Starting)
 	case job.FillFromImage:

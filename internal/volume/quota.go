@@ -31,6 +31,9 @@ const (
 	// maxFiles is the maximum number of files that are counted in one profile. A profile with so many has exceeded its quota, because
 	// an agent can hide any amount among hard links, which count once.
 	maxFiles = 1 << 21
+	// maxNames is the maximum size, in bytes, of the names that are kept in memory while a profile is measured. Each name counts
+	// nameCost more. A profile with more has exceeded its quota. Otherwise one agent could make the measurement of all profiles fail.
+	maxNames, nameCost = 32 << 20, 32
 	// maxTempDirs limits the directories for temporary files that are looked at, beside the usual one of each profile. An agent can
 	// make any number of them.
 	maxTempDirs = 10_000
@@ -46,25 +49,27 @@ type diskUsage struct {
 	end        time.Time // when the measurement of this home must be over
 	bytes      uint64
 	files      int
+	names      int            // size of the names that are kept in memory
 	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
 	hides      bool           // a process does not let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
 	ports      int            // part of sockets that may have a port: all but Unix sockets
-	beyond     string         // text about what is beyond maxFiles or maxDepth; "" for nothing
+	beyond     string         // text about what is beyond maxFiles, maxNames or maxDepth; "" for nothing
 	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
 }
 
 type inode struct{ device, number uint64 }
 
-// measureDisk measures the disk usage of profiles and compares it with their quotas.
-func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
+// measureDisk measures the disk usage of profiles and compares it with their quotas. It sends each result immediately, so that a
+// profile at which the measurement fails keeps no other result from PID 1.
+func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(boot.Message)) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
 	last := time.Now().Add(diskTime)
 	limit := func() time.Time { return time.Now().Add(min(homeTime, time.Until(last))) }
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.Self())
 	if errors.Join(err, tempErr) != nil {
-		return nil // this process ends, and closes what is open
+		return // this process ends, and closes what is open
 	}
 	defer homes.Close()
 	defer temporary.Close()
@@ -86,6 +91,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		if err != nil {
 			continue // the profile has no home
 		}
+		send(boot.Message{Examining: &boot.Examining{Check: w.Profile}})
 		home, devices := fsutil.Stat(info), map[uint64]bool{scratch.Dev: w.Isolated}
 		if own, is := fileSystemUsage(o.Home, w.Profile); is {
 			s.bytes = own
@@ -103,9 +109,8 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		}
 		s.end = limit() // the search for open files gets its own time, even after a home with many files
 		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)
-		found = append(found, s.checkQuota(w))
+		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
 	}
-	return found
 }
 
 // checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning,
@@ -154,16 +159,21 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	}
 	defer d.Close()
 	var names []string // the name of a directory ends in a slash
+	before := s.names
+	defer func() { s.names = before }()
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			name += "/"
 		}
 		names = append(names, name)
-		s.files++
-		return s.files < maxFiles
+		s.files, s.names = s.files+1, s.names+len(name)+nameCost
+		return s.files < maxFiles && s.names < maxNames
 	})
-	if s.incomplete = s.incomplete || err != nil; s.files >= maxFiles {
+	switch s.incomplete = s.incomplete || err != nil; {
+	case s.files >= maxFiles:
 		s.incomplete, s.beyond = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
+	case s.names >= maxNames:
+		s.incomplete, s.beyond = true, " and a directory with too many names"
 	}
 	if info, err := d.Lstat(""); err == nil { // a directory with many names takes space, even after they are removed
 		s.bytes += spaceOf(fsutil.Stat(info))

@@ -30,11 +30,12 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 	}
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
-	found := measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w})
-	if len(found) != 1 || found[0].Service != "gateway-coder" {
-		t.Fatalf("%+v", found)
+	var said []boot.Message
+	measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
+	if len(said) != 2 || said[0].Examining == nil || said[0].Examining.Check != "coder" || len(said[1].Measured) != 1 || said[1].Measured[0].Service != "gateway-coder" {
+		t.Fatalf("%+v", said)
 	}
-	return found[0]
+	return said[1].Measured[0]
 }
 
 var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
@@ -195,6 +196,27 @@ func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 		s, _ := look(0, whole/2)
 		return s.incomplete && s.checkQuota(gateway).Hold != ""
 	})
+}
+
+// TestOneDirectoryOfLongNamesTurnedAllQuotasOff: the names took so much memory that the kernel ended the measurement. No profile was
+// measured, and the one with the names was not held.
+func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 1000 {
+		must(t, os.WriteFile(fmt.Sprintf("%s/%0250d", dir, i), nil, 0o600))
+		must(t, os.Mkdir(fmt.Sprintf("%s/d%d", dir, i), 0o700))
+	}
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	must(t, err)
+	defer in.Close()
+	gateway := boot.Gateway{Profile: "coder", Stop: 1 << 30}
+	for names, want := range map[int]bool{0: false, maxNames - 10_000: true} {
+		s := &diskUsage{linked: make(map[inode]bool), names: names, end: time.Now().Add(time.Minute)}
+		s.addDir(in, filepath.Base(dir), 0)
+		if got := s.checkQuota(gateway).Hold; strings.Contains(got, " and a directory with too many names, and quota.stop is 1GiB; ") != want || s.names != names {
+			t.Errorf("with %d bytes of names, then %d: %q", names, s.names, got)
+		}
+	}
 }
 
 // An agent made directories large with millions of names. A directory counted as 4 KiB, whatever it takes on the disk.

@@ -60,13 +60,16 @@ type table[K comparable, V any] struct {
 	atomic.Pointer[map[K]V]
 }
 
-// of returns the value of a service, or the zero value if there is none.
-func (t *table[K, V]) of(service K) (value V) {
+// all returns the whole table, which the caller must not change.
+func (t *table[K, V]) all() map[K]V {
 	if all := t.Load(); all != nil {
-		value = (*all)[service]
+		return *all
 	}
-	return value
+	return nil
 }
+
+// of returns the value of a service, or the zero value if there is none.
+func (t *table[K, V]) of(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
 	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
@@ -295,7 +298,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
 	}
-	if last := w.found.Load(); (p.unowned > c.Used/4 || last != nil && len(*last) > 0) && time.Since(w.searched) >= searchPeriod {
+	if (p.unowned > c.Used/4 || len(w.found.all()) > 0) && time.Since(w.searched) >= searchPeriod {
 		w.searched = time.Now()
 		guard.Go("searching for shared memory", func() {
 			found := make(map[uint64]boot.Measurement)

@@ -3,6 +3,7 @@ package health
 import (
 	"cmp"
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -101,9 +102,12 @@ func resourcesAreScarce() bool {
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
 }
 
-// measure runs the boot program to measure the gateways in list. work is one of the Measure constants of package boot. It gives
-// up after the time limit.
+// measure runs the boot program to measure the gateways in list, unless the list is empty. work is one of the Measure constants of
+// package boot. It gives up after the time limit.
 func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return h.MeasureProfiles(ctx, list, work)
@@ -128,7 +132,8 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
 // ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
-// replaces the notes in the argument last. It reports whether there are notes, or the program failed.
+// replaces the notes in the argument last. If the program fails, profiles that it has not measured keep their notes. checkQuotas
+// reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 	notes, work := make(map[string]string), map[bool]string{true: boot.MeasureShare, false: boot.MeasureDisk}[share]
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
@@ -137,29 +142,27 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		}
 	}
-	if all := h.gatewaysWhere(wanted); len(all) > 0 {
-		found, err := h.measure(quotaPeriod, all, work)
-		if err != nil {
-			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
-			return true
+	found, err := h.measure(quotaPeriod, h.gatewaysWhere(wanted), work)
+	if err != nil {
+		h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
+		maps.Copy(notes, last.all())
+	}
+	for _, w := range found {
+		if w.Note != "" && last.of(w.Service) == "" {
+			h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 		}
-		for _, w := range found {
-			if w.Note != "" && last.of(w.Service) == "" {
-				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
-			}
-			if w.Note != "" {
-				notes[w.Service] = w.Note
-			}
-			if w.Restart != "" {
-				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
-			}
-			if !share {
-				h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
-			}
+		if delete(notes, w.Service); w.Note != "" {
+			notes[w.Service] = w.Note
+		}
+		if w.Restart != "" {
+			h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
+		}
+		if !share {
+			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
 		}
 	}
 	last.Store(&notes)
-	return len(notes) > 0
+	return err != nil || len(notes) > 0
 }
 
 // The memory of gateways is recorded firstRecord after the boot, then every recordPeriod. firstRecord is short, so that a
@@ -211,8 +214,6 @@ func (h *Health) RecordMemory() {
 	}
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
 		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-		if len(running) > 0 {
-			_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure the next boot has an older record
-		}
+		_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure the next boot has an older record
 	})
 }

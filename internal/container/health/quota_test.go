@@ -2,6 +2,8 @@ package health
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
 
 	"hinit/internal/boot"
@@ -54,5 +56,41 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 	}
 	if remarks != 1 {
 		t.Errorf("the note was reported %d times", remarks)
+	}
+}
+
+// TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn: the measurement failed at the home of one profile, and the results for all others
+// were dropped.
+func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
+	cfg := &config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Quota: config.Quota{Stop: 1}}}}}
+	procs, err := proc.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop := supervisor.NewLoop(supervisor.Config{Procs: procs})
+	go loop.Run()
+	for _, name := range []string{"a", "b"} {
+		if err := loop.Register(t.Context(), supervisor.Unit{Name: "gateway-" + name, Profile: name, Kind: supervisor.KindGateway, Needs: []string{"boot-" + name}}, supervisor.WantUp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := &Health{o: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
+	h.quota.notes.Store(&map[string]string{"gateway-b": "before"})
+	h.MeasureProfiles = func(context.Context, []boot.Gateway, string) ([]boot.Measurement, error) {
+		return []boot.Measurement{{Service: "gateway-a", Hold: "disk: too much"}}, errors.New("the program was killed")
+	}
+	h.checkQuotas(false, &h.quota.notes)
+	if err := loop.Do(t.Context(), supervisor.NeedMet{Need: "boot-a"}); err != nil {
+		t.Fatal(err)
+	}
+	if needs := loop.Snapshot().Find("gateway-a").Needs; !slices.Contains(needs, supervisor.NeedDisk) {
+		t.Errorf("the profile that was measured starts: it needs %v", needs)
+	}
+	if err := loop.Do(t.Context(), supervisor.Shutdown{}); err != nil {
+		t.Fatal(err)
+	}
+	<-loop.Ended()
+	if h.quota.notes.of("gateway-b") != "before" {
+		t.Error("the note about the other one is gone")
 	}
 }

@@ -257,11 +257,20 @@ func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, y
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot.
+// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. With an error, the
+// result has the profiles that were measured before it.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work
-	err = s.runJob(ctx, "hinit/measure"+work, job, func(m boot.Message) { found = m.Measured })
+	at := ""
+	err = s.runJob(ctx, "hinit/measure"+work, job, func(m boot.Message) {
+		if found = append(found, m.Measured...); m.Examining != nil {
+			at = " (at profile " + m.Examining.Check + ")"
+		}
+	})
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, at)
+	}
 	return found, err
 }
 
