@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -162,22 +163,25 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 }
 
 // A thread that ran all the time counted as one that waits, because its state is R. So an agent had another one confined to few
-// processors while others were idle. The thread has a real-time policy: whatever else runs here, it does not wait.
+// processors while others were idle. The thread has a real-time policy: whatever else runs here, it does not wait. It soon ends, because
+// all other tests on this machine wait for it.
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	every, one := processors(t)
-	const uid = 1_000_012_322
+	const uid, other = 1_000_012_322, 1_000_012_321
 	measure := func(every, fewer *unix.CPUSet) *tenant {
 		who := &tenant{uid: uid}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, every, fewer)
 		return who
 	}
-	spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
+	stop := spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
 	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
 		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
 	}
+	stop()
 	spin(t, uid, &one, nil)
+	spin(t, other, &one, nil)
 	// A wait is counted when it ends, so a measurement may miss a wait that has begun meanwhile.
-	testkit.Until(t, "behind it, another one waits", func() bool { return measure(&one, &unix.CPUSet{}).waited >= minWait })
+	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waited >= minWait })
 	if who := measure(&every, &unix.CPUSet{}); every != one && who.waited >= minWait {
 		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
 	}
@@ -249,16 +253,14 @@ func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 	every, _ := processors(t)
 	const uid = 1_000_012_328
-	testkit.Until(t, "it is seen to use a good part of a processor", func() bool {
-		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		startAtOnce(t, cmd)
-		gone := make(chan error)
-		time.AfterFunc(shareTime*9/10, func() { _ = cmd.Process.Kill(); gone <- cmd.Wait() })
-		who := &tenant{uid: uid}
+	testkit.Until(t, "it is seen to be active", func() bool {
+		stop := spin(t, uid, &every, nil)
+		gone := make(chan struct{})
+		time.AfterFunc(shareTime*9/10, func() { stop(); close(gone) })
+		who, idle := &tenant{uid: uid}, &tenant{waited: 1}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
 		<-gone
-		return who.used > 0.3
+		return greedyTenants([]*tenant{who, idle}, true, 1)[who]
 	})
 }
 
@@ -287,7 +289,7 @@ func TestALongWaitCountedAsManyThreads(t *testing.T) {
 func TestANicerProcessHadOthersConfined(t *testing.T) {
 	_, one := processors(t)
 	const uid, nicer, idle = 1_000_012_323, 1_000_012_324, 1_000_012_325
-	spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
+	spin(t, uid, &one, nil)
 	spin(t, nicer, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Nice: 19})
 	spin(t, idle, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE})
 	waits := func(uid uint32, nice int) float64 {
@@ -320,19 +322,22 @@ func processors(t *testing.T) (every, one unix.CPUSet) {
 	return every, one
 }
 
-// spin starts a process of the user uid that runs all the time, on the processors in cpus. The scheduler treats it by attr.
-func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) {
+// spin starts a process of the user uid that runs all the time, on the processors in cpus. The scheduler treats it by attr. The
+// function stop ends it before the end of the test.
+func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	stop = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(stop)
 	if attr != nil && unix.SchedSetAttr(cmd.Process.Pid, attr, 0) != nil {
 		testkit.SkipOrFail(t, "needs CAP_SYS_NICE")
 	}
 	if err := unix.SchedSetaffinity(cmd.Process.Pid, cpus); err != nil {
 		t.Fatal(err)
 	}
+	return stop
 }
