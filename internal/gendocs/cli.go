@@ -11,6 +11,9 @@ import (
 	"strings"
 )
 
+// programs are those whose help goes into a page, and what they need.
+var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
+
 // built compiles the programs whose help goes into a page, into the new directory dir. The function remove deletes dir.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
@@ -19,7 +22,7 @@ func built(ctx context.Context, root string) (dir string, remove func(), err err
 	}
 	remove = func() { os.RemoveAll(dir) }
 	args := []string{"build", "-o", dir + "/"}
-	for _, program := range []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"} {
+	for _, program := range programs {
 		args = append(args, "./cmd/"+program)
 	}
 	build := exec.CommandContext(ctx, "go", args...)

@@ -27,7 +27,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := pages(ctx, root)
+	bin, remove, err := built(ctx, root)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	all, err := pages(ctx, root, bin)
 	if err != nil {
 		return err
 	}
@@ -39,13 +44,8 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// pages returns the content of every generated page, by the page's path in the module.
-func pages(ctx context.Context, root string) (map[string]string, error) {
-	bin, remove, err := built(ctx, root)
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
+// pages returns the content of every generated page, by the page's path in the module. The directory bin has the programs.
+func pages(ctx context.Context, root, bin string) (map[string]string, error) {
 	cli, err := commandLine(ctx, filepath.Join(bin, "hinit"))
 	if err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // TestPagesAreUpToDate fails when the code says something else than the pages that were made from it.
@@ -13,7 +15,11 @@ func TestPagesAreUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := pages(t.Context(), root)
+	bin := t.TempDir()
+	if err := testkit.Build(bin, programs...); err != nil {
+		t.Fatal(err)
+	}
+	all, err := pages(t.Context(), root, bin)
 	if err != nil {
 		t.Fatal(err)
 	}
