@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -432,11 +433,15 @@ func importPath(s *ast.ImportSpec) string {
 	return path
 }
 
-// walk parses every Go file of the module but those that a test writes or reads as data.
-func walk(t *testing.T, each func(path string, f *ast.File)) {
-	t.Helper()
-	files := 0
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+// source is a parsed file.
+type source struct {
+	path string
+	file *ast.File
+}
+
+// sources are the Go files of the module but those that a test writes or reads as data. They are parsed once for all tests.
+var sources = sync.OnceValues(func() (list []source, err error) {
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -451,18 +456,24 @@ func walk(t *testing.T, each func(path string, f *ast.File)) {
 			return nil
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		files++
-		each(filepath.ToSlash(path), f)
-		return nil
+		list = append(list, source{filepath.ToSlash(path), f})
+		return err
 	})
+	return list, err
+})
+
+// walk shows a test every Go file of the module. The test must not change it.
+func walk(t *testing.T, each func(path string, f *ast.File)) {
+	t.Helper()
+	list, err := sources()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if files < 50 {
-		t.Fatalf("only %d Go files found", files)
+	if len(list) < 50 {
+		t.Fatalf("only %d Go files found", len(list))
+	}
+	for _, s := range list {
+		each(s.path, s.file)
 	}
 }
 
