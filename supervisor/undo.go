@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -21,8 +22,9 @@ func (u *undo) prepare(m *Machine, e Event) {
 		u.savedServices, u.savedCopies = nil, nil
 	}
 	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
-	one := m.services[changedService(e)]
-	if add, ok := e.(Add); m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
+	add, ok := e.(Add)
+	one := m.services[cmp.Or(add.Name, e.target())] // an Add event has no target, because it may register a service
+	if m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
 			if s.policy.dependsOnOthers() > 0 || s.policy.RunBeforeEachStart {
 				u.save(s)
@@ -52,15 +54,6 @@ func (u *undo) prepare(m *Machine, e Event) {
 			u.save(s)
 		}
 	}
-}
-
-// changedService returns the name of the service that an event changes. Unlike Event.target it also returns the service that an
-// Add event registers.
-func changedService(e Event) string {
-	if add, ok := e.(Add); ok {
-		return add.Name
-	}
-	return e.target()
 }
 
 func (u *undo) save(s *service) {
