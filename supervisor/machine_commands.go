@@ -135,10 +135,7 @@ func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 }
 
 func (m *Machine) sendSignal(s *service, signal int, group bool) {
-	scope := ScopeMain
-	if group {
-		scope = ScopeGroup
-	}
+	scope := map[bool]SignalScope{true: ScopeGroup, false: ScopeMain}[group]
 	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 

@@ -21,7 +21,7 @@ type Options struct {
 
 	Image ImagePaths
 
-	MaxInodes int64         // number of files and directories after which Repair ends; 0: 2,000,000
+	MaxInodes int64         // number of files in a home, or in another directory, after which Repair goes on with the next; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 

@@ -69,7 +69,7 @@ const (
 	longestPause = 20 * time.Millisecond
 	// hangPatience is how long Repair waits for its walk to end after the time limit.
 	hangPatience = time.Second
-	// maxFailures is the number of failures, without a single success, after which the walk ends.
+	// maxFailures is the number of failures, without a single success, after which the walk of a directory ends.
 	maxFailures = 100
 )
 
@@ -91,7 +91,9 @@ var (
 // Only if the kernel keeps users from creating such links does it give these files away (see [fsutil.HardLinksProtected]). A
 // change of owner removes set-user-ID bits.
 //
-// progress is called from time to time, by one goroutine. Repair returns when it is done, when a limit of o is
+// A home with too many files, or whose owners can't be changed, ends only its own repair. The same is true for every other directory.
+//
+// progress is called from time to time, by one goroutine. Repair returns when it is done, when the time limit of o is
 // reached, or when ctx ends. It calls o.Say with one line if there is anything to report. If the process is not root, or can't
 // become the agent's user, Repair does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
@@ -150,11 +152,15 @@ func withIdlePriority(work func()) {
 // repair is the state of one call of Repair. The walk's goroutine owns all fields except shown.
 type repair struct {
 	Options
-	progress   func(client.Repair)
-	start      time.Time
-	walk       owntree.Walk
-	batch      time.Time // start of the current batch
-	endReason  error     // why the walk has ended early
+	progress  func(client.Repair)
+	start     time.Time
+	walk      owntree.Walk
+	directory struct {
+		batch  time.Time    // start of the current batch
+		left   int64        // number of files that the walk may still examine in this directory
+		before owntree.Walk // the walk before this directory
+	}
+	endReason  error // why the walk has ended early
 	result     Result
 	lastResult atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
 }
@@ -166,7 +172,7 @@ func (r *repair) run(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	r.batch = time.Now()
+	r.directory.batch = time.Now()
 	r.walk.BetweenBatches = func() error {
 		r.endReason = r.pauseBetween(ctx)
 		return r.endReason
@@ -175,28 +181,25 @@ func (r *repair) run(ctx context.Context) error {
 	if r.OnlyProfiles != nil {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
-	for _, rel := range boot.AlwaysDirs {
-		if rel == boot.ProfilesDir && r.Tenants.On {
+	for i, rel := range slices.Concat(boot.AlwaysDirs, boot.TargetedDirs) {
+		switch always := i < len(boot.AlwaysDirs); {
+		case !always && !r.Full:
+			return nil
+		case rel == boot.ProfilesDir && r.Tenants.On:
 			err = r.giveHomes(d, nil)
-		} else {
-			err = r.giveTree(d, rel, rel, true)
+		default:
+			err = r.giveTree(d, rel, rel, always)
 		}
 		if err != nil {
-			return err
-		}
-	}
-	if !r.Full {
-		return nil
-	}
-	for _, rel := range boot.TargetedDirs {
-		if err := r.giveTree(d, rel, rel, false); err != nil {
 			return err
 		}
 	}
 	if err := r.giveFormerFiles(d); err != nil {
 		return err
 	}
-	_ = d.Remove(boot.PendingFile)
+	if r.result.Stopped == "" {
+		_ = d.Remove(boot.PendingFile)
+	}
 	return nil
 }
 
@@ -242,7 +245,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil
 	}
 	if names == nil {
-		names = slices.Sorted(maps.Keys(homes))
+		names = slices.Collect(maps.Keys(homes)) // in random order, so that no home always comes too late
 	}
 	agents := r.walk.To
 	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
@@ -268,9 +271,14 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 // giveTree walks the directory rel, which is called name in messages. With crossTop, rel itself may be a mount point. It returns
 // an error only if the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
-	r.result.Directory = name
+	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk
+	if r.walk.RefuseLinked { // the walk reads the tree once more, to count the links
+		r.directory.left *= 2
+	}
 	err := r.walk.Give(d, rel, crossTop)
 	switch {
+	case errors.Is(r.endReason, errInodes), errors.Is(r.endReason, errNoChange): // an agent must not keep the others from getting their files
+		r.result.Stopped, r.endReason = fmt.Sprintf("%v in %s", r.endReason, name), nil
 	case r.endReason != nil:
 		return r.endReason
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
@@ -290,16 +298,17 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 	}
 	r.publish(nil, false)
 	r.progress(r.result.Repair)
-	switch {
-	case r.walk.Seen >= r.MaxInodes:
+	before := &r.directory.before
+	switch r.directory.left -= owntree.Batch; {
+	case r.directory.left <= 0:
 		return errInodes
-	case r.walk.Changed == 0 && r.walk.Failed >= maxFailures:
+	case r.walk.Changed == before.Changed && r.walk.Failed >= before.Failed+maxFailures:
 		return errNoChange
 	}
-	if !pause.For(ctx, min(longestPause, time.Since(r.batch))) {
+	if !pause.For(ctx, min(longestPause, time.Since(r.directory.batch))) {
 		return context.Cause(ctx)
 	}
-	r.batch = time.Now()
+	r.directory.batch = time.Now()
 	return nil
 }
 

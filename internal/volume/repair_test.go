@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func TestRepairBudgets(t *testing.T) {
 	o, _ := options(t, home, nil)
 	o.MaxInodes = 300
 	res := Repair(context.Background(), o, noProgress)
-	if res.Stopped != errInodes.Error() || res.Seen < 300 || res.Seen > 1000 {
+	if res.Stopped != errInodes.Error()+" in profiles" || res.Seen < 300 || res.Seen > 1000 {
 		t.Errorf("result is %s", res)
 	}
 	o, _ = options(t, home, nil)
@@ -111,6 +112,65 @@ func TestRepairBudgets(t *testing.T) {
 	}
 	if got := uidOf(t, home+"/profiles/19/1999"); got != agentUID {
 		t.Errorf("the last file is uid %d's", got)
+	}
+}
+
+// TestATenantWithTooManyFilesEndedTheRepairOfAllOthers: its home came first, and its millions of files were the limit for all homes.
+func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	fill(t, home+"/profiles/aaa", 2000)
+	for name := range someTenants.UIDs.Size() / 1000 {
+		write(t, fmt.Sprintf("%s/profiles/z%d/file", home, name), "")
+	}
+	o, _ := options(t, home, nil)
+	o.Tenants, o.MaxInodes = someTenants, 300
+	res := Repair(context.Background(), o, noProgress)
+	if want := errInodes.Error() + " in profiles/aaa"; res.Stopped != want || res.Seen > 1000 {
+		t.Errorf("result is %s, not stopped early by %q", res, want)
+	}
+	for name := range someTenants.UIDs.Size() / 1000 {
+		if path := fmt.Sprintf("%s/profiles/z%d/file", home, name); !someTenants.HasUID(uint32(uidOf(t, path))) {
+			t.Errorf("%s is still uid %d's", path, uidOf(t, path))
+		}
+	}
+}
+
+// TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers: a hundred directories, each below a thousand others, were failures without a
+// success.
+func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	uid := int(FirstUID(someTenants.UIDs, "aaa"))
+	must(t, os.MkdirAll(home+"/profiles/aaa", 0o700))
+	dir, err := unix.Open(home+"/profiles/aaa", unix.O_PATH, 0)
+	must(t, errors.Join(err, os.Chown(home+"/profiles/aaa", uid, uid)))
+	mkdir := func(name string) {
+		must(t, errors.Join(unix.Mkdirat(dir, name, 0o700), unix.Fchownat(dir, name, uid, uid, 0)))
+	}
+	for range 999 {
+		mkdir("d")
+		next, err := unix.Openat(dir, "d", unix.O_PATH, 0)
+		must(t, errors.Join(err, unix.Close(dir)))
+		dir = next
+	}
+	for i := range maxFailures + 2*owntree.Batch {
+		mkdir(strconv.Itoa(i))
+	}
+	must(t, unix.Close(dir))
+	for i := range 10 {
+		fill(t, fmt.Sprintf("%s/profiles/z%d", home, i), 2*owntree.Batch)
+	}
+	o, _ := options(t, home, nil)
+	o.Tenants = someTenants
+	res := Repair(context.Background(), o, noProgress)
+	if res.Stopped != "" && res.Stopped != errNoChange.Error()+" in profiles/aaa" || res.Failed < maxFailures {
+		t.Errorf("stopped by %q after %d failures", res.Stopped, res.Failed)
+	}
+	for i := range 10 {
+		if path := fmt.Sprintf("%s/profiles/z%d/5/511", home, i); !someTenants.HasUID(uint32(uidOf(t, path))) {
+			t.Errorf("%s is still uid %d's", path, uidOf(t, path))
+		}
 	}
 }
 
