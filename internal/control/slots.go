@@ -31,29 +31,31 @@ const (
 	endLetters  = "tqbi" // letters of s6-svscanctl that end the container
 )
 
-func (s *Server) slots() (Slots, error) {
+func (s *Server) slots() Slots {
 	if slots := s.core.S6(); slots != nil {
-		return slots, nil
+		return slots
 	}
-	return nil, refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
+	return noSlots{}
 }
+
+// noSlots are the Slots of a container in which hinit does not emulate s6.
+type noSlots struct{}
+
+var errNoSlots = refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
+
+func (noSlots) Slots(context.Context) []client.Slot               { return nil }
+func (noSlots) Slot(context.Context, string) (client.Slot, error) { return client.Slot{}, errNoSlots }
+func (noSlots) SlotControl(context.Context, string, string) error { return errNoSlots }
+func (noSlots) ControlScanner(context.Context, string) error      { return errNoSlots }
 
 func getSlots(s *Server, r *request) (reply, error) {
 	query := r.query
 	if !query.Has("dir") {
 		return s.inTurn(r, func() (reply, error) {
-			out := client.SlotsReply{Slots: []client.Slot{}}
-			if core, err := s.slots(); err == nil {
-				out.Slots = nonNil(core.Slots(r.Context()))
-			}
-			return answer(out)
+			return answer(client.SlotsReply{Slots: nonNil(s.slots().Slots(r.Context()))})
 		})
 	}
-	core, err := s.slots()
-	if err != nil {
-		return reply{}, err
-	}
-	slot, err := slotAt(r.Context(), core, query.Get("dir"))
+	slot, err := slotAt(r.Context(), s.slots(), query.Get("dir"))
 	if err != nil {
 		return reply{}, err
 	}
@@ -78,11 +80,7 @@ func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error)
 	if err := errors.Join(absolute(c.Dir), checkLetters(c.Flags, formats.Letters)); err != nil {
 		return reply{}, err
 	}
-	core, err := s.slots()
-	if err == nil {
-		err = core.SlotControl(r.Context(), c.Dir, c.Flags)
-	}
-	return reply{status: http.StatusNoContent}, err
+	return reply{status: http.StatusNoContent}, s.slots().SlotControl(r.Context(), c.Dir, c.Flags)
 }
 
 func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
@@ -94,11 +92,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 			return reply{}, refused
 		}
 	}
-	core, err := s.slots()
-	if err == nil {
-		err = core.ControlScanner(r.Context(), c.Flags)
-	}
-	return reply{status: http.StatusNoContent}, err
+	return reply{status: http.StatusNoContent}, s.slots().ControlScanner(r.Context(), c.Flags)
 }
 
 // checkLetters returns an error if flags contains a letter that is not in known, so that none of the letters is carried out.
@@ -124,16 +118,12 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	core, err := s.slots()
-	if err != nil {
-		return reply{}, err
-	}
 	release, err := s.wait(r.who)
 	if err != nil {
 		return reply{}, err
 	}
 	defer release()
-	slot, err := s.awaitSlot(r.Context(), core, query.Get("dir"), goal)
+	slot, err := s.awaitSlot(r.Context(), s.slots(), query.Get("dir"), goal)
 	if err != nil {
 		return reply{}, err
 	}
