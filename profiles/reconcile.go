@@ -210,13 +210,13 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	}
 	names := namesIn(d, home)
 	var st State
-	if names.mayHave(stateFile) {
+	if slices.Contains(names, stateFile) {
 		var err error
 		if st, err = readState(d, home); err != nil {
 			p.warn(name, "%v", stateError(name, err))
 		}
 	}
-	if names.mayHave(intentFile) && s.restoreRecorded(d, home, &st) {
+	if slices.Contains(names, intentFile) && s.restoreRecorded(d, home, &st) {
 		unlock := s.lock(name)
 		err := s.setDesiredIn(d, home, name, st.Desired, synced)
 		unlock()
@@ -225,11 +225,11 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		}
 	}
 	dec.PriorState = st.Prior()
-	if names.mayHave(filepath.Dir(lifecycleFile)) {
+	if slices.Contains(names, filepath.Dir(lifecycleFile)) {
 		dec.PriorExit = priorExit(d, home)
 	}
 	for _, name := range activityFiles {
-		if !names.mayHave(name) {
+		if !slices.Contains(names, name) {
 			continue
 		}
 		if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(dec.Used) {
@@ -238,7 +238,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	}
 	// Remove the stale files: files of a gateway that no longer runs, and temporary files of interrupted writes. Remove only files
 	// that exist, because on a read-only volume even the removal of a missing file fails.
-	for _, file := range names.found {
+	for _, file := range names {
 		if file != pidFile && file != processesFile && !isTempFile(file) {
 			continue
 		}
@@ -252,31 +252,29 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 // activityFiles lists the files whose modification times show when the agent was last used.
 var activityFiles = [...]string{"state.db", "sessions"}
 
-// homeNames lists the files in a home that Reconcile needs. Listing the directory once is cheaper than a system call for each
-// file. The home may contain any number of other files.
-type homeNames struct {
-	found   []string
-	unknown bool // the home can't be listed
-}
-
-func namesIn(d *fsutil.Dir, home string) (n homeNames) {
+// namesIn returns the names of the files in a home that Reconcile needs. Listing the directory once is cheaper than a system call for
+// each file. If the home has many other names, or can't be listed, namesIn looks for each file by its name. Then the temporary files
+// beyond the limit stay until the next boot.
+func namesIn(d *fsutil.Dir, home string) (found []string) {
+	seen := 0
+	wanted := [...]string{activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
-		switch name {
-		case activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
-			n.found = append(n.found, name)
-		default:
-			if isTempFile(name) && len(n.found) < fsutil.MaxNames { // temporary files beyond the limit stay until the next boot
-				n.found = append(n.found, name)
-			}
+		if slices.Contains(wanted[:], name) || isTempFile(name) {
+			found = append(found, name)
 		}
-		return true
+		seen++
+		return seen < fsutil.MaxNames
 	})
-	n.unknown = err != nil
-	return n
+	if err == nil && seen < fsutil.MaxNames {
+		return found
+	}
+	for _, name := range wanted {
+		if !slices.Contains(found, name) && !errors.Is(d.CheckExists(filepath.Join(home, name)), fs.ErrNotExist) {
+			found = append(found, name)
+		}
+	}
+	return found
 }
-
-// mayHave reports whether an entry called name may exist in the home. It returns true for every name if the home can't be listed.
-func (n homeNames) mayHave(name string) bool { return n.unknown || slices.Contains(n.found, name) }
 
 func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -355,6 +356,35 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	}
 	if profiles.Exists(t, s, "profiles/p/gateway.pid") {
 		t.Error("gateway.pid is still there")
+	}
+}
+
+// TestAHomeOfManyNamesHoldsUpNoStart: the boot read millions of names in one home before the gateways of the others started. The
+// names are long, so the memory that they take shows how many are read.
+func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, "profiles/p/SOUL.md", "")
+	for i := range 4 * fsutil.MaxNames {
+		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", fmt.Sprintf("%0240d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"gateway.pid", "processes.json"} {
+		profiles.Write(t, s, "profiles/p/"+name, "{}")
+	}
+	profiles.Write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := s.Reconcile(profiles.BootOptions{})
+	runtime.ReadMemStats(&after)
+	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Warnings) > 0 {
+		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
+	}
+	if profiles.Exists(t, s, "profiles/p/gateway.pid") || profiles.Exists(t, s, "profiles/p/processes.json") {
+		t.Error("a stale file is still there")
+	}
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > 4<<20 {
+		t.Errorf("the names took %d KB", taken>>10)
 	}
 }
 
