@@ -129,19 +129,16 @@ func invalidByte(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// maxSearchLines and maxSearchBytes limit the files in which hinit searches for a mistake line by line. The search parses the
-// file once for each line.
-const (
-	maxSearchLines = 500
-	maxSearchBytes = 64 << 10
-)
+// maxSearch limits the files in which hinit searches for a mistake line by line: the number of lines times the number of bytes. The
+// search parses the file once for each line.
+const maxSearch = 4 << 20
 
 // brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
 // the YAML library itself reports the line where the mapping begins, which is less helpful. brokenLine returns 0 if data is too
 // long for the search.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	if len(lines) > maxSearchLines || len(data) > maxSearchBytes {
+	if len(lines)*len(data) > maxSearch {
 		return 0
 	}
 	end := len(data)
@@ -176,12 +173,19 @@ const textBytesPerValue = 16
 // as the separators of a whole value.
 var separatorsOf = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
 
+// separatorsOfDirective lets a text have a hundred directives. The parser compares each %TAG with all others, and each tag with all
+// %TAG.
+const separatorsOfDirective = 4 * maxValues / 100
+
 // LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the text is parsed,
 // because the parser needs about 200 bytes for each value.
 func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {
 		separators += separatorsOf[c]
+		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') { // the beginning of a line, also in UTF-16
+			separators += separatorsOfDirective
+		}
 		if separators > 4*maxValues { // each value has at most four separators
 			return 1 + bytes.Count(data[:i], []byte("\n"))
 		}

@@ -32,6 +32,25 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 	}
 }
 
+// TestDirectivesAreFew: the parser took a minute for the 90,000 directives in a configuration of an agent.
+func TestDirectivesAreFew(t *testing.T) {
+	for _, text := range []string{"%TAG !a! x\n", "\r%TAG !a! x", "%\x00T\x00A\x00G\x00\n\x00"} {
+		if LineOfTooManyValues([]byte(strings.Repeat(text, 90))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, 101))) == 0 {
+			t.Errorf("%q: the limit is another one", text)
+		}
+	}
+	if LineOfTooManyValues([]byte("a: "+strings.Repeat("100% ", 10_000))) != 0 {
+		t.Error("a text has too many percent signs")
+	}
+}
+
+// TestALongFileWithAMistakeIsReadOnce: hinit parsed each beginning of the file to find the line, and took seconds.
+func TestALongFileWithAMistakeIsReadOnce(t *testing.T) {
+	if line := brokenLine([]byte(strings.Repeat("- "+strings.Repeat("b", 140)+"\n", 400) + "]")); line != 0 {
+		t.Errorf("line %d is searched for", line)
+	}
+}
+
 // TestAValueInAValueIsCounted has lists in lists, each of two bytes. The parser took 135 MB for a megabyte of them.
 func TestAValueInAValueIsCounted(t *testing.T) {
 	for _, text := range []string{"- ", "? "} {
