@@ -62,9 +62,13 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
+func refuseDescriptors(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(blocking.RefuseDescriptors)
+}
+
 // listenUnix creates a socket that takes no file descriptors, from its first connection on. path is the name that clients use.
 func listenUnix(name, path string) (*net.UnixListener, error) {
-	refusing := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return raw.Control(blocking.RefuseDescriptors) }}
+	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil, errAlive(path)
@@ -106,10 +110,10 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return errors.New("it exists and is not a socket; move it away")
 	}
-	conn, err := (&net.Dialer{Timeout: probeTime}).DialContext(context.Background(), "unix", addr)
+	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
-		_ = conn.Close() // the connection only tested whether a server listens
+		_ = new(connCounts).close(conn) // the connection only tested whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)

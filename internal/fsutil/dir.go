@@ -29,6 +29,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/faultinject"
 	"hinit/internal/trust"
 )
@@ -304,8 +305,9 @@ func IDOf(info fs.FileInfo) (id ID) {
 	return id
 }
 
-// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which the caller closes. If rel is a link or
-// not a socket, Connect returns an error. If the server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
+// Connect connects to the Unix socket rel. It returns a non-blocking stream socket that takes no file descriptors, if the kernel can
+// refuse them. The caller closes it, after [blocking.Drain]. If rel is a link or not a socket, Connect returns an error. If the
+// server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
 	err = d.withComponents("connect to", rel, func(names []string) error {
@@ -321,6 +323,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 		if err != nil {
 			return err
 		}
+		blocking.RefuseDescriptors(uintptr(made))
 		// The path in /proc leads to the socket that was checked, even if its name has been replaced.
 		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
 			closeFD(made)

@@ -253,6 +253,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 		if err != nil {
 			return false, shortFileError(err)
 		}
+		blocking.Drain(uintptr(fd)) // the close does not wait for descriptors that the service has sent
 		unix.Close(fd)
 		return true, "it takes connections"
 	})

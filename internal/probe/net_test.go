@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 // serve answers each connection with behave until the test ends.
@@ -278,6 +281,47 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 		u := &unixCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}}
 		if good, answer := u.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("socket %s: %t, %q", path, good, answer)
+		}
+	}
+}
+
+// TestASocketOfAnAgentKeepsNoThread: the program behind a socket passed a TCP socket that lingers to each check, and the close of the
+// connection waited for a day.
+func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
+	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "sock")
+	listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listener)
+	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
+		t.Fatal(err)
+	}
+	passed := testkit.Lingering(t)
+	var over atomic.Bool
+	var agent sync.WaitGroup
+	defer agent.Wait()
+	defer over.Store(true)
+	agent.Go(func() {
+		for !over.Load() { // without a pause: it must send before the check closes the connection
+			if fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC); err == nil {
+				if passed >= 0 && unix.Sendmsg(fd, []byte("G"), unix.UnixRights(passed), nil, unix.MSG_NOSIGNAL) == nil {
+					unix.Close(passed) // the check has the last descriptor
+					passed = -1
+				}
+				unix.Close(fd)
+			}
+		}
+	})
+	u := &unixCheck{pathCheck{diskCall{timeout: 20 * time.Second}, path, fsutil.Self()}}
+	for range 1000 {
+		if good, answer := u.check(time.Now().Add(u.timeout)); !good && answer != "its queue of connections is full" {
+			t.Fatal(answer)
 		}
 	}
 }
