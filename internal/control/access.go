@@ -30,8 +30,13 @@ import (
 type peer struct {
 	pid     int32
 	uid     uint32
-	shutOut bool // the process belongs to an isolated profile and may not use the socket
+	shutOut bool        // the process belongs to an isolated profile and may not use the socket
+	gone    func() bool // see isGone; nil if the kernel does not name the process
 }
+
+// isGone reports whether the peer's process has ended. Its PID may then belong to another process. So call isGone after a look-up by
+// the PID: the result false proves that the look-up was about the peer.
+func (who peer) isGone() bool { return who.gone != nil && who.gone() }
 
 // fifoPID is the pid of a peer that wrote to the FIFO. The kernel does not tell who writes to a FIFO.
 const fifoPID = -1
@@ -50,7 +55,10 @@ func authorOf(rt route, who peer) *client.By {
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
 	blocking.Run(blocking.Short, func() {
 		name, inside := proc.NameAndOrigin(by.PID)
-		if name == "hinit-tools" { // the command hinit runs this program
+		switch {
+		case who.isGone():
+			name, inside = "", true
+		case name == "hinit-tools": // the command hinit runs this program
 			name = "hinit"
 		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
@@ -288,10 +296,10 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			_ = g.places.close(c) // a client without credentials
 			continue
 		}
-		who := peer{pid: cred.Pid, uid: cred.Uid}
-		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
+		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerGone(c) }}
+		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.gone)
 		n := &g.places.taken[g.policy.classOf(who)]
-		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(c, who)) {
+		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
@@ -302,10 +310,10 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 
 // fromOutside reports whether a client was started from outside of the container, for example by docker exec or as a probe of a
 // pod. No process of a service can become such a client, because the kernel makes its orphans children of PID 1.
-func fromOutside(c net.Conn, who peer) bool {
+func fromOutside(who peer) bool {
 	inside := true
 	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
-	return !inside && who.pid > 0 && !proc.PeerGone(c)
+	return !inside && who.pid > 0 && !who.isGone()
 }
 
 // wait takes one of the places for requests that wait without a time limit. release frees the place.

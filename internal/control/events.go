@@ -240,7 +240,7 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 // serviceOf returns the name of the service whose session a client belongs to, or "" if it belongs to none.
 func (s *Server) serviceOf(who peer) string {
 	for _, v := range s.core.Snapshot().Services {
-		if proc.InSession(int(who.pid), v.PID) {
+		if proc.InSession(int(who.pid), v.PID) && !who.isGone() {
 			return v.Name
 		}
 	}

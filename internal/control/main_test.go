@@ -33,6 +33,10 @@ func TestMain(m *testing.M) {
 		hog(socket)
 		os.Exit(0)
 	}
+	if socket := os.Getenv("CONTROL_TEST_LEND"); socket != "" {
+		lend(socket)
+		os.Exit(0)
+	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
 	blocking.UseMinimum() // what waits with a turn for somebody who needs one hangs then
