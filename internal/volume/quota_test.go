@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +32,13 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
 	var said []boot.Message
-	measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // it raises the nice value of its thread, which ends with this goroutine; processes that it started would inherit it
+		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
+	}()
+	<-done
 	if len(said) != 2 || said[0].Examining == nil || said[0].Examining.Check != "coder" || len(said[1].Measured) != 1 || said[1].Measured[0].Service != "gateway-coder" {
 		t.Fatalf("%+v", said)
 	}
