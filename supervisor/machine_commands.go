@@ -129,9 +129,8 @@ func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
 	}
-	signal = cmp.Or(signal, s.policy.StopSignal)
-	s.operatorSignal = signal
-	m.sendSignal(s, signal, group)
+	s.operatorSignal = cmp.Or(signal, s.policy.StopSignal)
+	m.sendSignal(s, s.operatorSignal, group)
 }
 
 func (m *Machine) sendSignal(s *service, signal int, group bool) {

@@ -192,7 +192,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 // formatPIDs formats a list of PIDs for people, and shortens a long list.
 func formatPIDs(pids []int) string {
 	const most = 8
-	text := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]")), ", ")
+	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]"), " ", ", ")
 	if n := len(pids) - most; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
