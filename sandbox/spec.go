@@ -102,8 +102,11 @@ func (s *Spec) addWritable(o Options, key Key) error {
 			continue
 		}
 		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a colon in the name would break -v
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
+		// With AttachOnly, the policy makes it with the caller's rights, once it has allowed the sandbox.
+		if !o.AttachOnly {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
+			}
 		}
 		s.addBind(dir, at.target)
 	}

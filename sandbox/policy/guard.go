@@ -25,9 +25,6 @@ type Owner struct {
 	Volume  string // the value of the label sandbox.LabelVolume; it differs between installations with the same users and profiles
 	// Operator is true for root, which owns every container that the service made.
 	Operator bool
-	// State is the service's state directory for the owner. Dir is the directory that the owner has for sandboxes. A mount of a
-	// path below State is replaced by a mount of the same path below Dir.
-	State, Dir string
 	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If the containers can't
 	// have root inside, their commands run as this user. Actor may be nil.
 	Actor *fsutil.Actor

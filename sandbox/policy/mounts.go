@@ -154,9 +154,6 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 // resolveSource checks the source of a bind mount, and returns it as a path of this process. It doesn't follow symbolic links
 // below an allowed root.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
-	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
-		m.Source = filepath.Join(g.owner.Dir, rest)
-	}
 	dir, rel, err := g.policy.openRoot(m.Source, g.owner.Actor)
 	if err != nil {
 		return "", nil, g.refusedMount(m, err)

@@ -180,7 +180,7 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
-	opts.State, opts.Dir = filepath.Join(h.settings.state, "state"), filepath.Join(h.settings.state, "dirs", name)
+	opts.State, opts.Dir = filepath.Join(h.settings.state, "state"), filepath.Join(home, "sandboxes")
 	opts.AttachOnly, opts.Root = true, h.gate.Root().String()
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
@@ -189,7 +189,7 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	// With these options a caller could make root read any file that a link in its home names. Callers can pass variables by exec
 	// -e instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
-	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), Operator: key.operator}
+	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), Operator: key.operator}
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
@@ -202,7 +202,7 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 // still belong to the volume after hinit's own container was replaced.
 func (h *service) prepareState() error {
 	state := filepath.Join(h.settings.state, "state")
-	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700), os.RemoveAll(filepath.Join(h.settings.state, "dirs")),
+	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700),
 		os.WriteFile(filepath.Join(state, "volume"), []byte(h.volume()+"\n"), 0o600))
 	if err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)

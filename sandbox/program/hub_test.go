@@ -3,6 +3,8 @@ package program
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,6 +83,51 @@ func TestTooManyCommands(t *testing.T) {
 	} {
 		if err := (&service{tenants: c.tenants}).checkLimits(c.key); (err == nil) != c.in {
 			t.Errorf("%+v: %v", c.key, err)
+		}
+	}
+}
+
+// refusing is an engine that makes no container.
+type refusing struct{ quiet }
+
+func (*refusing) Create(context.Context, sandbox.Spec) (string, error) {
+	return "", sandbox.ErrRefused
+}
+
+func (*refusing) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
+
+func (*refusing) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
+
+// TestRefusedSandboxesFillNoDirectory has a caller that names a new task with each command. Each made three directories in the service's
+// state, as root and before the policy looked.
+func TestRefusedSandboxesFillNoDirectory(t *testing.T) {
+	h := &service{
+		engine: &refusing{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
+		gateways: func(context.Context) map[int]string { return nil },
+	}
+	h.opts.Home, h.opts.Helper, h.settings.state = t.TempDir(), "/proc/self/exe", filepath.Join(t.TempDir(), "state")
+	if err := h.prepareState(); err != nil {
+		t.Fatal(err)
+	}
+	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	for i := range 20 {
+		if _, err := one.manager.Open(t.Context(), sandbox.Key{Task: fmt.Sprint("t", i)}); !errors.Is(err, sandbox.ErrRefused) {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{h.settings.state, h.opts.Home} {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if base := filepath.Base(path); base == "workspace" || base == "t0" {
+				t.Errorf("%s was made for a sandbox that was refused", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }
