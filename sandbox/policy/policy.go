@@ -96,8 +96,8 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		}
 	}
 	for name := range s.Labels {
-		if strings.HasPrefix(name, "hinit-") && name != sandbox.LabelVolume && name != sandbox.LabelClient {
-			return &RefusedError{"the label " + strconv.Quote(name), ""}
+		if !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient { // proxies and cron programs obey labels
+			return &RefusedError{"the label " + strconv.Quote(name), "only those that begin with hermes- are"}
 		}
 	}
 	for _, m := range s.Mounts {

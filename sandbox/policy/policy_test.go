@@ -157,7 +157,8 @@ func TestEscapes(t *testing.T) {
 		"a storage option":           func(s *sandbox.Spec) { s.Storage = map[string]string{"overlay2.override": "1"} },
 		"another's owner label":      func(s *sandbox.Spec) { s.Labels[LabelOwner] = "0" },
 		"another profile's label":    func(s *sandbox.Spec) { s.Labels[sandbox.LabelProfile] = "writer" },
-		"labels without end":         func(s *sandbox.Spec) { s.Labels["x"] = strings.Repeat("x", maxSpecBytes) },
+		"a route of the proxy":       func(s *sandbox.Spec) { s.Labels["traefik.http.routers.x.rule"] = "Host(`admin.example`)" },
+		"labels without end":         func(s *sandbox.Spec) { s.Labels["hermes-x"] = strings.Repeat("x", maxSpecBytes) },
 		"a volume of somebody else": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "database", Target: "/d"})
 		},
