@@ -28,8 +28,6 @@ type Manager struct {
 	helperError error  // the reason why the helper was not found, or nil
 	swept       sync.Once
 
-	newBytes atomic.Int64 // bytes written by Remember since the last check of the limits
-
 	noMounts atomic.Bool // the engine can't see the paths of the volume
 
 	mu      sync.Mutex
@@ -52,7 +50,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
 		return nil, m.helperError
 	}
-	m.newBytes.Store(rememberedCheckBytes) // so that the first Remember checks the limits
+	newBytes.Store(rememberedCheckBytes) // so that the first Remember checks the limits
 	m.store, err = openStore(opts.State)
 	return m, err
 }

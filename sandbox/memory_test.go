@@ -24,12 +24,16 @@ func TestMemoryKeeps(t *testing.T) {
 }
 
 // TestMemoryIsBounded: the files of remembered values have a size limit, even if an agent's commands fail with as much output as
-// is kept.
+// is kept. The limit held for each profile, and the service keeps the values of all of them.
 func TestMemoryIsBounded(t *testing.T) {
 	m := fakeManager(t, newFake(), nil)
+	profiles := []*Manager{m}
+	for range 7 {
+		profiles = append(profiles, fakeManager(t, newFake(), func(o *Options) { o.State = m.opts.State }))
+	}
 	const one = 256 << 10
 	for i := range 200 {
-		m.Remember("long"+strconv.Itoa(i), make([]byte, one))
+		profiles[i%len(profiles)].Remember("long"+strconv.Itoa(i), make([]byte, one))
 	}
 	size, entries := int64(0), []os.DirEntry(nil)
 	entries, err := os.ReadDir(m.opts.State + "/" + memoryDir)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/samber/lo"
@@ -278,6 +279,9 @@ const (
 	rememberedCheckBytes = 8 << 20
 )
 
+// newBytes counts the bytes that Remember has written since the last check of the limits. The managers of a service share the store.
+var newBytes atomic.Int64
+
 func rememberedFile(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
@@ -302,8 +306,8 @@ func (m *Manager) Remember(key string, value []byte) {
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
 		_ = m.store.dir.Remove(file) // the file may not exist
 	}
-	if before := m.newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
-		m.newBytes.Store(0)
+	if before := newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
+		newBytes.Store(0)
 		m.store.sweepMemory()
 	}
 }
