@@ -97,10 +97,10 @@ func (i *invocation) exec() (int, error) {
 	if i.options.background {
 		req.Stdin = nil
 		job, err := box.Start(i.ctx, req)
-		if err != nil {
-			return cmdline.Done, err
+		if err == nil {
+			err = i.print(job, [][]string{{job.ID}})
 		}
-		return cmdline.Done, i.print(job, [][]string{{job.ID}})
+		return cmdline.Done, err
 	}
 	if i.options.tty {
 		i.useTerminal(&req)
@@ -169,10 +169,10 @@ func (i *invocation) show() (int, error) {
 	}
 	if d.State == sandbox.Running {
 		box, err := i.manager.Adopt(i.ctx, d.ID)
-		if err != nil {
-			return cmdline.Done, err
+		if err == nil {
+			d, err = box.Describe(i.ctx)
 		}
-		if d, err = box.Describe(i.ctx); err != nil {
+		if err != nil {
 			return cmdline.Done, err
 		}
 	} else if c, err := i.manager.Engine().Inspect(i.ctx, d.ID); err == nil {
@@ -214,11 +214,10 @@ func (i *invocation) logs() (int, error) {
 	if i.options.job == "" {
 		return cmdline.Done, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.call.Out, i.call.Err)
 	}
-	box, err := i.adopt(d.ID)
-	if err != nil {
-		return cmdline.Done, err
+	box, err := i.manager.Adopt(i.ctx, d.ID)
+	if err == nil {
+		_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.call.Out)
 	}
-	_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.call.Out)
 	return cmdline.Done, err
 }
 
@@ -231,10 +230,9 @@ func (i *invocation) stop() (int, error) {
 			return cmdline.WrongUsage, errors.New("cannot stop a background command: it is of one sandbox")
 		}
 		box, err := i.adopt(i.words[0])
-		if err != nil {
-			return cmdline.Done, err
+		if err == nil {
+			_, err = box.Kill(i.ctx, i.options.job, 0)
 		}
-		_, err = box.Kill(i.ctx, i.options.job, 0)
 		return cmdline.Done, err
 	}
 	return i.forEach(func(id string) error { return i.manager.Engine().Stop(i.ctx, id, stopGrace) })

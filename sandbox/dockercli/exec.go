@@ -90,11 +90,10 @@ func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from
 	} else if errors.Is(why, sandbox.ErrGone) {
 		why = fmt.Errorf("the container was replaced by another of its name: %w", errors.ErrUnsupported)
 	}
-	code := exitFailed
 	if errors.Is(why, sandbox.ErrRefused) {
-		code = exitCannot
+		return from.fail(exitCannot, why, ref)
 	}
-	return from.fail(code, why, ref)
+	return from.fail(exitFailed, why, ref)
 }
 
 // withoutGoneTexts rephrases an error message. The agent recognizes some phrases as "the container is gone", and would run the

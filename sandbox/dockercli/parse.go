@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/samber/lo"
 	"github.com/spf13/pflag"
 
 	"hinit/sandbox"
@@ -284,15 +285,11 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 // findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". The result word is the value of
 // the variable HINIT_SANDBOX_ALLOW that would permit this part, or "". See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
-	for what, word := range c.raw.escapes {
-		if !slices.Contains(allow, word) {
-			return what, word
-		}
+	if what, has := lo.FindKeyBy(c.raw.escapes, func(_, word string) bool { return !slices.Contains(allow, word) }); has {
+		return what, c.raw.escapes[what]
 	}
-	for name := range c.Spec.Labels {
-		if strings.HasPrefix(name, "hinit-") {
-			return "the label " + name, ""
-		}
+	if name, has := lo.FindKeyBy(c.Spec.Labels, func(name, _ string) bool { return strings.HasPrefix(name, "hinit-") }); has {
+		return "the label " + name, ""
 	}
 	return c.Spec.FindEscape(allow...)
 }

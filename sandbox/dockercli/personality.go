@@ -77,11 +77,7 @@ func (p *Emulator) version(ctx context.Context, _ *Call, from Caller) int {
 
 func (p *Emulator) info(ctx context.Context, _ *Call, from Caller) int {
 	info, err := p.Engine().Info(ctx)
-	if err != nil {
-		return from.fail(exitFailed, err, "")
-	}
-	fmt.Fprintln(from.Out, info.Driver)
-	return 0
+	return from.printDone(info.Driver, err)
 }
 
 func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
@@ -91,11 +87,7 @@ func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 		fmt.Fprintf(from.Err, "%sNo such image: %s\n", fromDaemon, withTag(c.Words[0]))
 		return exitFailed
 	}
-	if err != nil {
-		return from.fail(exitFailed, err, "")
-	}
-	fmt.Fprintln(from.Out, toJSON(image.Entrypoint))
-	return 0
+	return from.printDone(toJSON(image.Entrypoint), err)
 }
 
 // list handles docker ps. It remembers the result for a docker run that may follow.
@@ -131,12 +123,12 @@ func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// printDone prints the name of a container after a successful operation, or else the error.
-func (c Caller) printDone(ref string, err error) int {
+// printDone prints the result of a successful operation, such as the name of the container, or else the error.
+func (c Caller) printDone(result string, err error) int {
 	if err != nil {
-		return c.fail(exitFailed, err, ref)
+		return c.fail(exitFailed, err, result)
 	}
-	fmt.Fprintln(c.Out, ref)
+	fmt.Fprintln(c.Out, result)
 	return 0
 }
 
@@ -242,13 +234,11 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	if err := p.fetch(ctx, spec.Image, from); err != nil {
 		return p.failRun(c, err, from)
 	}
-	var id string
-	var err error
+	create := p.Engine().Create
 	if start {
-		id, err = p.Make(ctx, spec)
-	} else {
-		id, err = p.Engine().Create(ctx, spec)
+		create = p.Make
 	}
+	id, err := create(ctx, spec)
 	if err != nil {
 		return p.failRun(c, err, from)
 	}

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/gate"
@@ -85,20 +87,14 @@ func (p Policy) Check(s *sandbox.Spec) error {
 			return &RefusedError{rule.what, rule.next}
 		}
 	}
-	for name := range s.Ulimits {
-		if !slices.Contains(ulimits, name) {
-			return &RefusedError{"the limit " + strconv.Quote(name), "those that are: " + strings.Join(ulimits, ", ")}
-		}
+	if name, has := lo.FindKeyBy(s.Ulimits, func(name, _ string) bool { return !slices.Contains(ulimits, name) }); has {
+		return &RefusedError{"the limit " + strconv.Quote(name), "those that are: " + strings.Join(ulimits, ", ")}
 	}
-	for name := range s.Storage {
-		if name != "size" {
-			return &RefusedError{"the storage option " + strconv.Quote(name), ""}
-		}
+	if name, has := lo.FindKeyBy(s.Storage, func(name, _ string) bool { return name != "size" }); has {
+		return &RefusedError{"the storage option " + strconv.Quote(name), ""}
 	}
-	for name := range s.Labels {
-		if !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient { // proxies and cron programs obey labels
-			return &RefusedError{"the label " + strconv.Quote(name), "only those that begin with hermes- are"}
-		}
+	if name, has := lo.FindKeyBy(s.Labels, isForeignLabel); has {
+		return &RefusedError{"the label " + strconv.Quote(name), "only those that begin with hermes- are"}
 	}
 	for _, m := range s.Mounts {
 		switch top := topDir(m.Target); {
@@ -111,6 +107,11 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	}
 	p.harden(s)
 	return nil
+}
+
+// isForeignLabel reports whether a caller may not set a label. Proxies and schedulers on the engine obey labels.
+func isForeignLabel(name, _ string) bool {
+	return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
 }
 
 // harden adds missing protections to a Spec, and lowers limits that are too high. Too high a limit is not an error, because the
