@@ -24,6 +24,7 @@ import (
 
 	"hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
@@ -63,6 +64,7 @@ type Call struct {
 // Main carries out the command and returns the exit code. If the agent's own program has to handle the command, Main replaces the
 // process with that program before it changes anything.
 func (c *Call) Main() int {
+	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // texts of other profiles, such as the reason of a restart
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage

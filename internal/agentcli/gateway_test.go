@@ -126,6 +126,15 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 	}
 }
 
+// TestTheReasonOfAGatewayControlsNoTerminal has a platform whose state is a title of a window. Root's terminal obeyed it.
+func TestTheReasonOfAGatewayControlsNoTerminal(t *testing.T) {
+	g := volume(t)
+	g.services[3].Reason = "unhealthy: \x1b]0;owned\a"
+	if got, _ := g.enter("-p writer gateway status"); strings.ContainsAny(got.out, "\x1b\a") || !strings.Contains(got.out, "owned") {
+		t.Errorf("%q", got.out)
+	}
+}
+
 func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
 	g := volume(t)
 	g.results["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}

@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -82,11 +80,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if watch && t.Screen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		var b bytes.Buffer
-		for line := range bytes.Lines(table) { // escape all control sequences except for colours, because a service may have chosen the text
-			b.WriteString(cmdline.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
-		}
-		_, err = t.Raw().Write(b.Bytes())
+		_, err = t.Raw().Write(cmdline.Lines(table)) // a service may have chosen the text
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
@@ -120,22 +114,10 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 }
 
 // WriteJSON writes v as an indented JSON document. It escapes control characters, so it is safe on a terminal.
-func WriteJSON(w io.Writer, v any) error { return encodeJSON(w, v, "  ") }
+func WriteJSON(w io.Writer, v any) error { return cmdline.WriteJSON(w, v, "  ") }
 
 // WriteJSONLine writes v as JSON on one line, as one document of a stream.
-func WriteJSONLine(w io.Writer, v any) error { return encodeJSON(w, v, "") }
-
-func encodeJSON(w io.Writer, v any, indent string) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", indent)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return err
-	}
-	_, err := w.Write(cmdline.JSON(b.Bytes()))
-	return err
-}
+func WriteJSONLine(w io.Writer, v any) error { return cmdline.WriteJSON(w, v, "") }
 
 // ShortWait is the time limit of a request that hinit answers immediately.
 const ShortWait = 5 * time.Second

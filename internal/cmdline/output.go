@@ -1,8 +1,11 @@
 package cmdline
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,7 +13,10 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/control/show"
+	"hinit/internal/proc"
 )
 
 // passedSequences matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC
@@ -35,6 +41,43 @@ func Output(line string) string {
 	return b.String() + show.Line(line[at:]) + end
 }
 
+// Lines passes each line of a text through [Output].
+func Lines(text []byte) []byte {
+	lines := lo.Map(strings.Split(string(text), "\n"), func(line string, _ int) string { return Output(line) })
+	return []byte(strings.Join(lines, "\n"))
+}
+
+// longestLine is the number of bytes after which a lineWriter writes a line that has not ended.
+const longestLine = 64 << 10
+
+// lineWriter passes the output of a program through [Lines].
+type lineWriter struct {
+	to   io.Writer
+	rest []byte // the beginning of a line
+}
+
+// Write implements io.Writer.
+func (w *lineWriter) Write(data []byte) (int, error) {
+	w.rest = append(w.rest, data...)
+	whole := bytes.LastIndexByte(w.rest, '\n') + 1
+	if len(w.rest)-whole > longestLine {
+		whole = len(w.rest)
+	}
+	_, err := w.to.Write(Lines(w.rest[:whole]))
+	w.rest = slices.Delete(w.rest, 0, whole)
+	return len(data), err
+}
+
+// ForTerminal returns a writer for the output of a program. If w is a terminal, the program can't control it. Call end after the
+// last write.
+func ForTerminal(w io.Writer) (out io.Writer, end func()) {
+	if file, is := w.(*os.File); !is || !proc.IsTerminal(file) {
+		return w, func() {}
+	}
+	lines := &lineWriter{to: w}
+	return lines, func() { _, _ = w.Write(Lines(lines.rest)) } // the terminal may be gone
+}
+
 // JSON replaces characters of a JSON document by \u sequences: the characters that [show.Line] would escape. The meaning of the
 // document does not change.
 func JSON(doc []byte) []byte {
@@ -55,6 +98,19 @@ func JSON(doc []byte) []byte {
 		doc = doc[n:]
 	}
 	return out
+}
+
+// WriteJSON writes v as a JSON document, escaped by [JSON]. If indent is not empty, the document has many lines.
+func WriteJSON(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(JSON(b.Bytes()))
+	return err
 }
 
 // Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines or whole cells

@@ -37,3 +37,20 @@ func TestAJSONDocumentHasNothingThatATerminalObeys(t *testing.T) {
 		}
 	}
 }
+
+// TestAProgramThatWritesPiecesControlsNoTerminal cuts a sequence in two, and has a line without end.
+func TestAProgramThatWritesPiecesControlsNoTerminal(t *testing.T) {
+	var out strings.Builder
+	w := &lineWriter{to: &out}
+	for _, part := range []string{"a\t\x1b[31mred", "\n\x1b]0;ow", "ned\a\n", strings.Repeat("x", longestLine+1), "\x1b[2J\n"} {
+		if n, err := w.Write([]byte(part)); err != nil || n != len(part) {
+			t.Fatal(n, err)
+		}
+	}
+	if want := "a\t\x1b[31mred\x1b[0m\n\\x1b]0;owned\\a\n" + strings.Repeat("x", longestLine+1) + "\\x1b[2J\n"; out.String() != want {
+		t.Errorf("%.100q is shown", out.String())
+	}
+	if to, end := ForTerminal(&out); to != &out || end == nil {
+		t.Error("what goes to no terminal is changed")
+	}
+}

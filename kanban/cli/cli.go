@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -274,13 +273,8 @@ func (c *call) show(v any, err error, people func()) error {
 	return nil
 }
 
-// printJSON prints a value as JSON, indented by two spaces.
-func (c *call) printJSON(v any) error {
-	e := json.NewEncoder(c.Terminal.Out)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+// printJSON prints a value as JSON, indented by two spaces. An agent may have written any part of it.
+func (c *call) printJSON(v any) error { return cmdline.WriteJSON(c.Terminal.Out, v, "  ") }
 
 // table prints a table. It calls fill, which adds the rows. Each cell is one line of limited length.
 func (c *call) table(fill func(row func(cells ...any))) {

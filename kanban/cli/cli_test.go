@@ -146,6 +146,19 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	_ = conn.Close() // the transaction ends with it
 }
 
+// TestAnAgentWritesNothingIntoJSONThatATerminalObeys has a comment and a name of a board that move the cursor and turn the text around.
+func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
+	s := newShell(t)
+	id := s.create("hello")
+	s.do("comment", id, "\u009b2J\u202etxt")
+	s.do("boards", "create", "second", "--name", "\u009d0;owned\u009c")
+	for _, args := range [][]string{{"show", id, "--json"}, {"tail", id, "--json", "--no-follow"}, {"boards", "list", "--json"}, {"stats", "--all"}} {
+		if out := s.do(args...); strings.ContainsAny(out, "\u009b\u009c\u009d\u202e") || !strings.Contains(out, `\u`) && args[0] != "tail" {
+			t.Errorf("%q: %q", args, out)
+		}
+	}
+}
+
 // A task's id with control characters, which any writer of the file can choose, was obeyed by the terminal of whoever listed it.
 func TestATerminalObeysNoTask(t *testing.T) {
 	s := newShell(t)

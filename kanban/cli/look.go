@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -89,8 +88,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 	if all {
 		task = e.TaskID + "  "
 	}
-	if line, err := json.Marshal(e); c.json && err == nil {
-		fmt.Fprintf(c.Terminal.Out, "%s\n", line)
+	if c.json && cmdline.WriteJSON(c.Terminal.Out, e, "") == nil {
 		return
 	}
 	c.print("  %s  %s%s %s\n", formatTime(e.CreatedAt), task, e.Kind, e.Payload)

@@ -260,8 +260,7 @@ func workerLog(c *call) action {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
 		if c.Screen { // an agent wrote the text
-			lines := lo.Map(strings.Split(string(data), "\n"), func(line string, _ int) string { return cmdline.Output(line) })
-			data = []byte(strings.Join(lines, "\n"))
+			data = cmdline.Lines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)
 		return err

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -221,11 +220,7 @@ func codeOf(err error) int {
 // print prints v as JSON if --json was given. Otherwise it prints the rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
-		text, err := json.Marshal(v)
-		if err == nil {
-			_, err = fmt.Fprintf(i.call.Out, "%s\n", cmdline.JSON(text))
-		}
-		return err
+		return cmdline.WriteJSON(i.call.Out, v, "")
 	}
 	w := tabwriter.NewWriter(i.call.Out, 0, 0, 3, ' ', 0)
 	for _, row := range rows {

@@ -66,6 +66,13 @@ func (p Program) Run(argv []string) int {
 	if wants.Stdin {
 		local.In = os.Stdin
 	}
+	if args[0] == "logs" {
+		out, endOut := cmdline.ForTerminal(os.Stdout)
+		errs, endErrs := cmdline.ForTerminal(os.Stderr)
+		defer endOut()
+		defer endErrs()
+		local.Out, local.Err = out, errs
+	}
 	if wants.Terminal {
 		return p.runOnTerminal(req, local)
 	}
@@ -258,6 +265,5 @@ func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, all
 	if err != nil {
 		return dockercli.PrintError(s.Err, err, allow == nil)
 	}
-	p := &dockercli.Emulator{Manager: m}
-	return p.Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
+	return (&dockercli.Emulator{Manager: m}).Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
 }

@@ -1,11 +1,9 @@
 package fleetcli
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -13,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"hinit/internal/cmdline"
-	"hinit/internal/proc"
 )
 
 // exec runs a command in the agents' container of a host. The parameter in may be nil. The command sees no terminal, so exec escapes
@@ -32,48 +29,9 @@ func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writ
 	if err != nil {
 		return err
 	}
-	out, endOut := forTerminal(out)
+	out, endOut := cmdline.ForTerminal(out)
 	defer endOut()
-	errs, endErrs := forTerminal(f.Err)
+	errs, endErrs := cmdline.ForTerminal(f.Err)
 	defer endErrs()
 	return remote.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
-}
-
-// forTerminal returns w, or escaped lines if w is a terminal. Call end after the last write.
-func forTerminal(w io.Writer) (out io.Writer, end func()) {
-	if file, is := w.(*os.File); !is || !proc.IsTerminal(file) {
-		return w, func() {}
-	}
-	lines := &escapedLines{to: w}
-	return lines, lines.end
-}
-
-// escapedLines writes lines of a program to a terminal. It escapes what would control the terminal, except for tabs and colours.
-type escapedLines struct {
-	to   io.Writer
-	rest []byte // the beginning of a line
-}
-
-// longestLine is the number of bytes after which a line counts as ended.
-const longestLine = 64 << 10
-
-func (l *escapedLines) Write(data []byte) (int, error) {
-	l.rest = append(l.rest, data...)
-	for {
-		line, rest, ended := bytes.Cut(l.rest, []byte("\n"))
-		if !ended && len(line) < longestLine {
-			return len(data), nil
-		}
-		l.rest = rest
-		if _, err := fmt.Fprintln(l.to, cmdline.Output(string(line))); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// end writes the last line if it has no line break.
-func (l *escapedLines) end() {
-	if len(l.rest) > 0 {
-		_, _ = l.Write([]byte("\n")) // the terminal may be gone
-	}
 }

@@ -1,0 +1,53 @@
+package program
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+	"hinit/sandbox"
+)
+
+// chatty is an engine with one container, whose process writes to the terminal of a reader.
+type chatty struct{ sandbox.FullEngine }
+
+func (chatty) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+	return []sandbox.Container{{ID: "1", Name: "box", Labels: sandbox.Labels(sandbox.Key{Profile: "coder"}), State: sandbox.Running}}, nil
+}
+
+func (chatty) Inspect(context.Context, string) (sandbox.Container, error) {
+	return sandbox.Container{}, sandbox.ErrGone
+}
+
+func (chatty) Logs(_ context.Context, _ string, _ bool, out, errs io.Writer) error {
+	for _, w := range []io.Writer{out, errs} {
+		if _, err := io.WriteString(w, "\x1b]0;owned\a\x1b[31mred\nend\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+func (chatty) Close() error { return nil }
+
+// TestTheLogOfASandboxControlsNoTerminal has a container that sets the title of the window of an operator.
+func TestTheLogOfASandboxControlsNoTerminal(t *testing.T) {
+	near, far, err := testkit.OpenTerminal(24, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	t.Setenv("HERMES_HOME", t.TempDir()+"/profiles/coder")
+	t.Setenv("HINIT_SANDBOX_SOCKET", t.TempDir()+"/none.sock")
+	stdout, stderr := os.Stdout, os.Stderr
+	os.Stdout, os.Stderr = far, far
+	code := Program{func(string) (sandbox.FullEngine, error) { return chatty{}, nil }}.Run([]string{"hinit-sandbox", "logs"})
+	os.Stdout, os.Stderr = stdout, stderr
+	_ = far.Close()
+	seen, _ := io.ReadAll(near) // it ends with an error
+	if text := string(seen); code != 0 || strings.Contains(text, "\x1b]") || strings.Contains(text, "\a") || strings.Count(text, "\x1b[31mred\x1b[0m\r\nend\r\n") != 2 {
+		t.Errorf("exit code %d, the terminal got %q", code, text)
+	}
+}
