@@ -113,11 +113,7 @@ func (m *Machine) setPaused(s *service, group, paused bool) {
 	if !s.isRunning() {
 		return
 	}
-	signal := sigCont
-	if paused {
-		signal = sigStop
-	}
-	m.sendSignal(s, signal, group)
+	m.sendSignal(s, map[bool]int{true: sigStop, false: sigCont}[paused], group)
 	if s.paused != paused {
 		s.paused = paused
 		m.markChanged(s)

@@ -164,13 +164,15 @@ func (l *Loop) handleExit(x proc.Exit) {
 	if x.OOM != nil { // the count of the run's own control group is more precise
 		e.OOM = *x.OOM
 	}
-	if x.Leftover {
+	s := l.machine.services[name]
+	stops := s != nil && s.stopCommand.run == x.ID
+	if x.Leftover && (s == nil || stops || !s.policy.LeaveDescendants) {
 		l.lingeringRuns = append(l.lingeringRuns, x.ID)
-	} else {
+	} else { // nothing is left, or the rest may stay: to wait for its end would cost a scan of /proc for each orphan
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
-	if s := l.machine.services[name]; s != nil && s.stopCommand.run == x.ID {
+	if stops {
 		said := StopCommandEnded{Name: name, Run: x.ID, Leftover: x.Leftover}
 		if x.Code != 0 {
 			said.Fault = "has failed: " + describeExit(&Exit{Code: x.Code, Signal: x.Signal})

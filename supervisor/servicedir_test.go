@@ -236,6 +236,28 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	}
 }
 
+// TestADaemonOfAHookMadePID1ReadAllOfProc: a service left a process behind, as it may. While that process lived, PID 1 read all of /proc
+// for each orphan that ended.
+func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
+	for name, may := range map[string]bool{"a service whose processes may stay": true, "another one": false} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := realLoop(t)
+			u := serviceDir(t, "s", "trap '' TERM; sleep 1000 & exit 0", "")
+			u.Policy.LeaveDescendants, u.Policy.SingleRun, u.Policy.Grace = may, true, time.Minute
+			register(t, l, u, WantUp)
+			untilState(t, l, map[bool]State{true: Down, false: Stopping}[may])
+			err := l.RunInLoop(t.Context(), func() {
+				if n := len(l.lingeringRuns); n != map[bool]int{true: 0, false: 1}[may] || len(l.runs) != n {
+					t.Errorf("%d of %d runs wait for the end of their processes", n, len(l.runs))
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestADescriptorForReadinessThatCannotBeIsSaid(t *testing.T) {
 	l, _ := realLoop(t)
 	u := serviceDir(t, "s", "exec sleep 1000", "")
