@@ -31,11 +31,8 @@ type memoryCgroups struct {
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.readProcFile("self/cgroup"), v.controller)), cgroupPath(c.readProcFile(strconv.Itoa(pid)+"/cgroup"), v.controller)
-		if own == "" || of == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
-			continue
-		}
 		below, is := strings.CutPrefix(of, strings.TrimSuffix(own, "/")+"/")
-		if !is {
+		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
 		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} { // with and without a cgroup namespace

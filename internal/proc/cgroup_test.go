@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testproc"
 )
 
 func TestCgroupOfAProcess(t *testing.T) {
@@ -104,4 +107,36 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 		table.SignalTree(id, int(unix.SIGKILL))
 		exitOf(t, table, id)
 	}
+}
+
+// TestAKillByHandWasTakenForALackOfMemory: the kernel had once killed a process of the group for memory. Every later "kill -9" was
+// recorded as oom.
+func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
+	dir, table := t.TempDir(), newTable(t)
+	kills := func(n string) {
+		if err := errors.Join(os.WriteFile(dir+"/memory.events", []byte("oom 7\noom_kill "+n+"\n"), 0o600), os.WriteFile(dir+"/cgroup.procs", nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(id uint64) {
+		_, out := spawn(t, table, Spec{ID: id, Argv: testproc.Argv("deaf"), Setup: Setup{Cgroup: dir}})
+		line(t, out)
+	}
+	killed := func(id uint64, want bool) {
+		t.Helper()
+		if err := table.Signal(id, int(unix.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+		if x := exitOf(t, table, id); x.OOM == nil || *x.OOM != want {
+			t.Errorf("run %d: %+v, not an end for lack of memory: %v", id, x, !want)
+		}
+	}
+	kills("1")
+	start(1)
+	killed(1, false)
+	start(2)
+	start(3) // of the same group, as a worker of the board is
+	kills("2")
+	killed(2, true)
+	killed(3, false)
 }

@@ -173,8 +173,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if spec.Cred != nil {
 		user = spec.Cred.UID
 	}
-	t.runs[spec.ID] = &run{
-		id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup, service: spec.Name,
+	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup, service: spec.Name}
+	if t.runs[spec.ID] = r; r.cgroup != "" {
+		r.oomKills, _ = oomKillsIn(r.cgroup)
 	}
 	if mark != 0 {
 		t.byMark[mark] = spec.ID

@@ -57,7 +57,10 @@ type run struct {
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of the run's control group, or "" for none
-	service string  // name of the service; "" if an older hinit handed over the run without it
+	// oomKills counts kills for lack of memory in the control group that were not the end of this run. They came before it, or ended
+	// other runs.
+	oomKills uint64
+	service  string // name of the service; "" if an older hinit handed over the run without it
 }
 
 // Exit describes a reaped child.
@@ -158,7 +161,12 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		}
 		if r := t.runs[id]; r != nil && r.cgroup != "" && x.Signal == int(unix.SIGKILL) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
-				x.OOM = new(kills > 0)
+				x.OOM = new(kills > r.oomKills)
+				for _, o := range t.runs {
+					if *x.OOM && o.cgroup == r.cgroup { // this kill explains no other end in the group
+						o.oomKills++
+					}
+				}
 			}
 		}
 		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
