@@ -230,7 +230,7 @@ func (r *run) exportTail() []string {
 // export returns the state of the stream for the new program. If the pump is not parked, its unfinished line can't be read
 // safely, so missingText replaces it.
 func (s *stream) export(parked bool) handedStream {
-	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
+	out := handedStream{Index: s.index, Pipe: s.file, Carry: []byte(missingText), Cont: s.lines.cont}
 	if s.direct >= 0 { // s.file is closed; duplicate s.direct, because an os.File closes its descriptor
 		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
@@ -238,8 +238,6 @@ func (s *stream) export(parked bool) handedStream {
 	}
 	if parked {
 		out.Carry = s.lines.carry
-	} else {
-		out.Carry = []byte(missingText)
 	}
 	return out
 }

@@ -21,9 +21,10 @@ type Log struct {
 	file    *file     // the log file; nil: the log goes only to the console
 	sources [2]source // one for stdout, one for stderr
 
-	// set.mu guards current, streams and dropped.
+	// set.mu guards current, runs, streams and dropped.
 	current *run
-	streams int // number of pipes, of all runs, that are still being read
+	runs    uint64 // number of runs so far
+	streams int    // number of pipes, of all runs, that are still being read
 	dropped bool
 
 	counters counters
@@ -68,7 +69,7 @@ func (l *Log) Stats() Stats {
 
 // Pipes creates the pipes for stdout and stderr of the service's next run and starts to read them. It returns the write ends,
 // which are blocking and close-on-exec. The caller passes them to the process and then closes them. The pipes belong to the
-// agent's user, so that the process can open /dev/stdout. The package continues to read the pipes of earlier runs.
+// agent's user, so that the process can open /dev/stdout. The package continues to read the pipes of earlier runs, see maxRuns.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -95,15 +96,27 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// beginRun makes r the current run of the service. It returns an error if the log is closed.
+// maxRuns is the number of runs of a service whose pipes stay open. A process that outlives its run may keep them for ever.
+const maxRuns = 8
+
+// beginRun makes r the current run of the service. The pipes of a run that is too old are read empty and closed. beginRun returns an
+// error if the log is closed.
 func (l *Log) beginRun(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
 	if l.set.closed || l.dropped {
 		return errClosed
 	}
-	l.current = r
+	l.runs++
+	l.current, r.number = r, l.runs
 	l.set.addStreams(l, r.streams[:]...)
+	if l.streams > 2*maxRuns {
+		for st := range l.set.live {
+			if old := st.run; old.log == l && old.number+maxRuns <= r.number {
+				st.stop()
+			}
+		}
+	}
 	return nil
 }
 
@@ -168,13 +181,7 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 
 // Watch registers the function seen, which is called with the service's complete lines as they are read. It must not block,
 // because the goroutines that read the output call it. It must not keep the slice. Nil removes the function.
-func (l *Log) Watch(seen func(lines []byte)) {
-	if seen == nil {
-		l.watcher.Store(nil)
-		return
-	}
-	l.watcher.Store(&seen)
-}
+func (l *Log) Watch(seen func(lines []byte)) { l.watcher.Store(&seen) }
 
 // Hide replaces the set of known secrets of the service. From now on the console shows [redact.Masked] in place of these texts
 // and of tokens with known shapes. Texts shorter than eight bytes are ignored. Without [Options].Mask, Hide has no effect.

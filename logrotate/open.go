@@ -134,12 +134,11 @@ func (f *file) useDescriptor(fd int) error {
 
 // readArchives reads the list of archives from the directory, and prunes them. A directory that can't be read counts as empty.
 func (f *file) readArchives() {
-	now := time.Now()
 	if err := f.archives.Read(); err != nil {
 		f.recordError(err)
 	}
 	f.scanned = true
-	if err := f.prune(now); err != nil {
+	if err := f.prune(time.Now()); err != nil {
 		f.recordError(err)
 	}
 	f.pack()
@@ -201,8 +200,7 @@ func (f *file) rotate(now time.Time) {
 
 // pruneNow prunes the archives outside of a rotation, because the oldest archive has expired.
 func (f *file) pruneNow(now time.Time) {
-	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
-	if err != nil {
+	if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
 		f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 	}
 }

@@ -23,6 +23,7 @@ const tailPatience = 100 * time.Millisecond
 // run holds the two pipes of one run of a service, and the last lines of its output.
 type run struct {
 	log     *Log
+	number  uint64 // counts the runs of the log; 0 for all that an earlier program of PID 1 has begun
 	streams [2]*stream
 	asked   atomic.Uint64 // number of the last call of Log.Tail
 
@@ -267,12 +268,10 @@ func (s *stream) deliver(chunk []byte) {
 	s.run.tail.add(chunk, l.set.opts.Tail)
 	s.run.open[s.index] = ""
 	s.run.mu.Unlock()
-	if seen := l.watcher.Load(); seen != nil {
+	if seen := l.watcher.Load(); seen != nil && *seen != nil {
 		(*seen)(chunk)
 	}
-	if n := l.limiter.writeAllowed(s.index, chunk); n > 0 {
-		l.counters.suppressed.Add(uint64(n))
-	}
+	l.counters.suppressed.Add(uint64(l.limiter.writeAllowed(s.index, chunk)))
 	l.counters.bytes.Add(uint64(len(chunk)))
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 	l.set.opts.Wrote()

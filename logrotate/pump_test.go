@@ -3,6 +3,7 @@ package logrotate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -375,5 +376,37 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "half")
 	if got := out.text(); got != "whole\nhalf\n" {
 		t.Errorf("console: %q", got)
+	}
+}
+
+// TestThePipesOfOldRunsPiledUp: a gateway gave its output to another process and ended, once a second. hinit kept two descriptors for each
+// run, until it could start no service any more.
+func TestThePipesOfOldRunsPiledUp(t *testing.T) {
+	dir := t.TempDir()
+	s := newSet(Options{})
+	l := s.Open("svc", "", filepath.Join(dir, archive.Current))
+	var ends []*os.File
+	var want []string
+	lines := strings.Repeat("a line that the service has written\n", 1000)
+	for range 5 * maxRuns {
+		stdout, stderr := pipes(t, l)
+		ends = append(ends, stdout, stderr)
+		put(t, stdout, lines+"the last one")
+		want = append(want, strings.Split(lines+"the last one", "\n")...)
+	}
+	testkit.Until(t, "the pipes of old runs are closed", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.live) == 2*maxRuns
+	})
+	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("the first run can write still: %v", err)
+	}
+	put(t, ends[len(ends)-2*maxRuns], " and more\n") // the oldest run whose pipes stay
+	closeAll(ends...)
+	closeSet(t, s)
+	got := stored(t, dir)
+	if len(got) != len(want) || strings.Count(strings.Join(got, "\n"), "the last one") != 5*maxRuns || !slices.Contains(got, "the last one and more") {
+		t.Errorf("%d lines are in the file, not %d", len(got), len(want))
 	}
 }
