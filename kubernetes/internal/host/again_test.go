@@ -96,6 +96,50 @@ func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	}
 }
 
+// writer is an hinit beside which a session writes into the home of coder, each time after the data was sent.
+type writer struct {
+	*gateways
+	write func()
+}
+
+func (w writer) Service(ctx context.Context, name string) (hinit.Service, error) {
+	w.write()
+	return w.gateways.Service(ctx, name)
+}
+
+// TestWhatASessionWritesDuringAMoveIsMovedToo has a session that writes between the transfer and the moment in which the data is set aside.
+// What it wrote was deleted with the copy of the old host. A session that writes all the time does not stop the move.
+func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
+	for _, always := range []bool{false, true} {
+		s, dir := volume(t, "u1", "learnt")
+		other, at := volume(t, "", "")
+		began := time.Now()
+		if always {
+			began = began.Add(-2 * minMoveTime)
+		}
+		status := v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
+		status.Move = &v1alpha1.Move{To: "to", Since: metav1.NewTime(began)}
+		api := apiOf(coder(status))
+		g := &gateways{by: map[string]hinit.Service{}}
+		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
+		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, other)
+		wrote := 0
+		from.set.Init = writer{g, func() {
+			if move := read(t, api, "coder").Status.Move; move != nil && move.Received != nil && (always || wrote == 0) && s.exists("profiles/coder/data") {
+				wrote++
+				logAgain(t, dir)
+			}
+		}}
+		for range 10 {
+			round(t, api, from, to)
+		}
+		log, err := os.ReadFile(filepath.Join(at, "profiles/coder/logs/log"))
+		if st := read(t, api, "coder").Status; wrote != 1 || st.Host != "to" || !always && (err != nil || string(log) != "new") {
+			t.Errorf("always: %t; it wrote %d times, and the new home has the log %q: %v; the status is %+v", always, wrote, log, err, st)
+		}
+	}
+}
+
 // TestAHomeThatASessionMadeIsNotSent has a host that fetches once more after the data was set aside.
 func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")

@@ -50,11 +50,23 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer
 	// and SetAside. In that case the gateway may have written data that was not sent, so take the data back.
-	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 {
+	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 || h.sendAgain(ctx, p) {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
 	}
 	return h.set.Init.Rescan(ctx)
+}
+
+// sendAgain reports whether a process other than the gateway has changed data that is set aside since it was sent, so that it must be sent
+// again. It does so only in the first minMoveTime of a move: the process may write all the time.
+func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
+	now, err := h.store.snapshot(ctx, p.Name, aside(p.Name, string(p.UID), p.Status.Assignment))
+	if err == nil && now == h.offers.snapshot(string(p.UID)) {
+		return false
+	}
+	again := time.Since(p.Status.Move.Since.Time).Abs() < minMoveTime
+	h.set.Log.Warn("something has changed a home while it was sent to another host", "profile", p.Name, "is_sent_again", again, "error", err)
+	return again
 }
 
 // takeBack undoes setAside. If something has made the home again meanwhile, takeBack stops its gateway and keeps it.

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/big"
@@ -49,6 +50,7 @@ type offer struct {
 	run           uint64      // number of the gateway's last run: the data is in the state in which that run left it
 	home          fs.FileInfo // the offered directory
 	sent          string      // SHA-256 of the archive, or "" until it was sent in full
+	snapshot      string      // what was sent, see Store.snapshot
 	failed        error       // why the data was not sent in full, the last time
 
 	progress time.Time          // when data was sent last, or when the offer was made
@@ -108,6 +110,18 @@ func (o *offers) failure(uid string) error {
 		}
 	}
 	return nil
+}
+
+// snapshot returns what of an object was sent the last time, see Store.snapshot.
+func (o *offers) snapshot(uid string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.by {
+		if one.uid == uid {
+			return one.snapshot
+		}
+	}
+	return ""
 }
 
 // stalled reports whether nothing of the offered data of an object was sent for maxStall.
@@ -228,14 +242,14 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		end()
 	}
 	o.mu.Unlock()
-	sum, begun, err := o.store.send(one, progressWriter{w, func() {
+	snapshot, sum, begun, err := o.store.send(one, progressWriter{w, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		one.progress = time.Now()
 	}}, r.WithContext(ctx))
 	o.mu.Lock()
 	if err == nil {
-		one.sent = sum
+		one.sent, one.snapshot = sum, snapshot
 	}
 	if ctx.Err() == nil { // otherwise the client has gone, and knows why
 		one.failed = err
@@ -279,29 +293,52 @@ func (w progressWriter) Write(p []byte) (int, error) {
 func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // send writes the archive of an offered profile, or only the remainder if the client already has the beginning. It returns the
-// checksum of the whole archive. If send fails and begun is false, send has written nothing, and the caller must answer the
-// request.
-func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
+// checksum of the whole archive, and its snapshot, see Store.snapshot. If send fails and begun is false, send has written nothing, and
+// the caller must answer the request.
+func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
 	home, err := s.directory(s.Home(one.name))
 	if err != nil {
-		return "", false, err
+		return "", "", false, err
 	}
 	defer home.Close()
 	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) { // the offered one is set aside
-		return "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
+		return "", "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
 	}
-	x := archive.Export{
-		Home: descriptor(home), Name: one.name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
-		BeforeSend: func(from int64) {
-			begun = true
-			if from > 0 {
-				w.WriteHeader(http.StatusPartialContent)
-			}
-		},
+	x := exportOf(home, one.name)
+	x.Snapshot = r.Header.Get("If-Range")
+	x.BeforeSend = func(from int64) {
+		begun = true
+		if from > 0 {
+			w.WriteHeader(http.StatusPartialContent)
+		}
 	}
 	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
-	_, sum, _, err = x.Run(r.Context(), w)
-	return sum, begun, err
+	head, sum, _, err := x.Run(r.Context(), w)
+	return head.Snapshot, sum, begun, err
+}
+
+// exportOf returns an export of the data of a stopped profile in an open directory.
+func exportOf(dir *os.File, name string) *archive.Export {
+	return &archive.Export{Home: descriptor(dir), Name: name, Secrets: true, Links: true, HomeIdle: true}
+}
+
+// errLooked ends an export that is made only for its head.
+var errLooked = errors.New("its head is enough")
+
+// snapshot returns a checksum of the names, sizes and times of the data in a directory, as the head of an archive of it has.
+func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
+	dir, err := s.directory(at)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	nowhere, out := io.Pipe()
+	_ = nowhere.CloseWithError(errLooked) // it never fails
+	head, _, _, err := exportOf(dir, name).Run(ctx, out)
+	if !errors.Is(err, errLooked) {
+		return "", err
+	}
+	return head.Snapshot, nil
 }
 
 // descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where the path

@@ -52,6 +52,8 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 		switch {
 		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files of replace, left by a crash
 			return
+		case strings.Contains(name, "%"): // an agent has made it: no object has such a name, and the client of the API refuses it
+			return
 		case len(names) < maxUnknown:
 			names = append(names, name)
 		default:

@@ -644,6 +644,19 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	}
 }
 
+// TestANameThatIsNoProfilesIsNotAskedFor has names in the store that the client of the API refuses. The host asked for them again and again.
+func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
+	s, dir := volume(t, "u1", "x")
+	for _, name := range []string{"a%2fb", "a%b"} {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, liveDir, name), nil, 0o600), os.Mkdir(filepath.Join(dir, aside(name, "u2", 1)), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, all, err := s.Names(func(string) bool { return false }); err != nil || all != 1 || !slices.Equal(names, []string{"coder"}) {
+		t.Errorf("%d names, %q, %v", all, names, err)
+	}
+}
+
 // TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, what came, and the directory of a profile.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
