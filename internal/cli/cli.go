@@ -91,7 +91,7 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	case err != nil:
 		return t.Failed(c.Doing(), err)
 	case c.JSON:
-		return t.Failed(c.Doing(), WriteJSON(t.Out, answer))
+		return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, answer, "  "))
 	}
 	people()
 	return cmdline.Done

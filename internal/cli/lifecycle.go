@@ -115,7 +115,7 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 			worst = max(worst, t.Failed(doing, results[i]))
 			continue
 		case c.JSON:
-			worst = max(worst, t.Failed(doing, WriteJSONLine(t.Out, s)))
+			worst = max(worst, t.Failed(doing, cmdline.WriteJSON(t.Out, s, "")))
 		case !wait.Wait:
 			fmt.Fprintln(t.Out, show.Accepted(s))
 		}

@@ -58,7 +58,7 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		empty, err := c.Verb.Empty(t)
 		if err == nil && c.isSet("watch") {
-			return t.Failed(c.Doing(), WriteJSONLine(t.Out, empty))
+			return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, empty, ""))
 		}
 		return t.Show(c, empty, err, nil)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
@@ -93,9 +92,9 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		}
 	}
 	if watch { // a stream has one document a line
-		return down, WriteJSONLine(t.Out, st)
+		return down, cmdline.WriteJSON(t.Out, st, "")
 	}
-	return down, WriteJSON(t.Out, st)
+	return down, cmdline.WriteJSON(t.Out, st, "  ")
 }
 
 // Look returns the table format for this terminal: its width, and whether it has colours.
@@ -112,12 +111,6 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 	look.Colour = none == "" && kind != "dumb"
 	return look
 }
-
-// WriteJSON writes v as an indented JSON document. It escapes control characters, so it is safe on a terminal.
-func WriteJSON(w io.Writer, v any) error { return cmdline.WriteJSON(w, v, "  ") }
-
-// WriteJSONLine writes v as JSON on one line, as one document of a stream.
-func WriteJSONLine(w io.Writer, v any) error { return cmdline.WriteJSON(w, v, "") }
 
 // ShortWait is the time limit of a request that hinit answers immediately.
 const ShortWait = 5 * time.Second

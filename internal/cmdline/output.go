@@ -13,8 +13,6 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/samber/lo"
-
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 )
@@ -43,7 +41,10 @@ func Output(line string) string {
 
 // Lines passes each line of a text through [Output].
 func Lines(text []byte) []byte {
-	lines := lo.Map(strings.Split(string(text), "\n"), func(line string, _ int) string { return Output(line) })
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		lines[i] = Output(line)
+	}
 	return []byte(strings.Join(lines, "\n"))
 }
 

@@ -117,7 +117,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report.OK = len(problems) == 0
 	code := map[bool]int{true: cmdline.Done, false: cmdline.Failed}[report.OK]
 	if asJSON {
-		return max(code, t.Failed("check the configuration", cli.WriteJSON(t.Out, report)))
+		return max(code, t.Failed("check the configuration", cmdline.WriteJSON(t.Out, report, "  ")))
 	}
 	for _, problem := range problems {
 		fmt.Fprintln(t.Err, show.Line(problem.Error()))

@@ -66,7 +66,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 			return nil
 		}
 		if c.JSON {
-			return cli.WriteJSONLine(t.Out, e)
+			return cmdline.WriteJSON(t.Out, e, "")
 		}
 		_, err := fmt.Fprintln(t.Out, show.Line(eventLine(e)))
 		return err
@@ -209,7 +209,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		}
 	}
 	if c.JSON {
-		err = cli.WriteJSON(t.Out, w.came)
+		err = cmdline.WriteJSON(t.Out, w.came, "  ")
 	} else {
 		_, err = fmt.Fprintln(t.Out, show.Line(w.line))
 	}

@@ -69,7 +69,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 			e.Why = append(e.Why, order)
 		}
 		if c.JSON {
-			code = max(code, t.Failed(doing, cli.WriteJSON(t.Out, e)))
+			code = max(code, t.Failed(doing, cmdline.WriteJSON(t.Out, e, "  ")))
 			continue
 		}
 		e.print(t)

@@ -56,7 +56,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 		case err != nil:
 			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", verb, name), err))
 		case asJSON:
-			worst = max(worst, t.Failed(verb, cli.WriteJSONLine(t.Out, s)))
+			worst = max(worst, t.Failed(verb, cmdline.WriteJSON(t.Out, s, "")))
 		default:
 			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(number), pid)
 		}

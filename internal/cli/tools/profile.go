@@ -188,7 +188,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	}
 	if m.json {
 		was.Gateway, was.Want, was.PID = "", "", 0
-		return m.Failed(m.doing, cli.WriteJSON(m.Out, was))
+		return m.Failed(m.doing, cmdline.WriteJSON(m.Out, was, "  "))
 	}
 	fmt.Fprintf(m.Out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
 	return cmdline.Done
@@ -354,9 +354,9 @@ func (m *manager) list(only string) int {
 	case !m.json:
 		err = m.printRows(rows, one)
 	case one:
-		err = cli.WriteJSON(m.Out, rows[0])
+		err = cmdline.WriteJSON(m.Out, rows[0], "  ")
 	default:
-		err = cli.WriteJSON(m.Out, rows)
+		err = cmdline.WriteJSON(m.Out, rows, "  ")
 	}
 	code := m.Failed(m.doing, err)
 	for _, w := range warnings {
