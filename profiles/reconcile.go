@@ -370,11 +370,7 @@ func (dec Decision) logFields() string {
 // or that contains characters that would end the field or the line.
 func quoteField(value string) string {
 	const long = 64
-	plain := value != "" && len(value) <= long
-	for i := 0; plain && i < len(value); i++ {
-		plain = '!' <= value[i] && value[i] <= '~' && value[i] != '"'
-	}
-	if plain {
+	if value != "" && len(value) <= long && !strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' || c == '"' }) {
 		return value
 	}
 	if len(value) > long {

@@ -25,8 +25,8 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		if state != "retrying" && state != "failed" && state != "fatal" {
 			continue
 		}
-		bad++
-		if len(problems) > maxPlatforms {
+		if bad++; len(problems) >= maxPlatforms {
+			problems = append(problems[:maxPlatforms], "and more")
 			continue
 		}
 		why := ""
@@ -35,10 +35,6 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 				why = ": " + shorten(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
 				break
 			}
-		}
-		if len(problems) == maxPlatforms {
-			problems = append(problems, "and more")
-			continue
 		}
 		problems = append(problems, "platform "+shorten(name, 64)+" is "+state+why)
 	}

@@ -300,14 +300,11 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		}
 		w.scanHome(ctx, d, name, false)
 		return true
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return true // the directory was created and removed
-	case err != nil, info.Mode()&fs.ModeSymlink != 0:
+		return true // the directory was created and removed, or replaced
+	case err != nil, !info.IsDir():
 		return false
-	case !info.IsDir():
-		w.forgetCandidate(name)
-		return true
 	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:
 		w.scanHome(ctx, d, name, false)
 		return true

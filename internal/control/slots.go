@@ -141,13 +141,12 @@ func parseUntil(text string) (slotGoal, error) {
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
 		return slotGoal{}, bad
 	}
-	u := slotGoal{letter: text[0]}
-	if run := text[1:]; run != "" {
-		n, err := strconv.ParseUint(run, 10, 64)
-		if err != nil {
+	u := slotGoal{letter: text[0], known: len(text) > 1}
+	if u.known {
+		var err error
+		if u.after, err = strconv.ParseUint(text[1:], 10, 64); err != nil {
 			return slotGoal{}, bad
 		}
-		u.after, u.known = n, true
 	}
 	return u, nil
 }

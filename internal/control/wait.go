@@ -264,17 +264,12 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 	for v.LastExit.Tail == nil {
 		news := s.core.News()
 		now := s.core.Snapshot().Find(v.Name)
-		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run {
-			return v
+		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run || now.LastExit.Tail == nil && !pause.Until(ctx, news) {
+			break
 		}
-		if now.LastExit.Tail != nil {
-			with := *v
-			with.LastExit = now.LastExit
-			return &with
-		}
-		if !pause.Until(ctx, news) {
-			return v
-		}
+		with := *v
+		with.LastExit = now.LastExit
+		v = &with
 	}
 	return v
 }

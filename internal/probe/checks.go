@@ -103,9 +103,9 @@ type logMatch struct {
 	last     atomic.Int64 // when the last matching line came, in nanoseconds since 1970; 0 for never
 }
 
-// logMatchesOf returns a slice with a logMatch for each log check, and nil for each other check.
-func logMatchesOf(checks []config.Check) []*logMatch {
-	matches := make([]*logMatch, len(checks))
+// logMatchesOf returns a logMatch for each log check, by the index of the check.
+func logMatchesOf(checks []config.Check) map[int]*logMatch {
+	matches := make(map[int]*logMatch)
 	for i, c := range checks {
 		if c.Type != config.CheckLog {
 			continue
@@ -121,28 +121,25 @@ func logMatchesOf(checks []config.Check) []*logMatch {
 // searchLines starts a search in the log lines of a service for its log checks. It replaces an earlier search. The caller holds
 // p.mu.
 func (p *Prober) searchLines(next, old *target) {
-	looksOut := func(t *target) bool {
-		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })
-	}
 	switch {
-	case looksOut(next):
+	case next != nil && len(next.logMatches) > 0:
 		if old != nil { // the matches that the old search has found in this run still count
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
-				if s != nil && at >= 0 && old.logMatches[at] != nil {
-					s.last.Store(old.logMatches[at].last.Load())
+				if before := old.logMatches[at]; before != nil {
+					s.last.Store(before.last.Load())
 				}
 			}
 		}
 		matches := next.logMatches
 		p.options.Watch(next.name, func(lines []byte) {
 			for _, s := range matches {
-				if s != nil && s.matchesAny(lines) {
+				if s.matchesAny(lines) {
 					s.last.Store(time.Now().UnixNano())
 				}
 			}
 		})
-	case looksOut(old):
+	case old != nil && len(old.logMatches) > 0:
 		p.options.Watch(old.name, nil)
 	}
 }

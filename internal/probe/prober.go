@@ -89,8 +89,8 @@ type target struct {
 
 	name        string
 	options     *Options
-	notifyState *runNotifyState // messages from the current run; nil if no check needs them
-	logMatches  []*logMatch     // one for each log check; nil for the other checks
+	notifyState *runNotifyState   // messages from the current run; nil if no check needs them
+	logMatches  map[int]*logMatch // by the index of the log check
 	rules       []config.Check
 	health      Health
 	ended       time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
