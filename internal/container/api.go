@@ -63,7 +63,7 @@ func (c *container) describe() client.Init {
 		PID:   os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.stage.Owners.Status(),
+		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.stage.Owners.Status(),
 	}
 	for _, shortage := range []string{tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason} {
 		if shortage != "" {

@@ -244,7 +244,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	m.writeBootLog(ctx, &b, writeLog)
 	m.expectLate(plan)
 	for _, w := range plan.Warnings {
-		m.Logger.Warn("%s", w)
+		m.warn(w)
 	}
 	for _, line := range plan.Lines {
 		m.Logger.Line(line)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"hinit/internal/control/show"
 	"hinit/internal/gateways/orders"
 	"hinit/profiles"
 )
@@ -15,6 +16,7 @@ type gateway struct {
 	inputs           profiles.Hash   // hash of the files (inputs) with which the gateway was started
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
 	platformProblem  string          // last reported problem of the gateway with its platforms
+	warning          string          // the last warning about the profile, for the status
 	notStartedReason string          // reason why the boot has not started the gateway, for the status
 	wanted           bool            // whether the gateway should run, according to the state file
 	exclusives       []profiles.Exclusive
@@ -42,6 +44,32 @@ func (m *Manager) noteNotStarted(d profiles.Decision) {
 	}
 	text += ", so the boot has not started it: hinit start " + d.Profile.Name
 	m.change(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
+}
+
+// warn reports a warning about a profile. The status shows the last one of each profile, so that no agent displaces a warning about
+// the profile of another. A directory that is no profile has no such place, because an agent can make any number of them.
+func (m *Manager) warn(w profiles.Warning) {
+	if !m.Registry.ProfileExists(w.Profile) {
+		m.Logger.Warn("%s", w)
+		return
+	}
+	text, known := show.Line(w.Message), ""
+	if m.change(w.Profile, func(g *gateway) { known, g.warning = g.warning, text }); text != known {
+		m.say("warning: %s", text)
+	}
+}
+
+// Warnings returns the last warning about each profile, sorted. After a re-execution, the watcher reports them again.
+func (m *Manager) Warnings() (list []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, g := range m.gateways {
+		if g.warning != "" {
+			list = append(list, g.warning)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // forget drops the record of a profile that was removed.

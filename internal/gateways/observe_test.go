@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,4 +218,29 @@ func order(wants *profiles.Intents, profile, want string) error {
 		return err
 	}
 	return sync()
+}
+
+// TestAProfileKeepsTheWarningsAboutOthers: the gateway of one profile wrote one broken state file after another, and the status showed
+// no warning about the other profiles.
+func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
+	h, m := newHost(t, "loud", "quiet")
+	h.start(m)
+	shown := func(list ...string) func() bool {
+		return func() bool {
+			return slices.EqualFunc(m.Warnings(), list, func(got, want string) bool {
+				return strings.Contains(got, want) && strings.Count(got, "cannot use") == 1
+			})
+		}
+	}
+	h.write("quiet", profiles.StateFile, "[]")
+	h.until("a warning is shown", shown("it isn't a JSON object"))
+	for _, broken := range []string{"a", "b", "c"} {
+		h.write("loud", profiles.StateFile, broken)
+		h.until("its last warning is shown", shown("invalid character '"+broken+"'", "it isn't a JSON object"))
+		h.until("the log says it", h.hears("warning: cannot use the state of profile \"loud\""))
+	}
+	if err := os.RemoveAll(h.dir("loud")); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the profile is forgotten", shown("it isn't a JSON object"))
 }
