@@ -10,6 +10,7 @@ import (
 	"hinit/internal/container/prepare"
 	"hinit/internal/container/signals"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/personality"
@@ -112,10 +113,7 @@ func (c *container) run(begin func(context.Context)) int {
 	if err := c.logs.Close(flush); err != nil {
 		initlog.Stderr(err)
 	}
-	select {
-	case <-noted:
-	case <-flush.Done():
-	}
+	pause.Until(flush, noted)
 	if c.generation.Failed() {
 		code = reexec.ExitFault
 	}

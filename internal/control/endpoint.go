@@ -140,7 +140,8 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 	e.mu.Unlock()
 	if server := e.serving(); server != nil {
-		_ = server.Close(ctx)
+		// Before Linux 6.16, the close of the listener waits for TCP sockets that queued clients have passed, see [blocking.Peer].
+		_ = blocking.Wait(ctx, "the end of the control socket", func() error { return server.Close(ctx) })
 	}
 }
 

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,4 +106,44 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if _, err := dial.New(path).Status(t.Context()); err == nil {
 		t.Error("it answers after it was closed")
 	}
+}
+
+// stuckListener is a listener whose close waits.
+type stuckListener struct {
+	net.Listener
+	hang <-chan struct{}
+}
+
+func (l stuckListener) Close() error {
+	<-l.hang
+	return l.Listener.Close()
+}
+
+// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket: before Linux 6.16, the close of the control socket waits for a TCP socket that
+// a queued client has passed, for as long as the client has said.
+func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
+	l, err := Listen("@hinit-test-" + rand.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewEndpoint(emptyCore(), withDefaults(Options{Say: t.Logf, Warn: t.Logf}))
+	hang, closed := make(chan struct{}), make(chan struct{})
+	e.serve(stuckListener{l, hang})
+	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // it serves now
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	go func() {
+		defer close(closed)
+		e.Close(ctx)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the stop waits for the socket")
+	}
+	close(hang)
+	<-closed
+	_ = e.serving().http.Close() // waits until the listener is closed
 }
