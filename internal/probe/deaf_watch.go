@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"maps"
 	"math"
 	"os"
 	"strings"
@@ -247,11 +248,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 func (e *DeafWatch) dropOldBeats() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for profile := range e.beats {
-		if e.runs[profiles.SlotName(profile)] == nil {
-			delete(e.beats, profile)
-		}
-	}
+	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 }
 
 // examineSilent examines gateways more closely: it probes their /health, and reads their state files. doubt is true if the
