@@ -119,8 +119,8 @@ func (l stuckListener) Close() error {
 	return l.Listener.Close()
 }
 
-// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket: before Linux 6.16, the close of the control socket waits for a TCP socket that
-// a queued client has passed, for as long as the client has said.
+// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket: a queued client could pass a TCP socket that lingers. Before Linux 6.16, the
+// close of the control socket waits for it.
 func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	l, err := Listen("@hinit-test-" + rand.Text())
 	if err != nil {

@@ -1,9 +1,9 @@
 // Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
 //
 // Each argument holds the flags and packages of one go test, separated by spaces. The calls run one after the other. A call runs even
-// if an earlier one has failed. Behind the argument "beside" a second row of calls begins, which run beside the first row: where the
-// tests of one mostly wait, those of the other use the processors. With -programs, summary first builds the programs that tests drive,
-// and rows other than the first begin when that is done. Two calls would otherwise compile the same packages at the same time.
+// if an earlier one has failed. The argument "beside" begins a second row of calls, which runs beside the first row. While the tests of
+// one row mostly wait, the tests of the other one use the processors. With -programs, summary first builds the programs that tests
+// drive, and rows other than the first begin when that is done. Two calls would otherwise compile the same packages at the same time.
 //
 // Each package is reported in one line when it ends, and the output of a failed test is printed. At the end come the numbers of tests
 // that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if nothing failed, 130 after a

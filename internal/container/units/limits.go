@@ -73,8 +73,8 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	return client.LimitedByNothing
 }
 
-// SettingsOf returns the process settings of a gateway or of a service of hinit.yaml. Of a command of a profile, such as a worker of
-// the task board, it returns the limits above which hinit ends the command. Other services have no settings.
+// SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a worker of
+// the task board, has only memory limits: hinit ends the command above them. Other services have no settings.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:

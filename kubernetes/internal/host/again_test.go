@@ -108,7 +108,7 @@ func (w writer) Service(ctx context.Context, name string) (hinit.Service, error)
 }
 
 // TestWhatASessionWritesDuringAMoveIsMovedToo has a session that writes between the transfer and the moment in which the data is set aside.
-// What it wrote was deleted with the copy of the old host. A session that writes all the time does not stop the move.
+// The new file was deleted with the copy of the old host. A session that writes all the time does not stop the move.
 func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	for _, always := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
