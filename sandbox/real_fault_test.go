@@ -174,7 +174,8 @@ func TestRealRecovery(t *testing.T) {
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
 	_, s := real(t, func(o *Options) { o.Warn = w.add })
-	res, err := during(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 0.05; done"}, func() {
+	// The command starts few processes: runc can't freeze a container that starts one while the machine is busy ("unable to freeze").
+	res, err := during(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 1; done"}, func() {
 		dockerCmd(t, "pause", s.ID())
 		eventually(t, func() error {
 			if !w.has("is paused, and the command with it") {
