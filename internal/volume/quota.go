@@ -22,12 +22,12 @@ import (
 	"hinit/internal/procstat"
 )
 
+// diskTime limits the measurement of all homes together. The homes are measured in random order, so that every home is measured from
+// time to time even if the time is short. homeTime limits the measurement of one home. The search for open files of its profile has
+// the same limit. Tests raise both.
+var diskTime, homeTime = 30 * time.Second, 5 * time.Second
+
 const (
-	// diskTime limits the measurement of all homes together. The homes are measured in random order, so that every home is
-	// measured from time to time even if the time is short.
-	diskTime = 30 * time.Second
-	// homeTime limits the measurement of one home. The search for open files of its profile has the same limit.
-	homeTime = 5 * time.Second
 	// maxFiles is the maximum number of files that are counted in one profile. A profile with so many has exceeded its quota, because
 	// an agent can hide any amount among hard links, which count once.
 	maxFiles = 1 << 21
