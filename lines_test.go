@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 78_922
-	mostPID1    = 38_538
+	mostProduct = 78_921
+	mostPID1    = 38_537
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

@@ -26,8 +26,8 @@ type Topology struct {
 	// From is the name of the file or variable that decided the mode, or "" for the built-in default.
 	From string
 
-	allowed []string
-	limited bool // the multiplexing gateway serves only the profiles in allowed
+	allowed []string // sorted; an agent decides how many there are
+	limited bool     // the multiplexing gateway serves only the profiles in allowed
 }
 
 // Vars returns the environment variables that tell a gateway the operator's choice, see Set: one gateway for each profile, or one
@@ -51,7 +51,8 @@ const (
 
 // Serves reports whether the gateway of the default profile is expected to serve a profile.
 func (t Topology) Serves(profile string) bool {
-	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
+	_, listed := slices.BinarySearch(t.allowed, profile)
+	return t.Multiplexed && (!t.limited || profile == Default || listed)
 }
 
 // topologyFile records the mode that an operator has set. It belongs to the agent's user, like the configuration that it
@@ -100,10 +101,7 @@ func (s *Store) SetTopology(mode string) error {
 	})
 }
 
-const (
-	multiplexKey = "multiplex_profiles"
-	allowKey     = "multiplex_profile_allowlist"
-)
+const multiplexKey = "multiplex_profiles"
 
 // agentTopology returns what the agent's config.yaml sets: the allowed profiles, and the word for a multiplexed gateway. The agent
 // writes the text and PID 1 reads it, so a text at which the YAML library panics sets nothing. The library decodes no value, because
@@ -115,18 +113,19 @@ func agentTopology(text []byte) (t Topology, word string) {
 		}
 	}()
 	config := parseAgentConfig(text)
-	list := agentSetting(config, allowKey)
+	list := agentSetting(config, "multiplex_profile_allowlist")
 	t.limited = list.Kind != 0 && list.Tag != "!!null"
 	if list.Kind == yaml.SequenceNode { // a value that isn't a list allows no profile
 		for _, item := range list.Content {
 			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)
 		}
+		slices.Sort(t.allowed)
 	}
 	return t, agentSetting(config, multiplexKey).Value // a list or a mapping is an unknown word
 }
 
-// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys above, which all begin with
-// multiplex_profile. It also returns nil if the text isn't YAML, or has too many values for the memory of PID 1.
+// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys of agentTopology, which all
+// begin with multiplex_profile. It also returns nil if the text isn't YAML, or has too many values for the memory of PID 1.
 func parseAgentConfig(text []byte) *yaml.Node {
 	var document yaml.Node
 	if !bytes.Contains(text, []byte("multiplex_profile")) || yamltext.LineOfTooManyValues(text) > 0 ||

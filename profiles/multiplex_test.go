@@ -1,9 +1,11 @@
 package profiles
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMultiplexed(t *testing.T) {
@@ -131,6 +133,31 @@ func TestAnOperatorsTopologyWins(t *testing.T) {
 		top, err := s.Topology(on, "")
 		if err != nil || top.Multiplexed != step.on || top.From != step.from {
 			t.Errorf("after %q: %+v, %v", step.set, top, err)
+		}
+	}
+}
+
+// TestALongListOfTheAgentHoldsUpNoStatus: the status of two thousand profiles looked through the whole list for each of them, which
+// took six seconds.
+func TestALongListOfTheAgentHoldsUpNoStatus(t *testing.T) {
+	s := NewVolume(t)
+	same := strings.Repeat("a", 50)
+	var text strings.Builder
+	text.WriteString("multiplex_profiles: true\nmultiplex_profile_allowlist: [")
+	for i := range 50_000 {
+		fmt.Fprintf(&text, "%s%05d,", same, 99_999-i)
+	}
+	Write(t, s, "config.yaml", text.String()+"]\n")
+	top, err := s.Topology(func(string) string { return "" }, "")
+	if err != nil || !top.Serves(same+"50000") || !top.Serves(same+"99999") {
+		t.Fatal(err)
+	}
+	for began, i := time.Now(), 0; i < 100_000; i++ {
+		if top.Serves(same + "00000") {
+			t.Fatal("it serves a profile that is not in the list")
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("%d look-ups took 20 s", i)
 		}
 	}
 }
