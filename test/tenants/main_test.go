@@ -217,12 +217,21 @@ func (c *container) status(names ...string) (client.Status, error) {
 
 func name(i int) string { return fmt.Sprintf("t%02d", i) }
 
+// untilAnswered asks again while hinit does not answer: the attacks of a test that runs beside this one can starve it.
+func untilAnswered(ask func() error) (err error) {
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(50 * time.Millisecond) {
+		if err = ask(); !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 func (c *container) start(t *testing.T, names ...string) {
 	t.Helper()
 	for _, n := range names {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		if _, err := c.client.Start(ctx, n, client.Wait{}); err != nil {
+		if err := untilAnswered(func() error { _, err := c.client.Start(ctx, n, client.Wait{}); return err }); err != nil {
 			t.Fatalf("%v\n%s", err, c.errs.String())
 		}
 	}

@@ -127,8 +127,8 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 
 func (c *container) of(t *testing.T, name string) client.Service {
 	t.Helper()
-	st, err := c.status(name)
-	if err != nil {
+	var st client.Status
+	if err := untilAnswered(func() (err error) { st, err = c.status(name); return err }); err != nil {
 		t.Fatal(err)
 	}
 	return st.Services[0]
