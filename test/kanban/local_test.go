@@ -31,12 +31,15 @@ func TestDispatchWithoutPID1(t *testing.T) {
 		}
 		return string(out)
 	}
-	board("create", "first", "--assignee", "coder", "--body", "sleep 500ms")
+	board("create", "first", "--assignee", "coder", "--body", "await "+home+"/release")
 	if out := board("dispatch", "--local"); !strings.Contains(out, "Spawned:      1\n") {
 		t.Fatalf("%s", out)
 	}
 	if out := board("list", "--status", "running"); !strings.Contains(out, "first") {
 		t.Errorf("right after the command:\n%s", out)
+	}
+	if err := os.WriteFile(home+"/release", nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(patience); !strings.Contains(board("list", "--status", "done"), "first"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
