@@ -59,7 +59,8 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
 	@# The longest come first. Those of the second row mostly wait: they drive the finished binaries. What only the build with faults has
 	@# comes last, because it compiles what the first call does. What go test has go vet look at, make lint does whole.
-	@go run ./test/summary -again 10 -programs -- \
+	@# The compiler takes more memory and a fifth less time with GOGC=400.
+	@GOFLAGS="$(GOFLAGS) '-toolexec=env GOGC=400'" go run ./test/summary -again 10 -programs -- \
 	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate" \
 	  beside \

@@ -92,10 +92,7 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 
 // A data volume that was mounted read-only was told of in five warnings, of which one was that the container may be rootless.
 func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
-	image, err := hermesImage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := needHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
 		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail, and say so
