@@ -1,10 +1,5 @@
 // Command hinit-isolate isolates its own process, and then executes the command after "--". PID 1 starts it instead of a
 // gateway if the gateway's profile is isolated. It owns no goroutine.
-//
-// The settings below keep the Go runtime from reading the cgroup's limits at each start, see cmd/hinit-shim.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
 package main
 
 import (
