@@ -277,6 +277,16 @@ func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	return d, err
 }
 
+// InParent opens the directory that contains path as [OpenNoLink] does, and calls do with it and the last element of path.
+func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, error)) (result T, err error) {
+	d, err := OpenNoLink(filepath.Dir(path), a)
+	if err != nil {
+		return result, err
+	}
+	defer d.Close()
+	return do(d, filepath.Base(path))
+}
+
 // MakeReal works like [OpenNoLink], but creates missing directories with the permission bits mode (less the umask). made reports
 // whether the last directory was created.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -101,11 +100,6 @@ func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 		return nil, nil
 	}
 	return blocking.Get(blocking.Volume, func() (*os.File, error) {
-		d, err := fsutil.OpenNoLink(filepath.Dir(path), agent)
-		if err != nil {
-			return nil, err
-		}
-		defer d.Close()
-		return d.OpenAppend(filepath.Base(path), 0o644)
+		return fsutil.InParent(path, agent, func(d *fsutil.Dir, name string) (*os.File, error) { return d.OpenAppend(name, 0o644) })
 	})
 }

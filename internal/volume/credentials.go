@@ -172,12 +172,7 @@ func RebootstrapHook(o Options) (boot.Hook, bool) {
 	if err != nil || boot.EnvOf(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return boot.Hook{}, false
 	}
-	d, err := fsutil.OpenNoLink(base, o.Agent)
-	if err != nil {
-		return boot.Hook{}, false
-	}
-	defer d.Close()
-	if info, err := d.Lstat(filepath.Join(rel, authFile)); err != nil || !info.Mode().IsRegular() {
+	if info, err := fsutil.InParent(filepath.Join(base, rel, authFile), o.Agent, (*fsutil.Dir).Lstat); err != nil || !info.Mode().IsRegular() {
 		return boot.Hook{}, false
 	}
 	return boot.Hook{

@@ -316,12 +316,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 		if err != nil {
 			return a.Failed(a.doing, err)
 		}
-		dir, err := fsutil.OpenNoLink(filepath.Dir(path), nil)
-		if err != nil {
-			return a.Failed(a.doing, err)
-		}
-		defer dir.Close()
-		if in, err = dir.Open(filepath.Base(path)); err != nil {
+		if in, err = fsutil.InParent(path, nil, (*fsutil.Dir).Open); err != nil {
 			return a.Failed(a.doing, err)
 		}
 		defer in.Close()

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -293,19 +294,14 @@ type lastRunsFile struct {
 	Last    map[string]time.Time `json:"last"`
 }
 
-func (l LastRuns) dir() (*fsutil.Dir, error) {
-	return fsutil.OpenNoLink(l.Home, l.Actor.Limited(blocking.Volume))
+func (l LastRuns) withFile(do func(d *fsutil.Dir, name string) ([]byte, error)) ([]byte, error) {
+	return fsutil.InParent(filepath.Join(l.Home, scheduleFile), l.Actor.Limited(blocking.Volume), do)
 }
 
 // Load implements [RunStore].
 func (l LastRuns) Load() (map[string]time.Time, error) {
-	d, err := l.dir()
-	if err != nil {
-		return nil, fmt.Errorf("cannot tell which tasks have missed their time: %w", err)
-	}
-	defer d.Close()
 	var f lastRunsFile
-	data, err := d.ReadFile(scheduleFile, maxSchedule)
+	data, err := l.withFile(func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxSchedule) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -313,7 +309,7 @@ func (l LastRuns) Load() (map[string]time.Time, error) {
 		err = json.Unmarshal(data, &f)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell which tasks have missed their time: %w; delete %s in the data directory", err, scheduleFile)
+		return nil, fmt.Errorf("cannot tell which tasks have missed their time: %w; if the file is damaged, delete %s in the data directory", err, scheduleFile)
 	}
 	return f.Last, nil
 }
@@ -322,11 +318,9 @@ func (l LastRuns) Load() (map[string]time.Time, error) {
 func (l LastRuns) Save(last map[string]time.Time) error {
 	data, err := json.Marshal(lastRunsFile{1, last})
 	if err == nil {
-		var d *fsutil.Dir
-		if d, err = l.dir(); err == nil {
-			defer d.Close()
-			err = d.Replace(scheduleFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600})
-		}
+		_, err = l.withFile(func(d *fsutil.Dir, name string) ([]byte, error) {
+			return nil, d.Replace(name, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600})
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write down when tasks ran, so a missed time may go unseen: %w", err)

@@ -116,12 +116,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 	case !m.agent.Tenants.On:
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
-	d, err := fsutil.OpenNoLink(filepath.Dir(p.Home), m.agent.Actor.Limited(blocking.Volume))
-	if err != nil {
-		return m.agent.Cred, err.Error()
-	}
-	defer d.Close()
-	info, err := d.Lstat(filepath.Base(p.Home))
+	info, err := fsutil.InParent(p.Home, m.agent.Actor.Limited(blocking.Volume), (*fsutil.Dir).Lstat)
 	if err != nil {
 		return m.agent.Cred, err.Error()
 	}

@@ -93,7 +93,7 @@ runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, home := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"WHO=nobody"}, false), cfg.Home+"/profiles/coder"
+	m, home := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"WHO=container"}, false), cfg.Home+"/profiles/coder"
 	m.groups.Store(&proc.Cgroups{})
 	ask := client.RunRequest{Profile: "coder", Task: "t_1", Env: map[string]string{"HERMES_KANBAN_TASK": "t_1"}}
 	worker, gateway := m.RunSpec(cfg, cfg.Runs["kanban-worker"], ask, home), m.Gateway(cfg, profiles.Profile{Name: "coder", Home: home}, nil).Spec
