@@ -68,8 +68,9 @@ type Exclusive struct {
 	Value [sha256.Size]byte
 }
 
-// maxExclusive is the largest number of exclusive values that are read from one profile.
-const maxExclusive = 16
+// maxExclusive is the largest number of exclusive values that are read from one profile, and maxExclusiveName the largest length of
+// their names.
+const maxExclusive, maxExclusiveName = 16, 100
 
 // Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
 // its port.
@@ -78,8 +79,9 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
-			if token && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
-				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
+			if token && len(v.Name) <= maxExclusiveName && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
+				// without Clone, this substring would keep the whole file in memory
+				list = append(list, Exclusive{strings.Clone(v.Name), sha256.Sum256([]byte(v.Value()))})
 			}
 		}
 		return list, err

@@ -70,6 +70,32 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	}
 }
 
+// TestATokenKeepsNoFileInMemory: PID 1 keeps the names of tokens while their gateway runs, and each name kept the whole .env.
+func TestATokenKeepsNoFileInMemory(t *testing.T) {
+	s := NewVolume(t)
+	const profiles = 30
+	for i := range profiles {
+		text := "A_BOT_TOKEN=12345:abcdef\n# " + strings.Repeat("x", maxInput/2) + "\n" + strings.Repeat("B", maxInput/3) + "_BOT_TOKEN=12345:abcdef\n"
+		Write(t, s, fmt.Sprintf("profiles/p%d/.env", i), text)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var kept [profiles][]Exclusive
+	for i := range kept {
+		kept[i], _ = s.Exclusives(fmt.Sprint("p", i))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if len(kept[0]) != 1 || kept[0][0].Name != "A_BOT_TOKEN" {
+		t.Errorf("%d tokens", len(kept[0]))
+	}
+	if used := int64(after.HeapAlloc-before.HeapAlloc) >> 10; used > 1024 {
+		t.Errorf("the names of the tokens of %d profiles keep %d KB", len(kept), used)
+	}
+	runtime.KeepAlive(kept)
+}
+
 // TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables: 4 MiB of them in each of 20 homes took 1.5 GiB, and a second for each start.
 func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
 	s := NewVolume(t)

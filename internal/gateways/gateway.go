@@ -7,6 +7,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/gateways/orders"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
@@ -23,12 +24,19 @@ type gateway struct {
 	unrecorded       bool // whether an intent could not be written; recordLater tries again
 }
 
+// records holds the records of all profiles.
+type records struct {
+	byProfile map[string]*gateway
+	users     map[profiles.Exclusive][]string // running gateways by their exclusive values, as of the snapshot usersOf
+	usersOf   *supervisor.Snapshot            // nil after a change of the values
+}
+
 // gatewayOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
 func (m *Manager) gatewayOf(profile string) *gateway {
-	g := m.gateways[profile]
+	g := m.gateways.byProfile[profile]
 	if g == nil {
 		g = &gateway{}
-		m.gateways[profile] = g
+		m.gateways.byProfile[profile] = g
 	}
 	return g
 }
@@ -63,7 +71,7 @@ func (m *Manager) warn(w profiles.Warning) {
 func (m *Manager) Warnings() (list []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, g := range m.gateways {
+	for _, g := range m.gateways.byProfile {
 		if g.warning != "" {
 			list = append(list, g.warning)
 		}
@@ -77,14 +85,14 @@ func (m *Manager) forget(profile string) {
 	m.Registry.Forget(profile)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.gateways, profile)
+	delete(m.gateways.byProfile, profile)
 }
 
 // record returns a copy of the record of a profile. It is empty if the profile has none.
 func (m *Manager) record(profile string) gateway {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g := m.gateways[profile]; g != nil {
+	if g := m.gateways.byProfile[profile]; g != nil {
 		return *g
 	}
 	return gateway{}
@@ -121,7 +129,7 @@ func (m *Manager) HandOver() Handover {
 	s.Topology, s.TopologyRun = &now.Topology, now.topologyRun
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for profile, g := range m.gateways {
+	for profile, g := range m.gateways.byProfile {
 		if g.inputs != "" {
 			s.Inputs[profile] = g.inputs
 		}

@@ -40,7 +40,7 @@ type host struct {
 	mu sync.Mutex
 	seen
 	cfg    *config.Config
-	snap   supervisor.Snapshot
+	snap   *supervisor.Snapshot
 	news   chan struct{}
 	refuse error // why nothing may be served
 }
@@ -74,7 +74,7 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 	}
 	t.Cleanup(func() { testkit.Until(t, "the volume is removed", func() bool { return os.RemoveAll(home) == nil }) })
 	h := &host{
-		t: t, home: home, cfg: new(config.Config), news: make(chan struct{}),
+		t: t, home: home, cfg: new(config.Config), snap: new(supervisor.Snapshot), news: make(chan struct{}),
 		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
 	}
 	h.cfg.Agent.Ready, h.cfg.Logs.Console = config.ReadyState, "raw"
@@ -155,7 +155,7 @@ func (h *host) service(profile string, s supervisor.Service) {
 	defer h.mu.Unlock()
 	s.Name, s.Profile, s.Kind = profiles.SlotName(profile), profile, supervisor.KindGateway
 	all := slices.DeleteFunc(slices.Clone(h.snap.Services), func(o *supervisor.Service) bool { return o.Name == s.Name })
-	h.snap = supervisor.Snapshot{Services: append(all, &s)}
+	h.snap = &supervisor.Snapshot{Services: append(all, &s)}
 	close(h.news)
 	h.news = make(chan struct{})
 }
@@ -164,7 +164,7 @@ func (h *host) service(profile string, s supervisor.Service) {
 func (h *host) shows(s supervisor.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.snap = s
+	h.snap = &s
 }
 
 func (h *host) Do(_ context.Context, e supervisor.Event) error {
@@ -181,7 +181,7 @@ func (h *host) Post(e supervisor.Event) { _ = h.Do(context.Background(), e) }
 func (h *host) Snapshot() *supervisor.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return &supervisor.Snapshot{Services: slices.Clone(h.snap.Services)}
+	return h.snap
 }
 
 func (h *host) News() <-chan struct{} {

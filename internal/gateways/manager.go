@@ -39,7 +39,7 @@ type Manager struct {
 	changing  chan struct{} // capacity 1; holds a token while the topology is changed
 
 	mu       sync.Mutex
-	gateways map[string]*gateway // records of the profiles, by the profile's name
+	gateways records
 	departed map[profiles.HomeID]removedProfile
 	late     unreadProfiles
 	watcher  watcher
@@ -86,7 +86,7 @@ type Options struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobQueueSize),
-		gateways: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
+		gateways: records{byProfile: make(map[string]*gateway)}, departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(serving))
@@ -153,14 +153,13 @@ func (m *Manager) Reset() {
 	m.Intents.Clear()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for drained := false; !drained; {
+	for len(m.jobs) > 0 {
 		select {
 		case <-m.jobs:
-		default:
-			drained = true // another goroutine may still execute a job that it has taken from the queue
+		default: // another goroutine has taken the last job, and may still execute it
 		}
 	}
-	clear(m.gateways)
+	clear(m.gateways.byProfile)
 	clear(m.departed)
 	m.late = unreadProfiles{}
 	m.serving.Store(new(serving))
@@ -362,7 +361,7 @@ func (m *Manager) recordLater(service, profile string) {
 
 func (m *Manager) recordAgain(service, profile string) {
 	m.mu.Lock()
-	if g := m.gateways[profile]; g != nil {
+	if g := m.gateways.byProfile[profile]; g != nil {
 		g.unrecorded = false // cleared before the attempt: a command that fails after this line must schedule another one
 	}
 	m.mu.Unlock()

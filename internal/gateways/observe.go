@@ -43,7 +43,6 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			m.noteInputs(r.Service, profile)
-			m.noteExclusives(r.Service, profile)
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed:
@@ -87,6 +86,7 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	}
 	m.followState(profile)
 	service := profiles.SlotName(profile)
+	m.noteExclusives(service, profile)
 	if m.Config().Agent.Ready != config.ReadyState {
 		return
 	}

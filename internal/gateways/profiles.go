@@ -101,12 +101,12 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	maps.DeleteFunc(m.departed, func(_ profiles.HomeID, d removedProfile) bool {
 		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
 	})
-	g := m.gateways[profile]
+	g := m.gateways.byProfile[profile]
 	if g == nil || g.home == (profiles.HomeID{}) {
 		return ""
 	}
 	to := ""
-	for name, other := range m.gateways {
+	for name, other := range m.gateways.byProfile {
 		if up && name != profile && other.home == g.home {
 			to = name
 		}
@@ -185,12 +185,12 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 // same home directory.
 func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
-	g, other := m.gateways[profile], ""
+	g, other := m.gateways.byProfile[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {
 		if d, known := m.departed[g.home]; known && d.profile != profile {
 			service = profiles.SlotName(d.profile)
 		}
-		for name, o := range m.gateways {
+		for name, o := range m.gateways.byProfile {
 			if name != profile && o.home == g.home {
 				other = name
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -348,7 +347,7 @@ func (m *Manager) noteExclusives(service, profile string) {
 	if err != nil {
 		m.say("%s: cannot tell whether another gateway has its tokens: %v", service, err)
 	}
-	m.change(profile, func(g *gateway) { g.exclusives = list })
+	m.change(profile, func(g *gateway) { g.exclusives, m.gateways.usersOf = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
 			m.say("%s: warning: %s", service, text)
@@ -356,26 +355,43 @@ func (m *Manager) noteExclusives(service, profile string) {
 	}
 }
 
-// sharedExclusives describes an exclusive value that a running gateway shares with another gateway. Two programs that use
-// the same token lose messages.
+// maxClashes is the maximum number of shared values that the status names for a gateway.
+const maxClashes = 4
+
+// sharedExclusives describes the exclusive values that a running gateway shares with other gateways. Two programs that use the same
+// token lose messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
 	}
-	mine := m.record(s.Profile).exclusives
-	if len(mine) == 0 {
-		return ""
-	}
 	var clashes []string
-	for _, o := range m.Registry.Snapshot().Services {
-		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
-			continue
-		}
-		for _, x := range m.record(o.Profile).exclusives {
-			if text := "it has the same " + x.Name + " as " + o.Name; slices.Contains(mine, x) && len(clashes) < 4 {
-				clashes = append(clashes, text)
+	mine, snap := m.record(s.Profile).exclusives, m.Registry.Snapshot()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	users := m.gateways.usersOfExclusives(snap)
+	for _, x := range mine {
+		for _, other := range users[x][:min(len(users[x]), maxClashes+1)] {
+			if other != s.Name && len(clashes) < maxClashes {
+				clashes = append(clashes, "it has the same "+x.Name+" as "+other)
 			}
 		}
 	}
 	return strings.Join(clashes, "; ")
+}
+
+// usersOfExclusives returns the running gateways that use each exclusive value. The status asks once for each gateway, so the result
+// is kept until a service or a value changes. The caller holds the mutex of the Manager.
+func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.Exclusive][]string {
+	if r.usersOf == snap {
+		return r.users
+	}
+	r.users, r.usersOf = make(map[profiles.Exclusive][]string), snap
+	for _, s := range snap.Services {
+		if g := r.byProfile[s.Profile]; g != nil && s.Kind == supervisor.KindGateway && s.PID != 0 {
+			for _, x := range g.exclusives {
+				r.users[x] = append(r.users[x], s.Name)
+			}
+		}
+	}
+	return r.users
 }

@@ -2,6 +2,7 @@ package gateways_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -109,6 +110,58 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h.write("b", ".env", strings.Repeat("\n", 10_001))
 	m.Observe(changed("b", supervisor.Starting, supervisor.Up, ""))
 	h.until("the log says why they are not compared", h.hears("gateway-b: cannot tell whether another gateway has its tokens"))
+}
+
+// TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus: it compared the tokens of each gateway with the tokens of all others, which took
+// 12 ms for 100 profiles. The agents write the tokens.
+func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
+	const gateways, tokens = 60, 16
+	names := make([]string, gateways)
+	for i := range names {
+		names[i] = fmt.Sprintf("p%02d", i)
+	}
+	h, m := newHost(t, names...)
+	for i, name := range names {
+		var env strings.Builder
+		for token := range tokens {
+			fmt.Fprintf(&env, "T%d_BOT_TOKEN=%d:%d\n", token, i/6, token) // six gateways have the same tokens
+		}
+		h.write(name, ".env", env.String())
+	}
+	h.start(m)
+	for _, name := range names {
+		h.service(name, supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
+		m.Observe(changed(name, supervisor.Starting, supervisor.Up, ""))
+	}
+	h.settled(m)
+	status := func() (notes []string) {
+		for _, s := range h.Snapshot().Services {
+			notes = append(notes, m.Note(s))
+		}
+		return notes
+	}
+	for i, note := range status() {
+		if strings.Count(note, "_BOT_TOKEN as gateway-p") != 4 || strings.Contains(note, names[i]) {
+			t.Errorf("the note of %s: %s", names[i], note)
+		}
+	}
+	if allocs := testing.AllocsPerRun(3, func() { status() }); allocs > 20*gateways {
+		t.Errorf("one status makes %.0f allocations", allocs)
+	}
+}
+
+// TestAReexecKeepsTheWarningOfASharedToken: the next program of PID 1 read no tokens of the gateways that ran already.
+func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
+	h, m := newHost(t, "a", "b")
+	for _, name := range []string{"a", "b"} {
+		h.write(name, ".env", "TELEGRAM_BOT_TOKEN=12345:secret\n")
+		h.service(name, supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
+	}
+	next := h.takesOver(m)
+	next.Continue(t.Context())
+	h.until("status says it", func() bool {
+		return next.Note(h.Snapshot().Find("gateway-b")) == "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
+	})
 }
 
 // takesOver returns the Manager of the next program of PID 1, before Continue. It has the state that the old one handed over
