@@ -41,7 +41,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	case o.UID != 0:
 		lines = append(lines, fmt.Sprintf("started as uid %d: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect", o.UID))
 	case agent != 0 && !o.Agent.Switches():
-		lines = append(lines, fmt.Sprintf("root may not become uid %[1]d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): services and the CMD cannot be started; add the two capabilities, or start with %[2]s", agent, o.chooseAdvice(fmt.Sprintf("--user %d", agent), fmt.Sprintf("securityContext.runAsUser: %d", agent))))
+		lines = append(lines, fmt.Sprintf("root may not become uid %[1]d (no CAP_SETUID and CAP_SETGID, or that uid is not mapped): services and the CMD cannot be started; add the two capabilities, or start with %[2]s", agent, AdviceFor(o.Pod, fmt.Sprintf("--user %d", agent), fmt.Sprintf("securityContext.runAsUser: %d", agent))))
 	}
 	if o.UID == 0 && agent != 0 && o.Agent.Switches() {
 		for _, c := range []struct {
@@ -66,7 +66,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 		if o.UID != 0 {
 			mount += fmt.Sprintf(":uid=%d,mode=755", o.UID)
 		}
-		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, "+o.chooseAdvice("start with "+mount, "mount an emptyDir on /run"))
+		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, "+AdviceFor(o.Pod, "start with "+mount, "mount an emptyDir on /run"))
 	}
 	if v, ok := status.Number("NoNewPrivs", 16); ok && v == 1 {
 		lines = append(lines, "no_new_privs is set: sudo and other set-user-ID programs do not work inside")
@@ -74,10 +74,10 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	return lines
 }
 
-// chooseAdvice returns the advice that fits this container: pod if the container is in a pod, and docker if it is not.
-func (o ModesOptions) chooseAdvice(docker, pod string) string {
-	if o.Pod {
-		return pod
+// AdviceFor returns the advice that fits this container: kubernetes if the container is in a pod, and docker if it is not.
+func AdviceFor(pod bool, docker, kubernetes string) string {
+	if pod {
+		return kubernetes
 	}
 	return docker
 }

@@ -113,12 +113,8 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 	if abstract == "" {
 		return Runtime{Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}
 	}
-	volume := "a tmpfs"
-	if pod {
-		volume = "an emptyDir"
-	}
 	return Runtime{Socket: abstract, Warning: fmt.Sprintf(
-		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, volume,
+		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, AdviceFor(pod, "a tmpfs", "an emptyDir"),
 	)}
 }
 
@@ -139,10 +135,9 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err := checkTamperProof(info, uid); err != nil && (!pod || uid == 0 || fsutil.UID(info) != 0) {
 		return fmt.Errorf("its parent directory %w", err)
 	}
-	made := true
-	if err := os.Mkdir(dir, mode); errors.Is(err, fs.ErrExist) {
-		made = false
-	} else if err != nil {
+	err = os.Mkdir(dir, mode)
+	made := err == nil
+	if !made && !errors.Is(err, fs.ErrExist) {
 		return WithoutPath(err)
 	}
 	// The checks use the open directory, and a symbolic link in its place is refused.

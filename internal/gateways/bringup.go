@@ -161,10 +161,7 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
-		where := "compose.yaml `stop_grace_period: %ds`"
-		if boot.InPod(os.LookupEnv) {
-			where = "the pod `terminationGracePeriodSeconds: %d`"
-		}
+		where := boot.AdviceFor(boot.InPod(os.LookupEnv), "compose.yaml `stop_grace_period: %ds`", "the pod `terminationGracePeriodSeconds: %d`")
 		b.Logger.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
 			show.Duration(took), show.Duration(budget), more, more+2)
 	}
