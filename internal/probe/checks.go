@@ -36,8 +36,8 @@ func newExec(c config.Check, t *target) *execCheck {
 	for i, word := range c.Command {
 		argv[i] = t.Expand(word)
 	}
-	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
-	spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
+	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits, Setup: t.Spec.Setup}
+	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil // a group that a check shares would not be killed at once
 	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}
 }
 

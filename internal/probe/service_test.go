@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,21 @@ func TestStateChecks(t *testing.T) {
 		if good, answer := s.check(now.Add(time.Minute)); good != tt.good {
 			t.Errorf("%+v of %+v: %t, %q", tt.want, tt.st, good, answer)
 		}
+	}
+}
+
+// TestAnExecCheckRunsAsItsService, with the variables of its environment files. It had neither these nor the priority and the umask.
+func TestAnExecCheckRunsAsItsService(t *testing.T) {
+	t.Parallel()
+	own := proc.Spec{
+		Argv: []string{"server"}, Env: []string{"A=1"}, Limits: []proc.Limit{{Resource: 7}},
+		Setup: proc.Setup{Nice: 5, IOClass: proc.IOIdle, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/run/secrets/db"}, ProtectedVars: []string{"A"}, RefuseLinks: true, Cgroup: "/g", CgroupWrites: []string{"1:max"}},
+	}
+	e := newExec(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
+	want := own
+	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil // a group with two runs is not killed at once
+	if !e.spec.Same(want) {
+		t.Errorf("it runs as %+v, want %+v", e.spec, want)
 	}
 }
 
