@@ -103,7 +103,7 @@ func (s State) Prior() string {
 func (s State) Start() bool { return s.Prior() == Running }
 
 // ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names
-// the file, and the State is zero; treat the error as a warning (contract, section 6).
+// the file, and the State equals the zero State; treat the error as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
@@ -117,7 +117,7 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	}
 	st, err := parseState(data)
 	if err != nil {
-		return State{}, fmt.Errorf("cannot read %q: %w", filepath.Join(d.Path(), rel), err)
+		return State{size: len(data)}, fmt.Errorf("cannot read %q: %w", filepath.Join(d.Path(), rel), err)
 	}
 	st.Written, st.size = info.ModTime(), len(data)
 	return st, nil

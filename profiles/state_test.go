@@ -87,7 +87,7 @@ func TestReadState(t *testing.T) {
 				if !strings.Contains(err.Error(), tt.warning) || !strings.Contains(err.Error(), "profiles/p/gateway_state.json") {
 					t.Errorf("warning %q has to say %q and name the file", err, tt.warning)
 				}
-				if st != (profiles.State{}) {
+				if !st.Equal(profiles.State{}) {
 					t.Errorf("state %+v beside a warning", st)
 				}
 			}

@@ -324,7 +324,19 @@ func TestWatchLostNotifications(t *testing.T) {
 }
 
 // TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther: PID 1 parsed a megabyte ten times a second, and was busy with nothing else.
+// Later it still did so if the file had an error at its end.
 func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
+	for _, end := range []string{"", "abc"} {
+		t.Run("end "+end, func(t *testing.T) {
+			t.Parallel()
+			changeLargeState(t, end)
+		})
+	}
+}
+
+// changeLargeState changes a state file all the time. One letter of end follows the JSON text, so that each error has another text.
+func changeLargeState(t *testing.T, end string) {
+	t.Helper()
 	s := NewVolume(t)
 	Write(t, s, "profiles/loud/SOUL.md", "")
 	Write(t, s, "profiles/other/SOUL.md", "")
@@ -333,7 +345,11 @@ func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
 	padding := strings.Repeat(" ", 2*parsedBytesPerSecond)
 	seen, first := 0, time.Now()
 	for i := 0; seen == 0 || time.Since(first) < time.Second; i++ {
-		Write(t, s, "profiles/loud/gateway_state.json", padding+state(fmt.Sprint(i)))
+		garbage := ""
+		if end != "" {
+			garbage = end[i%len(end):][:1]
+		}
+		Write(t, s, "profiles/loud/gateway_state.json", padding+state(fmt.Sprint(i))+garbage)
 		time.Sleep(time.Millisecond)
 		if n := len(r.take()); n > 0 && seen == 0 {
 			seen, first = n, time.Now()
