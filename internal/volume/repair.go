@@ -181,16 +181,21 @@ func (r *repair) run(ctx context.Context) error {
 	if r.OnlyProfiles != nil {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
-	for i, rel := range slices.Concat(boot.AlwaysDirs, boot.TargetedDirs) {
-		switch always := i < len(boot.AlwaysDirs); {
-		case !always && !r.Full:
-			return nil
-		case rel == boot.ProfilesDir && r.Tenants.On:
+	for _, rel := range boot.AlwaysDirs {
+		if rel == boot.ProfilesDir && r.Tenants.On {
 			err = r.giveHomes(d, nil)
-		default:
-			err = r.giveTree(d, rel, rel, always)
+		} else {
+			err = r.giveTree(d, rel, rel, true)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	if !r.Full {
+		return nil
+	}
+	for _, rel := range boot.TargetedDirs {
+		if err := r.giveTree(d, rel, rel, false); err != nil {
 			return err
 		}
 	}
@@ -313,7 +318,7 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 }
 
 func (r *repair) addCulprit(path string, was uint32, err error) {
-	c := Culprit{Path: path, UID: was}
+	c := Culprit{Path: fmt.Sprintf("%.300s", path), UID: was} // a path can have a megabyte, and PID 1 keeps the result
 	if err != nil {
 		c.Err = boot.WithoutPath(err).Error()
 	}

@@ -254,15 +254,15 @@ func TestRepairRefuses(t *testing.T) {
 	}
 }
 
-func TestRepairSurvivesDepth(t *testing.T) {
-	testkit.NeedRoot(t)
-	home := volume(t)
+// makeDeep makes 1200 directories of a user in each other, in the directory cron of a volume.
+func makeDeep(t *testing.T, home, name string, uid int) {
+	t.Helper()
 	must(t, os.Mkdir(home+"/cron", 0o755))
 	fd, err := unix.Open(home+"/cron", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
 	for range 1200 {
-		must(t, unix.Mkdirat(fd, "d", 0o755))
-		next, err := unix.Openat(fd, "d", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, errors.Join(unix.Mkdirat(fd, name, 0o755), unix.Fchownat(fd, name, uid, uid, 0)))
+		next, err := unix.Openat(fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		must(t, err)
 		unix.Close(fd)
 		fd = next
@@ -274,6 +274,24 @@ func TestRepairSurvivesDepth(t *testing.T) {
 		must(t, d.RemoveAll("cron")) // too deep for the testing package
 		d.Close()
 	})
+}
+
+// TestADeepDirectoryMakesNoHugeMessage: each repair told PID 1 a path of a megabyte, which it kept as a warning and as an event.
+func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	makeDeep(t, home, strings.Repeat("\xff", 250), agentUID)
+	o, said := options(t, home, nil)
+	res := Repair(context.Background(), o, noProgress)
+	if res.Failed != 1 || len(res.String()) > 4096 || len(said.text()) > 4096 {
+		t.Errorf("%d failures, and a message of %d bytes", res.Failed, len(said.text()))
+	}
+}
+
+func TestRepairSurvivesDepth(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	makeDeep(t, home, "d", 0)
 	o, _ := options(t, home, nil)
 	if res := Repair(context.Background(), o, noProgress); res.Changed < 900 || res.Failed != 1 || res.Stopped != "" {
 		t.Errorf("result is %s", res)

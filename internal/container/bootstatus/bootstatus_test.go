@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,10 @@ func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
 	}
 	if own, _ := s.Warnings(); len(own) != 50 || own[49] != "999" {
 		t.Errorf("kept are %q", own)
+	}
+	s.AddAgentWarning(strings.Repeat("x", 1<<20))
+	if _, agents := s.Warnings(); len(agents) != 1 || len(agents[0]) > 2048 {
+		t.Errorf("%d bytes of a warning are kept", len(agents[0]))
 	}
 }
 
