@@ -75,6 +75,23 @@ func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	}
 }
 
+// TestManyLinesInAnEnvHoldUpNoClone: a clone copied all lines before for each line, so a megabyte of empty lines took minutes.
+func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, ".env"), strings.Repeat("\n", 100_000)+"A_BOT_TOKEN=1:a\nB=2\n")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var out bytes.Buffer
+	x := archive.Export{Home: dir, Name: "coder", Clone: true, Secrets: true}
+	head, _, _, err := x.Run(t.Context(), &out)
+	if runtime.ReadMemStats(&after); err != nil || head.Bytes != 100_004 {
+		t.Errorf("%+v, %v", head, err)
+	}
+	if copied := (after.TotalAlloc - before.TotalAlloc) >> 20; copied > 100 {
+		t.Errorf("a .env of 100 KB took %d MB of memory", copied)
+	}
+}
+
 // TestADirectoryOfManyFilesIsSentInOneOrder cuts the archive of such a profile in its middle. Names come in the order of the file
 // system, and the rest must follow the part that was sent.
 func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {

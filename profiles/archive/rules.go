@@ -84,6 +84,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
 // [profiles.Store.Exclusives]). The result names lists the removed variables.
 func withoutIdentity(text string) (kept string, names []string) {
+	var b strings.Builder // the agent decides how many lines there are
 	for line := range strings.Lines(text) {
 		name := ""
 		for _, v := range dotenv.Parse(line) {
@@ -92,8 +93,8 @@ func withoutIdentity(text string) (kept string, names []string) {
 		if strings.HasSuffix(name, "_BOT_TOKEN") || strings.HasSuffix(name, "_APP_TOKEN") || name == "API_SERVER_PORT" {
 			names = append(names, name)
 		} else {
-			kept += line
+			b.WriteString(line)
 		}
 	}
-	return kept, names
+	return b.String(), names
 }
