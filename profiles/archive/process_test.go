@@ -3,6 +3,7 @@ package archive_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -279,6 +280,41 @@ func withCopier(t *testing.T, commands string) string {
 	return dir + "/hinit"
 }
 
+// atEachOpen calls do each time a process opens a file, and lets the process wait for it meanwhile.
+func atEachOpen(t *testing.T, path string, do func(path string) error) {
+	t.Helper()
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		t.Skip("needs fanotify: ", err)
+	}
+	must(0, errors.Join(err, unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, path)))(t)
+	events, ended := os.NewFile(uintptr(fd), "fanotify"), make(chan struct{})
+	go func() {
+		defer close(ended)
+		var buf [4096]byte
+		for {
+			n, err := events.Read(buf[:])
+			if err != nil {
+				return
+			}
+			for rest := buf[:n]; len(rest) > 0; rest = rest[binary.NativeEndian.Uint32(rest):] { // struct fanotify_event_metadata
+				opened := binary.NativeEndian.Uint32(rest[16:])
+				if err := do(path); err != nil {
+					t.Error(err)
+				}
+				_, err := events.Write(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, opened), unix.FAN_ALLOW))
+				if err := errors.Join(err, unix.Close(int(opened))); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = events.Close()
+		<-ended
+	})
+}
+
 // TestAnExportOfAllWaitsForNoProfile: the agent of one profile put a FIFO where SQLite opens the journal of a database, and the export of
 // all profiles stood still there. No later one had an archive. One that stops the program that copies databases had the same effect.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
@@ -292,13 +328,8 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
-	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`) // as an agent could stop it
-	go func() {
-		for t.Context().Err() == nil {
-			_ = os.Chtimes(profiles+"/stopper/state.db", time.Now(), time.Now()) // as a gateway that writes
-			time.Sleep(time.Millisecond)
-		}
-	}()
+	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)                                           // as an agent could stop it
+	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }) // as a gateway that writes
 	to := t.TempDir()
 	export := command("export", "--all", to)
 	export.Path = program
