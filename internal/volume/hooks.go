@@ -163,7 +163,11 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line
 		if err != nil {
 			say(boot.Warning(fmt.Sprintf("%s: %v", h.Name, err)))
 		}
-		say(boot.Warning(h.Name + map[bool]string{true: " failed", false: " failed; continuing"}[fatal]))
+		text := h.Name + " failed"
+		if !fatal {
+			text += "; continuing"
+		}
+		say(boot.Warning(text))
 	}
 	return failure
 }

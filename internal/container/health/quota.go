@@ -66,11 +66,10 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 // runEvery calls look after a delay and then once in each period. n is the number of earlier calls.
 func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
-		timer := time.NewTimer(delay)
-		for n := 0; ; n++ {
+		for n, due := 0, time.After(delay); ; n++ {
 			select {
-			case <-timer.C:
-				timer.Reset(period)
+			case <-due:
+				due = time.After(period)
 				look(n)
 			case <-h.o.Loop.Ended():
 				return
@@ -135,9 +134,10 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // replaces the notes in the argument last. If the program fails, profiles that it has not measured keep their notes. checkQuotas
 // reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
-	notes, work := make(map[string]string), map[bool]string{true: boot.MeasureShare, false: boot.MeasureDisk}[share]
+	notes, work := make(map[string]string), boot.MeasureDisk
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
 	if share {
+		work = boot.MeasureShare
 		wanted = func(v *supervisor.Service, _ config.Priority) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		}
