@@ -172,24 +172,22 @@ func roomsPage(root string, all []room) (string, error) {
 		fmt.Fprintf(&b, "\n## %s\n\n", p.title)
 		var programs []string
 		for _, pattern := range p.rooms {
-			found := false
+			var here []room
 			left = slices.DeleteFunc(left, func(r room) bool {
-				if r.path != pattern && !strings.HasPrefix(r.path, pattern+"/") {
-					return false
+				is := r.path == pattern || strings.HasPrefix(r.path, pattern+"/")
+				if is {
+					here = append(here, r)
 				}
-				found = true
-				if strings.HasPrefix(r.path, "cmd/") {
-					programs = append(programs, "`"+r.path+"`")
-					return true
-				}
-				does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
-				does = strings.TrimPrefix(does, path.Base(r.path)+" ")
-				fmt.Fprintf(&b, "- `%s` %s\n", r.path, short(does))
-				return true
+				return is
 			})
-			if !found {
+			if len(here) == 0 {
 				return "", fmt.Errorf("there is no room %s: mend its line in internal/gendocs/rooms_flow.go", pattern)
 			}
+			if strings.HasPrefix(pattern, "cmd/") {
+				programs = append(programs, "`"+pattern+"`")
+				continue
+			}
+			b.WriteString(roomLines(pattern, here))
 		}
 		if len(programs) > 0 {
 			fmt.Fprintf(&b, "- Programs: %s\n", strings.Join(programs, ", "))
@@ -199,6 +197,26 @@ func roomsPage(root string, all []room) (string, error) {
 		return "", fmt.Errorf("%s is in no part of the page of rooms: add it to internal/gendocs/rooms_flow.go", left[0].path)
 	}
 	return b.String(), nil
+}
+
+// roomLines describes the package whose path is pattern, and names the packages below it. Without such a package it describes each.
+func roomLines(pattern string, here []room) string {
+	var lines, below []string
+	own := slices.ContainsFunc(here, func(r room) bool { return r.path == pattern })
+	for _, r := range here {
+		if own && r.path != pattern {
+			below = append(below, "`"+strings.TrimPrefix(r.path, pattern+"/")+"`")
+			continue
+		}
+		does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
+		does = strings.TrimPrefix(does, path.Base(r.path)+" ")
+		lines = append(lines, fmt.Sprintf("- `%s` %s", r.path, short(does)))
+	}
+	text := strings.Join(lines, "\n")
+	if len(below) > 0 {
+		text += " Below it: " + strings.Join(below, ", ") + "."
+	}
+	return text + "\n"
 }
 
 // short removes the details after a colon if the text before it is long enough to be understood alone. Readers find the details
