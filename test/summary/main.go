@@ -5,9 +5,10 @@
 // one row mostly wait, the tests of the other one use the processors. With -programs, summary first builds the programs that tests
 // drive, and rows other than the first begin when that is done. Two calls would otherwise compile the same packages at the same time.
 //
-// Each package is reported in one line when it ends, and the output of a failed test is printed. At the end come the numbers of tests
-// that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if nothing failed, 130 after a
-// signal, and otherwise 1.
+// Each package is reported in one line when it ends, and the output of a failed test is printed. A line at the end of each call has the
+// time that it took, and the time of the processors that it used. At the end come the longest tests, and the numbers of tests that
+// passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if nothing failed, 130 after a signal,
+// and otherwise 1.
 //
 // With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
 // stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
@@ -177,6 +178,7 @@ func (r *runner) call(s *summary, args []string) error {
 	if started, err := r.start(cmd, args); !started {
 		return err
 	}
+	begin := time.Now()
 	s.words = args
 	lines := bufio.NewReader(stdout)
 	for {
@@ -195,6 +197,8 @@ func (r *runner) call(s *summary, args []string) error {
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
 	s.unfinished()
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // also of the compiler and the tests
+	fmt.Fprintf(r.out, "%v, and %v of the processors: go test %.60s\n", time.Since(begin).Round(time.Second), used.Round(time.Second), strings.Join(args, " "))
 	exit, is := errors.AsType[*exec.ExitError](err)
 	if r.interrupted || is && exit.ExitCode() > 0 && len(s.failed) > 0 {
 		return nil

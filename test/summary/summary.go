@@ -43,12 +43,20 @@ type summary struct {
 	failed           []failure
 	unsteady         []test
 	broken           []string // calls that failed without a package that did
+	longest          []timed
+}
+
+// timed is a test, without its subtests, and the seconds that it took.
+type timed struct {
+	test
+	seconds float64
 }
 
 // add adds what another call has brought.
 func (s *summary) add(o *summary) {
 	s.packages += o.packages
 	s.passed += o.passed
+	s.longest = append(s.longest, o.longest...)
 	s.failed, s.broken = append(s.failed, o.failed...), append(s.broken, o.broken...)
 	for why, tests := range o.skipped {
 		if s.skipped == nil {
@@ -82,6 +90,9 @@ func (s *summary) line(text []byte) {
 		if e.Test == "" {
 			s.endOfPackage(e)
 			return
+		}
+		if !strings.Contains(e.Test, "/") {
+			s.longest = append(s.longest, timed{t, e.Elapsed})
 		}
 		s.end(t, e.Action)
 	}
@@ -196,11 +207,20 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// most is how many names of skipped tests stand beside their reason.
-const most = 3
+// most is how many names of skipped tests stand beside their reason. mostLong is how many of the longest tests are named.
+const (
+	most     = 3
+	mostLong = 12
+)
 
 // tell prints the summary.
 func (s *summary) tell(took time.Duration, interrupted bool) {
+	slices.SortStableFunc(s.longest, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range s.longest[:min(len(s.longest), mostLong)] {
+		if t.seconds > 1 {
+			fmt.Fprintf(s.out, "long: %6.1fs %s\n", t.seconds, t.test)
+		}
+	}
 	skipped := 0
 	for _, tests := range s.skipped {
 		skipped += len(tests)
