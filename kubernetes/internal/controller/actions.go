@@ -92,10 +92,11 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
 	change(&next.Status)
-	if err := f.api.Status().Patch(ctx, next, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+	err := f.api.Status().Patch(ctx, next, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+	f.written.record(next, err)
+	if err != nil {
 		return fmt.Errorf("cannot write the status of profile %q: %w", name, err)
 	}
-	f.written.add(next)
 	return nil
 }
 
@@ -140,10 +141,28 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 // again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// applyPool applies the objects of a pool that has the given number of hosts. It does nothing if the objects have not changed.
-func (f *fleet) applyPool(ctx context.Context, v *view, hosts int) error {
+// keep applies the objects of a pool that has the given number of hosts, and the rights of these hosts. It writes only what has changed,
+// but after applyInterval everything.
+func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
+	key := client.ObjectKeyFromObject(v.pool)
+	f.mu.Lock()
+	all := v.now.Sub(f.applied[key]) > applyInterval
+	f.mu.Unlock()
+	err := errors.Join(f.applyRights(ctx, v, all), f.applyPool(ctx, v, hosts, all))
+	if err == nil && all {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.applied[key] = v.now
+	}
+	return err
+}
+
+// applyPool applies the objects of a pool that has the given number of hosts. If the parameter all is false, it does nothing if the
+// objects have not changed.
+func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
-	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
+	// Somebody may have scaled the StatefulSet.
+	if !all && v.set != nil && v.set.Annotations[sumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
 		return nil
 	}
 	objects, _, err := pool.Objects(v.pool, hosts)
@@ -175,16 +194,16 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// applyRights applies the ServiceAccount of a pool's hosts and grants its rights, unless they are unchanged since the last call.
-// The hosts may read only the ConfigMaps and Secrets that a profile of the pool refers to.
-func (f *fleet) applyRights(ctx context.Context, v *view) error {
+// applyRights applies the ServiceAccount of a pool's hosts and grants its rights. If the parameter all is false, it does nothing if the
+// rights are unchanged since the last call. The hosts may read only the ConfigMaps and Secrets that a profile of the pool refers to.
+func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
 	key := client.ObjectKeyFromObject(v.pool)
 	f.mu.Lock()
 	same := f.allowed[key] == wanted
 	f.mu.Unlock()
-	if same {
+	if same && !all {
 		return nil
 	}
 	for _, o := range grants(v.pool, configMaps, secrets) {
@@ -236,9 +255,8 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 }
 
-// orphans handles the profiles of a pool that does not exist. It reports the missing pool in the status of profiles without a
-// host. It releases deleted profiles. But if a deleted profile has a host, orphans releases the profile only after all pods of
-// the pool are gone.
+// orphans handles the profiles of a pool that does not exist. It reports the missing pool in their status. It releases deleted
+// profiles. But if a profile has a host, orphans does so only after all pods of the pool are gone.
 func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -258,21 +276,28 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 		}
 	}
 	err := errors.Join(runParallel(work), f.prepare(ctx, v))
-	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
+	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key, reason)))
 }
 
-// abandon clears the host of deleted profiles when no pod of their pool is left, so that the next round releases the
-// profiles. Their data stays on the volumes.
-func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) error {
+// abandon reports profiles as lost when no pod of their pool is left. It clears the host of the deleted ones, so that the next round
+// releases them. Their data stays on the volumes.
+func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reason string) error {
 	pods := &corev1.PodList{}
 	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {
 		return err
 	}
 	var work []func() error
 	for _, p := range v.profiles {
-		if p.DeletionTimestamp != nil && p.Status.Host != "" {
+		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ReachableCondition)
+		switch {
+		case p.Status.Host == "":
+		case p.DeletionTimestamp != nil:
 			work = append(work, func() error {
 				return f.change(ctx, v, p.Name, func(st *v1alpha1.AgentProfileStatus) { st.Host, st.Move = "", nil })
+			})
+		case c == nil || c.Reason != placement.HostLost:
+			work = append(work, func() error {
+				return f.act(ctx, v, placement.MarkUnreachable{Profile: p.Name, What: placement.HostLost, Reason: reason})
 			})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +19,7 @@ import (
 // time to delete its copy of the data.
 const leaveTime = time.Minute
 
-// maxReason limits the length of a reason in bytes, so that it fits into a profile's status.
+// maxReason limits the length of a reason in bytes, so that it fits into a status.
 const maxReason = 800
 
 // applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that are
@@ -73,6 +74,9 @@ func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, 
 	return false
 }
 
+// cut shortens a text to maxReason.
+func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
+
 // refuse records err as the reason why the pod of a profile can't be created. A nil err clears the reason. The profile's status
 // shows the reason, and other profiles are not held up.
 func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
@@ -82,8 +86,7 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 		delete(f.refused, p.UID)
 		return
 	}
-	reason := err.Error()
-	reason = reason[:min(len(reason), maxReason)]
+	reason := cut(err.Error())
 	if f.refused[p.UID] != reason {
 		f.log.Warn("pod can't be made", "profile", p.Name, "error", err)
 	}

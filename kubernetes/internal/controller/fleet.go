@@ -31,6 +31,9 @@ const (
 	// resyncInterval is the interval between rounds while no change is reported. These rounds are needed because some faults show
 	// only as time passes.
 	resyncInterval = 5 * time.Second
+	// applyInterval is the time after which the objects of a pool are applied again although the pool has not changed. Somebody may
+	// have deleted or changed one of them.
+	applyInterval = 10 * time.Minute
 	// writers is the maximum number of writes that a round runs at the same time.
 	writers = 16
 )
@@ -48,6 +51,7 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
 	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
+	applied map[client.ObjectKey]time.Time            // when all objects of each pool were last applied
 	seen    map[client.ObjectKey]*observations        // for each pool, since when each observed value has been unchanged
 	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
@@ -57,7 +61,8 @@ func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecor
 	return &fleet{
 		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
 		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
-		seen: map[client.ObjectKey]*observations{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
+		applied: map[client.ObjectKey]time.Time{},
+		seen:    map[client.ObjectKey]*observations{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
 	}
 }
 
@@ -98,10 +103,11 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 			return reconcile.Result{}, err
 		}
 	}
-	if err := errors.Join(f.applyRights(ctx, v), f.applyPool(ctx, v, plan.Replicas)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
+	err = f.keep(ctx, v, plan.Replicas)
+	if err != nil { // the profiles must not wait for one object that the API server refuses
+		plan.Doing = cut("can't keep its objects: " + err.Error())
 	}
-	err = errors.Join(f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
+	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
 	f.recordEvents(v)
 	err = errors.Join(err, f.report(ctx, v, plan))
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
@@ -162,10 +168,11 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 			} else {
 				controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
 			}
-			if err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+			err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
+			f.written.record(next, err)
+			if err != nil {
 				return fmt.Errorf("cannot write profile %q: %w", p.Name, err)
 			}
-			f.written.add(next)
 			return nil
 		})
 	}
@@ -285,10 +292,17 @@ type written struct {
 	by map[types.UID]*v1alpha1.AgentProfile
 }
 
-func (w *written) add(p *v1alpha1.AgentProfile) {
+// record records the result of a write of the profile p. After a conflict, p is not the newest version: somebody else has written, or etcd
+// was restored, and versions have lower numbers again.
+func (w *written) record(p *v1alpha1.AgentProfile, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.by[p.UID] = p
+	switch {
+	case apierrors.IsConflict(err), err == nil && p.DeletionTimestamp != nil && len(p.Finalizers) == 0:
+		delete(w.by, p.UID)
+	case err == nil:
+		w.by[p.UID] = p
+	}
 }
 
 // newer returns the profile p from the cache, or the version that this controller has written if that version is newer.

@@ -66,13 +66,13 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]beat{}
+	beats := map[string]beat{} // by the name of a Lease
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
 	}
 	for i := range leases.Items {
-		name := leases.Items[i].Labels[v1alpha1.Group+"/host"]
+		name := leases.Items[i].Name
 		beats[name] = v.beat(name, &leases.Items[i].Spec)
 	}
 	pods := &corev1.PodList{}
@@ -80,7 +80,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		return nil, err
 	}
 	for i := range pods.Items {
-		f.observeHost(ctx, v, &pods.Items[i], beats[pods.Items[i].Name])
+		f.observeHost(ctx, v, &pods.Items[i], beats[pool.Lease(pods.Items[i].Name)])
 	}
 	return v, f.observeSandboxes(ctx, v, only)
 }
@@ -147,11 +147,11 @@ type beat struct {
 
 // beat evaluates the Lease of a host. The time in the Lease comes from a node's clock, which may be wrong. So beat uses only
 // the fact that the time has changed.
-func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
+func (v *view) beat(name string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}
 	}
-	one := v.seen.observe("lease "+host, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
+	one := v.seen.observe("lease "+name, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
 	d := l.LeaseDurationSeconds
 	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
@@ -286,8 +286,8 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 			q.To, q.Received = s.Move.To, s.Move.Received != nil
 		}
 		if fail := s.MoveFailure; fail != nil {
-			waits := v.now.Sub(fail.At.Time).Abs() < placement.MoveDelay(fail.Attempts) // a node's clock may be ahead
-			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: waits}
+			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since // At is from a node's clock
+			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
 		}
 		if r := one.Spec.Recover; r != nil {
 			q.LostHost = r.LostHost

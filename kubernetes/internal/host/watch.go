@@ -17,6 +17,7 @@ import (
 
 	"hinit/internal/pause"
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
 )
 
 // Field selectors of the two watches on profiles: one for the profiles placed on this host, one for the profiles moving to it.
@@ -88,9 +89,6 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	return h.seen[moveField][name]
 }
 
-// LeaseLabel is the label on the Lease of each host. Its value is the name of the host.
-const LeaseLabel = v1alpha1.Group + "/host"
-
 // renewLeaseLoop renews the Lease of the host regularly. The Lease shows that the host is alive, and contains the UID of the
 // host's pod.
 func (h *host) renewLeaseLoop(ctx context.Context) {
@@ -115,20 +113,18 @@ func (h *host) renew(ctx context.Context) error {
 	now, seconds := metav1.NowMicro(), int32(3*h.set.Beat/time.Second)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.set.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	l := &coordinationv1.Lease{}
-	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: leaseName(h.set.Name)}, l)
+	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: pool.Lease(h.set.Name)}, l)
 	switch {
 	case apierrors.IsNotFound(err):
-		l.Namespace, l.Name, l.Spec = h.set.Namespace, leaseName(h.set.Name), spec
-		l.Labels = map[string]string{LeaseLabel: h.set.Name, v1alpha1.PoolLabel: h.set.Pool}
+		l.Namespace, l.Name, l.Spec = h.set.Namespace, pool.Lease(h.set.Name), spec
+		l.Labels = map[string]string{v1alpha1.PoolLabel: h.set.Pool}
 		err = h.set.API.Create(ctx, l)
 	case err == nil:
 		l.Spec = spec
 		err = h.set.API.Update(ctx, l)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot renew Lease %q: %w", leaseName(h.set.Name), err)
+		return fmt.Errorf("cannot renew Lease %q: %w", pool.Lease(h.set.Name), err)
 	}
 	return nil
 }
-
-func leaseName(host string) string { return "hinit-fleet." + host }

@@ -53,6 +53,9 @@ const (
 // Account returns the name of the ServiceAccount of a pool's hosts, and of its Role.
 func Account(pool string) string { return "hinit-fleet-host." + pool }
 
+// Lease returns the name of the Lease of a host. An admission policy ties this name to the pod, and no label of the Lease.
+func Lease(host string) string { return "hinit-fleet." + host }
+
 // Objects returns the objects of a pool with the given number of hosts, and the checksum of the pod template.
 func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstructured, template string, err error) {
 	values := deploy.Default(valuesOf(p))
