@@ -145,7 +145,8 @@ type round struct {
 	profiles       []Profile
 	moves          int    // moves in progress
 	waiting        string // a profile that has to move and waits, because its last move has failed
-	unplacedMemory int64  // the total memory of the profiles that no host has room for
+	unplacedMemory int64  // the total memory of the profiles that no host has room for, but an empty one would have
+	tooLarge       string // a profile that not even an empty host has room for
 }
 
 // hostLoad is a host together with its load: the profiles that are placed on the host or are moving to it.
@@ -202,6 +203,9 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	}
 	r.rollout()
 	r.scale()
+	if r.tooLarge != "" {
+		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("finds no room for %s, which needs more memory than one host has for profiles", r.tooLarge))
+	}
 	if r.waiting != "" {
 		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("waits until it moves %s again, whose last move has failed", r.waiting))
 	}
@@ -322,12 +326,24 @@ func (r *round) place(p Profile) {
 		return
 	}
 	best := r.best(p.Memory)
-	if best == nil {
-		r.unplacedMemory += p.Memory
+	switch {
+	case best != nil:
+		r.give(p, best)
+	case r.addRoom(p):
 		r.hold(p, "no host has room for its memory")
-		return
+	default:
+		r.hold(p, fmt.Sprintf("not even an empty host has room for its memory, %d MiB", p.Memory>>20))
 	}
-	r.give(p, best)
+}
+
+// addRoom asks for more hosts for a profile that no host has room for. It returns false if more hosts would not help.
+func (r *round) addRoom(p Profile) bool {
+	if p.Memory > r.pool.Room {
+		r.tooLarge = cmp.Or(r.tooLarge, p.Name)
+		return false
+	}
+	r.unplacedMemory += p.Memory
+	return true
 }
 
 func (r *round) hold(p Profile, reason string) {
@@ -414,7 +430,7 @@ func (r *round) move(p Profile) {
 	case best != nil:
 		r.begin(p, best, reason)
 	case !spare: // otherwise the spare host stays, and no host is added for its profiles
-		r.unplacedMemory += p.Memory
+		r.addRoom(p)
 	}
 }
 

@@ -64,7 +64,11 @@ func TestDecide(t *testing.T) {
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
 			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, MarkPending{"c", "no host has room for its memory"}, MarkPending{"d", "no host has room for its memory"},
 		}, 4},
-		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{{Name: "a", Memory: 5000}}, []Action{MarkPending{"a", "no host has room for its memory"}}, 2},
+		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900}}, []Action{MarkPending{"c", "no host has room for its memory"}}, 2},
+		{"and none for one that fits on no host", nil, two, []Profile{{Name: "a", Memory: 5000}}, []Action{MarkPending{"a", "not even an empty host has room for its memory, 0 MiB"}}, 2},
+		{"or that is to leave a drained host", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 5000}}, nil, 2},
+		{"no host is replaced in a move", nil, old(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, nil, 2},
+		{"but in one of a profile whose last move has failed", nil, old(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", LastMove: LastMove{"pool-1", false}}}, []Action{Replace{"pool-1"}}, 2},
 		{"a host that begins counts", func(p *Pool) { p.Replicas = 3 }, append(slices.Clone(two), Host{Name: "pool-2", Ordinal: 2, Replacing: true}), []Profile{
 			here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900},
 		}, []Action{MarkPending{"c", "no host has room for its memory"}}, 3},
@@ -280,7 +284,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
 		{Name: "b", Owner: "pool-2", Installed: true, Memory: 100},
-		{Name: "waits", Memory: 5000, Pending: "no host has room for its memory"},
+		{Name: "waits", Memory: 5000, Pending: "not even an empty host has room for its memory, 0 MiB"},
 	})
 	round := func(what string, replicas int, leaving, doing string, want ...Action) {
 		t.Helper()
@@ -311,7 +315,8 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	hosts = hosts[:2] // its pod is not made again
 	round("it goes without a pod", 2, "", "drains pool-2: hosts.max is 2")
 	round("no other one goes", 2, "", "")
-	pool.Max = 3
+	pool.Max, profiles[2].Memory, profiles[2].Pending = 3, 900, "no host has room for its memory"
+	profiles = append(profiles, Profile{Name: "waits too", Memory: 900, Pending: profiles[2].Pending, Handled: true})
 	round("another one comes", 3, "", "")
 }
 

@@ -63,9 +63,12 @@ func (r *round) replace(hosts []*hostLoad) {
 	}
 }
 
-// moving reports whether a move from or to a host is in progress.
+// moving reports whether a move from or to a host is in progress. A profile whose last move has failed doesn't count: it may never
+// move, and a replacement interrupts its move only.
 func (r *round) moving(host string) bool {
-	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
+	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
+		return p.To != "" && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
+	})
 }
 
 // scale decides the number of hosts in the StatefulSet, and whether the last host leaves.
@@ -177,7 +180,7 @@ func (r *round) leave(why string) {
 			doing = fmt.Sprintf("can't drain %s%s; %s is pinned to it", r.Leaving, why, p.Name)
 		}
 	}
-	if !empty && r.unplacedMemory > 0 {
+	if !empty && (r.unplacedMemory > 0 || r.tooLarge != "") {
 		doing += "; the other hosts have no room for all profiles"
 	}
 	if empty && r.pool.Leaving == r.Leaving {

@@ -326,7 +326,8 @@ func Room(p *v1alpha1.AgentPool) int64 {
 }
 
 // ReservedMemory returns the memory, in bytes, that the placement reserves for a profile. It is the larger of the expected
-// and the measured memory. If neither is known, it is the pool's default. The result is at least one MiB.
+// and the measured memory. If neither is known, it is the pool's default. The result is at least one MiB. The measured memory
+// counts for at most the room of a host, because the agents can have it measured wrong.
 func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {
@@ -334,7 +335,7 @@ func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64
 		}
 		return q.Value()
 	}
-	expected, measured := most(profile.Spec.Memory), most(profile.Status.Memory)
+	expected, measured := most(profile.Spec.Memory), min(most(profile.Status.Memory), Room(p))
 	if expected == 0 && measured == 0 {
 		expected = p.Spec.ProfileMemory.Value()
 	}

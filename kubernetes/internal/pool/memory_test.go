@@ -1,0 +1,32 @@
+package pool
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// TestAMeasureOfAnAgentTakesAtMostOneHost has a measured memory that no host can have. Agents who pretend to be hinit can report one. The
+// sum of two such profiles was negative, so their host seemed to have room for all, and the pool never shrank.
+func TestAMeasureOfAnAgentTakesAtMostOneHost(t *testing.T) {
+	p := aPool()
+	for _, c := range []struct {
+		expected, measured string
+		want               int64
+	}{
+		{"", "", 64 << 20}, {"", "100Mi", 100 << 20}, {"200Mi", "100Mi", 200 << 20}, {"", "4Ei", Room(p)}, {"2Gi", "4Ei", 2 << 30},
+	} {
+		profile := &v1alpha1.AgentProfile{}
+		for text, field := range map[string]**resource.Quantity{c.expected: &profile.Spec.Memory, c.measured: &profile.Status.Memory} {
+			if text != "" {
+				q := resource.MustParse(text)
+				*field = &q
+			}
+		}
+		if got := ReservedMemory(p, profile); got != c.want {
+			t.Errorf("expected %q, measured %q: %d bytes are reserved", c.expected, c.measured, got)
+		}
+	}
+}
