@@ -242,6 +242,9 @@ type AgentProfileStatus struct {
 	// installed is the assignment under which the host has said that the data is on its volume. 0: there is no data yet.
 	// +optional
 	Installed int64 `json:"installed,omitempty"`
+	// missing is whether the host has said that the data is not on its volume.
+	// +optional
+	Missing bool `json:"missing,omitempty"`
 	// receipt is about the data that the host got from another one.
 	// +optional
 	Receipt *Receipt `json:"receipt,omitempty"`

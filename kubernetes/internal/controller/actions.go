@@ -63,7 +63,7 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Move, st.Message = nil, a.Reason })
 	case placement.GiveUp:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
-			st.Host, st.Installed, st.Receipt, st.Move, st.Applied = "", 0, nil, nil, ""
+			st.Host, st.Installed, st.Missing, st.Receipt, st.Move, st.Applied = "", 0, false, nil, nil, ""
 			st.Assignment++
 			st.Recovered = v.profiles[a.Profile].Spec.Recover.DeepCopy()
 			phase(st, v1alpha1.PhasePending, "the data on host "+a.Owner+" was given up")

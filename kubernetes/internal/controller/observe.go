@@ -271,7 +271,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 			overdue[s.Host] = s.Host != "" && v.overdue(s.Host)
 		}
 		q := placement.Profile{
-			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
+			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0 && !s.Missing, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
 			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {

@@ -95,7 +95,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	}
 	o := &placement.Object{
 		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.InstalledAssignment(), Wanted: p.Wanted(),
-		Deleting: p.DeletionTimestamp != nil,
+		Missing: p.Status.Missing, Deleting: p.DeletionTimestamp != nil,
 	}
 	if r := p.Status.Receipt; r != nil {
 		o.Receipt = r.Nonce
@@ -226,7 +226,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Missing:
 		return errors.Join(errRetry, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 			back(st)
-			st.Phase, st.Ready = v1alpha1.PhaseLost, false
+			st.Phase, st.Ready, st.Missing = v1alpha1.PhaseLost, false, true
 			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.set.Name)
 		}))
 	case placement.Offer:
@@ -294,7 +294,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
-		st.Installed, st.Phase, st.Message, st.Since = st.Assignment, v1alpha1.PhaseStarting, "", &since
+		st.Installed, st.Missing, st.Phase, st.Message, st.Since = st.Assignment, false, v1alpha1.PhaseStarting, "", &since
 		if err == nil {
 			st.ObservedGeneration, st.Applied = p.Generation, applied
 		}

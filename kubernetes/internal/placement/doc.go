@@ -35,10 +35,12 @@
 // [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.
 // Incoming data was received and is not installed yet. Data that is aside was set aside to be given away, under the current or an
 // old assignment. The receipt is the confirmation in the status that the new host has stored the data. [Live] says which home is live.
-// Beside data that is aside under the current assignment, no home is: a process that was left over has made it.
+// Beside data that is aside under the current assignment, no home is: a process that was left over has made it. The same holds for a home
+// without a record after the owner has reported Missing.
 //
 //	owner     move      volume           gateway  receipt      step
 //	me        none      live             -        -            Report where Installed is old, else Run or Halt
+//	me        any       live             -        -            Report where the status says that the data is missing
 //	me        any       incoming         -        is its nonce Install where Installed is old
 //	me        none      aside, current   -        -            TakeBack: the move was cancelled
 //	me        none      nothing          -        -            Create where Installed is 0, else Missing

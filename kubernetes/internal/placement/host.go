@@ -12,6 +12,7 @@ type Object struct {
 	To         string // the host that a move goes to, or "" without a move
 	Offer      string // the nonce of the owner's current offer for the move
 	Received   string // the nonce of the offer whose data the new host has stored
+	Missing    bool   // the owner has reported that the data is not on its volume
 	Failed     bool   // the move has failed so often that the owner ends it
 	Wanted     bool   // the gateway should run
 	Deleting   bool
@@ -33,10 +34,15 @@ type Local struct {
 // under the name of the home, or nil. The parameter aside is [Local.Aside]. The function recorded reports whether the record on the volume
 // names the object. It is called only if the API server says nothing, because agents may write records.
 func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
-	if o == nil || o.Owner != me || o.Installed != o.Assignment {
+	switch {
+	case o == nil || o.Owner != me:
+		return recorded()
+	case o.UID == uid && o.Assignment == aside: // beside its data that was set aside, something else has made the home
+		return false
+	case o.Installed != o.Assignment || o.Missing:
 		return recorded()
 	}
-	return o.UID == uid && o.Assignment != aside // beside its data that was set aside, something else has made the home
+	return o.UID == uid
 }
 
 // Step is the next action that a host takes for one profile.
@@ -90,6 +96,8 @@ func Next(me string, o *Object, l Local) Step {
 		return Finish
 	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment: // after the report, an agent has made it
 		return Install
+	case l.Live && o.Missing: // the volume is back
+		return Report
 	case o.To == "":
 		return nextForOwned(o, l)
 	}
@@ -142,7 +150,7 @@ func nextForOther(me string, o *Object, l Local) Step {
 	switch {
 	case l.Live:
 		return Retire
-	case l.Aside != 0 && o.Installed == o.Assignment && o.Assignment > l.Aside:
+	case l.Aside != 0 && o.Installed == o.Assignment && !o.Missing && o.Assignment > l.Aside:
 		return Drop
 	case o.To == me && o.Offer != "" && l.Incoming != o.Offer:
 		return Fetch

@@ -53,8 +53,8 @@ func (m *model) has(host, name string) bool {
 	})
 }
 
-// makeAgain is a process of the profile that has stayed on a host. It makes the home again, without data. On a
-// volume that has lost its data, a host can't tell such a home from one that people have brought back, see ADR 0108.
+// makeAgain is a process of the profile that has stayed on a host. It makes the home again, without data. Until a host has reported that
+// its volume has lost the data, it can't tell such a home from the profile's, see ADR 0108.
 func (m *model) makeAgain(n *node, name string) {
 	if v := n.of(name); v.live < 0 && !v.lost {
 		v.stray = true
@@ -91,7 +91,7 @@ func (m *model) giveUp(read object, a GiveUp) {
 		if m.has(o.Owner, a.Profile) {
 			m.fail("the data of %s on %s is thrown away", a.Profile, o.Owner)
 		}
-		o.Owner, o.Installed, o.Receipt, o.To, o.Offer, o.Received, o.Failed = "", 0, "", "", "", "", false
+		o.Owner, o.Installed, o.Missing, o.Receipt, o.To, o.Offer, o.Received, o.Failed = "", 0, false, "", "", "", "", false
 		o.Assignment++
 		o.lost, o.here, o.missing, o.recovered = "", false, false, o.recover
 		m.destroyed[a.Profile], m.givenUp[a.Profile] = true, true

@@ -32,7 +32,7 @@ type volume struct {
 	intent         bool          // hinit starts it with the container
 	record         bool          // the record names the profile
 	stray          bool          // something has made a home, and live is -1
-	lost           bool          // nothing has come since the volume before this one was destroyed
+	lost           bool          // the volume before this one was destroyed, and the host has not reported it yet
 }
 
 // node is a host of the model.
@@ -151,6 +151,9 @@ func (m *model) local(n *node, name string, o object) Local {
 	aside := l.Aside
 	if m.broken == "any home" {
 		aside = 0
+	}
+	if m.broken == "missing is forgotten" {
+		o.Missing = false
 	}
 	l.Live = (v.live >= 0 || v.stray) && Live(n.name, name, &o.Object, aside, func() bool { return v.record })
 	if v.incoming >= 0 {
@@ -271,13 +274,15 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		if v.live < 0 { // only the record was written before
 			m.create(v, name)
 		}
-		m.write(o, name, func(o *object) { o.Installed, o.here, o.missing = o.Assignment, false, false })
+		m.write(o, name, func(o *object) { o.Installed, o.Missing, o.here, o.missing = o.Assignment, false, false, false })
 	case Missing:
-		m.write(o, name, func(o *object) {
-			if o.here, o.missing = false, true; o.lost == HostRestarts {
+		if m.write(o, name, func(o *object) {
+			if o.Missing, o.here, o.missing = true, false, true; o.lost == HostRestarts {
 				o.lost = ""
 			}
-		})
+		}) {
+			v.lost = false
+		}
 	case Offer:
 		m.offer(n, name, o)
 	case SetAside:
@@ -398,7 +403,7 @@ func (m *model) control(c int) {
 		o := list[cache[name]]
 		read[name] = o
 		p := Profile{
-			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100,
+			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0 && !o.Missing, To: o.To, Received: o.Received != "", Memory: 100,
 			Pod: podOf(name), OwnPod: m.alone[name], Lost: o.lost, Missing: o.missing && o.lost == "", Here: o.here && o.lost == "" && o.To == "",
 			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
 		}
@@ -604,7 +609,7 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 
 // TestTheWalkFindsABrokenRule leaves out one rule after the other. The walk has to find out.
 func TestTheWalkFindsABrokenRule(t *testing.T) {
-	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all", "create anew", "give up again", "remove at once", "any home", "drop all"} {
+	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all", "create anew", "give up again", "remove at once", "any home", "drop all", "missing is forgotten"} {
 		found := ""
 		for seed := uint64(0); found == "" && seed < 300; seed++ {
 			m := newModel(t, seed, broken)

@@ -1,0 +1,47 @@
+package host
+
+import (
+	"testing"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile has a volume that has lost its data, and a session that makes the home again. The host
+// took that home for the profile, and started a gateway that had forgotten everything.
+func TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile(t *testing.T) {
+	s, dir := volume(t, "", "")
+	p := coder(v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning})
+	p.MarkCreated()
+	api := apiOf(p)
+	g := &gateways{by: map[string]hinit.Service{}}
+	h := hostOf(t, "me", api, g, s)
+	status := func() v1alpha1.AgentProfileStatus {
+		for range 3 {
+			round(t, api, h)
+		}
+		return read(t, api, "coder").Status
+	}
+	if st := status(); st.Phase != v1alpha1.PhaseLost || !st.Missing {
+		t.Fatalf("without its data: %+v", st)
+	}
+	logAgain(t, dir)
+	g.set("gateway-coder", hinit.StateDown, hinit.WantDown)
+	if st := status(); st.Phase != v1alpha1.PhaseLost || g.by["gateway-coder"].State == hinit.StateUp {
+		t.Errorf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
+	}
+	p = read(t, api, "coder")
+	p.Status.Phase = v1alpha1.PhaseStarting // the host was lost, and is back
+	if err := api.Status().Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if st := status(); st.Phase != v1alpha1.PhaseLost || g.by["gateway-coder"].State == hinit.StateUp {
+		t.Errorf("after a loss of the host: the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
+	}
+	if err := s.write("coder", &record{UID: "u1"}); err != nil { // the old volume has a record
+		t.Fatal(err)
+	}
+	if st := status(); st.Phase != v1alpha1.PhaseRunning || st.Missing || g.by["gateway-coder"].State != hinit.StateUp {
+		t.Errorf("with the old volume: the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
+	}
+}
