@@ -71,6 +71,7 @@ type host struct {
 	fetches chan struct{}                      // a semaphore: it holds one element for each running fetch
 
 	mu           sync.Mutex
+	deletes      map[string]bool                              // by the UID of an object whose data was given away: spec.onDelete is Delete
 	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see reportedError
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
@@ -91,7 +92,7 @@ func Run(ctx context.Context, s Settings) error {
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
-		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{},
+		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		fetches: make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},

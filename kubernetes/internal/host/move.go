@@ -81,6 +81,23 @@ func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
 }
 
+// drop ends the keeping of set-aside data of the object o. If o is nil, the object was deleted after the data was given away: what it
+// said last decides whether the data is kept.
+func (h *host) drop(name, uid string, o *placement.Object) error {
+	h.offers.forget(uid)
+	h.mu.Lock()
+	deletes := h.deletes[uid]
+	delete(h.deletes, uid)
+	h.mu.Unlock()
+	switch {
+	case o != nil:
+		return h.store.Drop(name, uid, o.Assignment)
+	case deletes:
+		return h.store.Delete(name, uid, false)
+	}
+	return h.store.Drop(name, uid, 0)
+}
+
 // offer offers the data of a profile to the host that the profile moves to. It writes into the status how that host can fetch the
 // data. It returns errRetry if the gateway isn't down, or will not stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {

@@ -22,6 +22,11 @@ func (s *Store) read(name string) (*record, error) {
 	if !s.exists(s.Home(name)) {
 		return nil, nil
 	}
+	return s.stored(name)
+}
+
+// stored returns the record of a name, or nil if there is none.
+func (s *Store) stored(name string) (*record, error) {
 	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -39,7 +44,13 @@ func (s *Store) write(name string, r *record) error {
 	if err != nil {
 		return err
 	}
-	return s.replace(path.Join(liveDir, name), text, 0o600)
+	at := path.Join(liveDir, name)
+	if info, err := s.root.Lstat(at); err == nil && info.IsDir() { // an agent has made it, and no file replaces it
+		if err := s.discard(at); err != nil {
+			return err
+		}
+	}
+	return s.replace(at, text, 0o600)
 }
 
 // maxUnknown is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.

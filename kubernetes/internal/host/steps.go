@@ -37,6 +37,9 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		}
 		step := placement.Next(h.set.Name, object(p, uid), local)
 		if step == placement.Wait && local.Aside != 0 {
+			h.mu.Lock()
+			defer h.mu.Unlock() // this is the last iteration
+			h.deletes[uid] = p.Spec.OnDelete == "Delete"
 			return errRetry // no watch reports when the new owner has the data: poll
 		}
 		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
@@ -251,12 +254,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 		}
 		return h.rescanAfter(ctx, h.store.RetireHome(name, uid))
 	case placement.Drop:
-		h.offers.forget(uid)
-		confirmed := int64(0)
-		if o := object(p, uid); o != nil {
-			confirmed = o.Assignment
-		}
-		return h.store.Drop(name, uid, confirmed)
+		return h.drop(name, uid, object(p, uid))
 	case placement.DropIncoming:
 		return h.store.DropIncoming(name, uid)
 	case placement.Finish:

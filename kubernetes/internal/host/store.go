@@ -256,12 +256,10 @@ func incoming(name, uid, nonce string) string {
 	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
 }
 
-// SetAside moves the data of a profile out of hinit's reach.
+// SetAside moves the data of a profile out of hinit's reach. The record stays: TakeBack then writes nothing, which a full volume would
+// refuse. If something makes the home again after the profile was given away, the host finds and retires it by the record.
 func (s *Store) SetAside(name, uid string, assignment int64) error {
-	if err := s.rename(s.Home(name), aside(name, uid, assignment)); err != nil {
-		return fmt.Errorf("cannot set aside the data of profile %q: %w", name, err)
-	}
-	return s.forget(name)
+	return wrap("set aside the data of", name, s.rename(s.Home(name), aside(name, uid, assignment)))
 }
 
 // TakeBack undoes SetAside: it moves the data back to the directory from which hinit starts gateways.
@@ -286,7 +284,7 @@ func (s *Store) enter(name, uid, from string) (err error) {
 	if s.exists(from) && s.exists(s.Home(name)) {
 		err = s.retain(name, uid, s.Home(name))
 	}
-	if err == nil {
+	if r, bad := s.stored(name); err == nil && (bad != nil || r == nil || r.UID != uid) {
 		err = s.Claim(name, uid)
 	}
 	if err == nil {
@@ -348,10 +346,13 @@ func (s *Store) RetireHome(name, uid string) error {
 	return wrap("retire", name, err)
 }
 
-// Retire retains all data of an object, except received data. If live is true, the live data is of this object.
+// Retire retains all data of an object that is complete. If live is true, the live data is of this object.
 func (s *Store) Retire(name, uid string, live bool) (err error) {
 	if live {
 		err = s.RetireHome(name, uid)
+	}
+	for _, nonce := range s.entries(incomingDir, name, uid) { // the host before this one may have deleted its copy
+		err = errors.Join(err, s.retain(name, uid, incoming(name, uid, nonce)), s.discard(incoming(name, uid, nonce)+".json"))
 	}
 	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // no host has confirmed anything
 }

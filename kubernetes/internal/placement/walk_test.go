@@ -291,10 +291,9 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			return
 		}
 		v.aside[o.Assignment], v.live, v.intent = v.live, -1, false
-		v.record = m.faults && m.rnd.IntN(8) == 0 // the host can't remove it
 	case TakeBack:
 		if m.faults && m.rnd.IntN(4) == 0 { // only a part is done
-			v.stray, v.record = false, true
+			v.stray = false
 			return
 		}
 		v.install(v.aside[o.Assignment])
