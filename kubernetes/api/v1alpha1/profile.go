@@ -210,6 +210,7 @@ type AgentProfileStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// phase is one of Pending, Starting, Running, Stopping, Stopped, Backoff, Parked, Failed, Moving, Waiting and Lost.
 	// +optional
+	// +kubebuilder:validation:Enum=Pending;Starting;Running;Stopping;Stopped;Backoff;Parked;Failed;Moving;Waiting;Lost
 	Phase Phase `json:"phase,omitempty"`
 	// ready is whether the gateway says that it is ready.
 	// +optional
@@ -222,6 +223,7 @@ type AgentProfileStatus struct {
 	Restarts int32 `json:"restarts"`
 	// cause of the last exit, as hinit status says it.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
 	Cause string `json:"cause,omitempty"`
 	// lastExit is how the gateway last ended.
 	// +optional
@@ -235,6 +237,7 @@ type AgentProfileStatus struct {
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// host is the pod that has the data. Only that host changes it to another.
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
 	Host string `json:"host,omitempty"`
 	// assignment is a number that grows whenever host changes.
 	// +optional
@@ -254,6 +257,7 @@ type AgentProfileStatus struct {
 	Recovered *Recovery `json:"recovered,omitempty"`
 	// applied is a sum over the files that the host has written.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	Applied string `json:"applied,omitempty"`
 	// move is a change of the host that has begun.
 	// +optional
@@ -265,6 +269,7 @@ type AgentProfileStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -277,6 +282,7 @@ type LastExit struct {
 	// +optional
 	Signal *int32 `json:"signal,omitempty"`
 	// cause as hinit status says it.
+	// +kubebuilder:validation:MaxLength=1024
 	Cause string `json:"cause"`
 	// at is when it ended.
 	At metav1.Time `json:"at"`
@@ -321,18 +327,23 @@ type MoveFailure struct {
 // Offer is how the data of a stopped gateway is had.
 type Offer struct {
 	// nonce tells this offer from others.
+	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce"`
 	// address of the host, HOST:PORT.
+	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address"`
 	// certificate is the SHA-256 of the only certificate that the host answers with.
+	// +kubebuilder:validation:MaxLength=64
 	Certificate string `json:"certificate"`
 }
 
 // Receipt says that the data of an offer is stored.
 type Receipt struct {
 	// nonce of the offer.
+	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce"`
 	// sha256 of the stream.
+	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256"`
 	// bytes of the stream.
 	Bytes int64 `json:"bytes"`

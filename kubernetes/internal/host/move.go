@@ -132,7 +132,11 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 // fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many fetches for other profiles
 // are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	if err := h.store.CheckFree(p.Name, string(p.UID)); err != nil {
+	err := h.store.CheckFree(p.Name, string(p.UID))
+	if p.Spec.Pool != h.set.Pool { // a host of that pool has written this: it must not see a token of this pool
+		err = fmt.Errorf("cannot fetch profile %q: it is of pool %q, and this host is of pool %q", p.Name, p.Spec.Pool, h.set.Pool)
+	}
+	if err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
 	select {

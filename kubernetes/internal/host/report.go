@@ -118,8 +118,8 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 		st.Cause, st.LastExit = "", nil
 		return
 	}
-	st.Cause = x.Cause
-	st.LastExit = &v1alpha1.LastExit{Cause: x.Cause, At: metav1.NewTime(x.At.Truncate(time.Second))}
+	st.Cause = cut(x.Cause)
+	st.LastExit = &v1alpha1.LastExit{Cause: st.Cause, At: metav1.NewTime(x.At.Truncate(time.Second))}
 	if x.Code != nil {
 		n := int32(*x.Code)
 		st.LastExit.Code = &n

@@ -69,6 +69,16 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 	}
 }
 
+// TestACauseOfAnAgentFitsIntoTheStatus: agents who pretend to be hinit could report a cause of a megabyte, which the controller keeps in
+// memory for each profile.
+func TestACauseOfAnAgentFitsIntoTheStatus(t *testing.T) {
+	st := v1alpha1.AgentProfileStatus{}
+	describe(&st, &hinit.Service{LastExit: &hinit.Exit{Cause: strings.Repeat("\x1b", 1<<20)}}, true)
+	if len(st.Cause) > 1024 || len(st.LastExit.Cause) > 1024 || strings.Contains(st.Cause, "\x1b") {
+		t.Errorf("the cause has %d bytes", len(st.Cause))
+	}
+}
+
 // TestAFailedMoveIsToldWhileTheNextOneWaits has a move that is no longer wanted, as after drain --undo. The status said for ever that it
 // would be tried again.
 func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
