@@ -146,7 +146,11 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 			return fmt.Errorf("%w; type the same command again", err)
 		}
 	}
-	fmt.Fprintf(e.Out, "%s has left the fleet; host %s retains its files\n", name, p.Status.Host)
+	keeps := "retains"
+	if p.Spec.OnDelete == "Delete" {
+		keeps = "has deleted"
+	}
+	fmt.Fprintf(e.Out, "%s has left the fleet; host %s %s its files\n", name, p.Status.Host, keeps)
 	return e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		controllerutil.RemoveFinalizer(p, v1alpha1.ExportFinalizer)
 		return nil

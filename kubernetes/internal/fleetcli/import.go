@@ -209,6 +209,9 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 		return i.undoImport(ctx, one, n, err, false)
 	}
 	if err := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+		if p.Status.Host != host || p.Status.Move != nil { // its home was sent before the copy was complete
+			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
+		}
 		p.Spec.Running, p.Spec.OnDelete = &n.up, ""
 		return nil
 	}); err != nil {

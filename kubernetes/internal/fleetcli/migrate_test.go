@@ -40,6 +40,7 @@ type twoSides struct {
 	fault           string // of the step failAt: crash or error, before or after the step
 	served          string
 	printed         bytes.Buffer
+	drained         bool // a move begins while the data is copied into the fleet
 }
 
 func newTwoSides(t *testing.T) *twoSides {
@@ -204,6 +205,12 @@ func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Wri
 		}
 		text, err := io.ReadAll(in)
 		w.fleetData = strings.TrimSuffix(string(text), ".")
+		if w.drained {
+			p := &v1alpha1.AgentProfile{}
+			err = errors.Join(err, w.inner.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, p))
+			p.Status.Move = &v1alpha1.Move{To: "pool-1"}
+			err = errors.Join(err, w.inner.Status().Update(context.Background(), p))
+		}
 		return err
 	})
 }
@@ -343,6 +350,36 @@ func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	}
 	if err := i.deleteUndone(t.Context(), "coder"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnImportIntoAHostThatIsDrainedIsUndone has a move that begins while the data is copied. The empty home could be sent before, and the
+// gateway then ran in the fleet without the data.
+func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
+	w := newTwoSides(t)
+	w.began(&w.outUp, &w.data, "o")
+	w.drained = true
+	if err, _ := w.run("import", false); err == nil || !strings.Contains(err.Error(), "it left host pool-0 meanwhile") {
+		t.Errorf("the import: %v", err)
+	}
+	if !w.outUp || w.fleetUp || w.profileThere() {
+		t.Errorf("it runs outside: %t, in the fleet: %t, and has an object: %t", w.outUp, w.fleetUp, w.profileThere())
+	}
+}
+
+// TestAnExportSaysWhatBecomesOfTheFiles has a profile whose host deletes its files. The command said that they are retained.
+func TestAnExportSaysWhatBecomesOfTheFiles(t *testing.T) {
+	for policy, want := range map[string]string{"": "host pool-0 retains its files", "Delete": "host pool-0 has deleted its files"} {
+		w := newTwoSides(t)
+		w.there = false
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool", OnDelete: policy}}
+		if err := w.api.Create(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		w.host(t.Context(), w.inner)
+		if err, _ := w.run("export", false); err != nil || !strings.Contains(w.printed.String(), want) {
+			t.Errorf("onDelete %q: %v, %q", policy, err, w.printed.String())
+		}
 	}
 }
 
