@@ -113,7 +113,7 @@ func (p *pass) classify(w *observedTask) crash {
 	case x.Terminated:
 		return notTheTask("pid %d was ended on purpose", pid)
 	case x.Signal != 0:
-		memory := map[bool]string{true: " (out of memory)"}[x.OOM]
+		memory := lo.Ternary(x.OOM, " (out of memory)", "")
 		return failed("crashed", object{{"exit_kind", "signaled"}, {"exit_code", x.Signal}}, "pid %d killed by signal %d%s", pid, x.Signal, memory)
 	case x.Code == 0:
 		return failed("protocol_violation", object{{"exit_code", 0}},

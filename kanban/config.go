@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/wholefile"
@@ -152,7 +153,7 @@ func Int(v any) (int, bool) {
 	case int:
 		return v, true
 	case bool:
-		return map[bool]int{true: 1}[v], true
+		return lo.Ternary(v, 1, 0), true
 	case float64:
 		if math.IsNaN(v) || math.Abs(v) > 1<<53 {
 			return 0, false

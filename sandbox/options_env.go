@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/dotenv"
 	"hinit/internal/wholefile"
 	"hinit/sandbox/mux"
@@ -261,7 +263,7 @@ func (e *envReader) jsonVariables(name string) map[string]string {
 		case string:
 			out[key] = v
 		case bool:
-			out[key] = map[bool]string{true: "True", false: "False"}[v]
+			out[key] = lo.Ternary(v, "True", "False")
 		case json.Number:
 			out[key] = v.String()
 		default:

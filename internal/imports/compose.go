@@ -56,7 +56,7 @@ func (im *importer) processCompose(path string) error {
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 			for _, file := range e.items() {
 				name, optional := strings.CutPrefix(file, "-")
-				s.set("env_file", append(s.list("env_file"), map[bool]string{true: "-"}[optional]+absolute(path, name)))
+				s.set("env_file", append(s.list("env_file"), lo.Ternary(optional, "-", "")+absolute(path, name)))
 			}
 		}},
 	})

@@ -115,7 +115,10 @@ func detect(path string) (string, error) {
 		return "", err
 	}
 	if first := firstSection.FindSubmatch(text); first != nil {
-		return map[bool]string{true: Systemd, false: Supervisord}[slices.Contains([]string{"Unit", "Service", "Timer"}, string(first[1]))], nil
+		if slices.Contains([]string{"Unit", "Service", "Timer"}, string(first[1])) {
+			return Systemd, nil
+		}
+		return Supervisord, nil
 	}
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {

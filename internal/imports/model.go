@@ -122,7 +122,7 @@ func (s *service) node() *yaml.Node {
 	for _, n := range s.needs {
 		one := text(n.name)
 		if n.until != "" || n.optional {
-			one = encode[config.Need](values{"name": n.name, "until": n.until, "optional": map[bool]string{true: "true"}[n.optional]})
+			one = encode[config.Need](values{"name": n.name, "until": n.until, "optional": lo.Ternary(n.optional, "true", "")})
 			one.Style = yaml.FlowStyle
 		}
 		needs = append(needs, one)

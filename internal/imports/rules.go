@@ -162,7 +162,7 @@ func signalName(value string) (name string, err error) {
 }
 
 // enabledValue returns the value of the key enabled: "false" if off is true, and otherwise "", the default.
-func enabledValue(off bool) string { return map[bool]string{true: "false"}[off] }
+func enabledValue(off bool) string { return lo.Ternary(off, "false", "") }
 
 // successExitCodes returns the words of list that are exit codes from 1 to 255, and drops all others.
 func successExitCodes(list []string) []string {

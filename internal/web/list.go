@@ -148,7 +148,10 @@ func groupRows(list []row, by string) (out []group) {
 		case "profile":
 			g = group{Key: x.view.Profile, Title: cmp.Or(x.view.Profile, "no profile")}
 		case "group":
-			g = group{Key: x.view.Group, Title: map[bool]string{true: "no group", false: "@" + x.view.Group}[x.view.Group == ""], Link: x.view.Group != ""}
+			g = group{Title: "no group"}
+			if name := x.view.Group; name != "" {
+				g = group{Key: name, Title: "@" + name, Link: true}
+			}
 		}
 		i, is := at[g.Key]
 		if !is {

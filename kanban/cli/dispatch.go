@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
@@ -145,8 +146,9 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count("Auto-blocked", len(res.AutoBlocked), res.AutoBlocked)
 	count("Promoted", res.Promoted, nil)
 	count("Spawned", len(res.Spawned), nil)
+	mark := lo.Ternary(dry, " (dry)", "")
 	for _, t := range res.Spawned {
-		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, cmp.Or(t.Workspace, emptyCell), map[bool]string{true: " (dry)"}[dry])
+		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, cmp.Or(t.Workspace, emptyCell), mark)
 	}
 	tasks := func(what string, ids []string) {
 		if len(ids) > 0 {
@@ -300,7 +302,9 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		defer cancel()
 		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails if this process is not PID 1's service; then the status does not show the text
 	}
+	workers := "from here"
 	if h.pid1 != nil {
+		workers = "by PID 1"
 		s.Stopping = func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 			defer cancel()
@@ -308,7 +312,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			return err == nil && status.Init.Stopping
 		}
 	}
-	log.Info("dispatching", "root", s.Boards.Root, "workers", map[bool]string{true: "by PID 1", false: "from here"}[h.pid1 != nil])
+	log.Info("dispatching", "root", s.Boards.Root, "workers", workers)
 	return s.Run(ctx)
 }
 

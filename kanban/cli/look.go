@@ -243,7 +243,10 @@ func assignees(c *call) action {
 		return c.show(list, err, func() {
 			c.table(func(row func(...any)) {
 				for _, r := range list {
-					kind := map[bool]string{true: "profile", false: "no profile: works through its own terminal"}[r.OnDisk]
+					kind := "no profile: works through its own terminal"
+					if r.OnDisk {
+						kind = "profile"
+					}
 					row(r.Name, total(r.Counts), kind)
 				}
 			})
@@ -358,7 +361,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	return c.show(lines, err, func() {
 		c.table(func(row func(...any)) {
 			for _, l := range lines {
-				row(map[bool]string{true: "* ", false: "  "}[l.Current]+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
+				row(lo.Ternary(l.Current, "* ", "  ")+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
 			}
 		})
 	})

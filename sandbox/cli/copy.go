@@ -35,7 +35,11 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
 		if at, is := errors.AsType[*fs.PathError](err); is && strings.HasPrefix(at.Path, "/proc/self/fd/") {
-			err = fmt.Errorf("%s %s: %w", at.Op, words[map[bool]int{false: 0, true: 1}[fromInside]], at.Err)
+			local := words[0]
+			if fromInside {
+				local = words[1]
+			}
+			err = fmt.Errorf("%s %s: %w", at.Op, local, at.Err)
 		}
 		fmt.Fprintln(errs, show.Line(cmdline.Message("copy "+words[0], err)))
 		return cmdline.Failed

@@ -88,23 +88,28 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return code
 	}
 	a.manager = m
-	words = append(words, "-")
-	if made := words[max(names-1, 0)]; name != "export" && made == profiles.Default {
+	if name != "export" && words[names-1] == profiles.Default {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
 	}
 	if m.cl == nil && (a.startsGateway || a.stopsGateway) {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.im.From, a.x.Clone = a.x.From, name == "clone"
+	file := "-" // standard input or output
+	if len(words) > names {
+		file = words[names]
+	}
 	switch {
 	case a.all != "":
 		return a.exportAll()
-	case name == "export":
-		return a.export(words[0], map[bool]string{true: words[1], false: a.out}[a.out == "-"])
 	case name == "clone":
 		return a.clone(words[0], words[1])
+	case name == "import":
+		return a.importArchive(words[0], file)
+	case a.out != "-":
+		file = a.out
 	}
-	return a.importArchive(words[0], words[1])
+	return a.export(words[0], file)
 }
 
 func (a *archiver) flags(verb string) *flag.FlagSet {

@@ -37,13 +37,19 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if !ok {
 		return code
 	}
-	word := append(words, "")[0]
+	var word, file string // "" if they are missing
+	if len(words) > 0 {
+		word = words[0]
+	}
+	if len(words) > 1 {
+		file = words[1]
+	}
 	switch {
 	case word == "schema" && len(words) == 1:
 		fmt.Fprint(t.Out, config.Schema)
 		return cmdline.Done
 	case word == "check":
-		return configCheck(t, append(words, "")[1], *plain, c.JSON)
+		return configCheck(t, file, *plain, c.JSON)
 	case word != "":
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(word, []string{"check", "schema"}))
 	case *plain:
@@ -114,8 +120,10 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 		}
 		report.Problems = append(report.Problems, p)
 	}
-	report.OK = len(problems) == 0
-	code := map[bool]int{true: cmdline.Done, false: cmdline.Failed}[report.OK]
+	code := cmdline.Failed
+	if len(problems) == 0 {
+		report.OK, code = true, cmdline.Done
+	}
 	if asJSON {
 		return max(code, t.Failed("check the configuration", cmdline.WriteJSON(t.Out, report, "  ")))
 	}

@@ -60,10 +60,12 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	for _, f := range x.found {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 	}
-	failed := slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed })
 	var unwritten error
 	code := t.Show(c, x.found, nil, func() { unwritten = tw.Flush() })
-	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
+	if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
+		code = max(code, cmdline.Failed)
+	}
+	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
 // companions prints the command that examines the task board, because that examination needs a database library that this program

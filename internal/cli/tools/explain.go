@@ -80,8 +80,14 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
+	lineOf := func(i int, label, text string) { // the label stands in the first of several lines only
+		if i > 0 {
+			label = ""
+		}
+		line(label, text)
+	}
 	for i, why := range e.Why {
-		line(map[bool]string{true: "why"}[i == 0], why)
+		lineOf(i, "why", why)
 	}
 	for _, last := range e.Tail {
 		line("", "| "+last)
@@ -90,11 +96,11 @@ func (e explanation) print(t *cli.Terminal) {
 		line("says", e.Says)
 	}
 	for i := range e.Settings {
-		line(map[bool]string{true: "set"}[i == 0], show.Setting(&e.Settings[i]))
+		lineOf(i, "set", show.Setting(&e.Settings[i]))
 	}
 	line("next", e.Next)
 	for i, a := range e.Type {
-		line(map[bool]string{true: "type"}[i == 0], fmt.Sprintf("%-32s %s", a.Command, a.For))
+		lineOf(i, "type", fmt.Sprintf("%-32s %s", a.Command, a.For))
 	}
 }
 

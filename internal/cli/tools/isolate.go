@@ -50,11 +50,14 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	if len(words) > 0 && (words[0] == "plan" || words[0] == "apply") {
 		words = words[1:]
 	}
+	tense := "changed"
+	if dry {
+		tense = "would change"
+	}
 	moves, err := moveHomes(t, words, dry, *expected)
 	failed := cmdline.Done
 	shown := t.Show(c, moves, err, func() {
 		for _, m := range moves {
-			tense := map[bool]string{true: "would change", false: "changed"}[dry]
 			switch {
 			case m.Error != "":
 				failed = t.Fail(cmdline.Failed, "%s: cannot move its home: %s", show.Name(m.Profile), show.Line(m.Error))

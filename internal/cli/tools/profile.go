@@ -74,8 +74,10 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 		return m.delete(names[0], *yes, *uid)
 	case "rename":
 		return m.rename(names[0], names[1])
+	case "show":
+		return m.list(names[0])
 	}
-	return m.list(append(names, "")[0])
+	return m.list("")
 }
 
 // managerFor checks the names of profiles and returns a manager for the subcommand verb. If changes is true, it refuses every
@@ -107,12 +109,11 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 // exists looks up the profile with the given name on the volume, and reports whether it exists.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
-	for _, p := range all {
-		if p.Name == name {
-			return p, true, nil
-		}
+	i := slices.IndexFunc(all, func(p profiles.Profile) bool { return p.Name == name })
+	if i < 0 {
+		return profiles.Profile{}, false, err
 	}
-	return profiles.Profile{}, false, err
+	return all[i], true, nil
 }
 
 func (m *manager) create(name string) int {
@@ -344,11 +345,8 @@ type profileRow struct {
 // list prints all profiles. If only is not "", it prints just the profile with that name.
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
-	if err != nil {
-		return m.Failed(m.doing, err)
-	}
-	if only != "" && len(rows) == 0 {
-		return m.printMissing(only, nil)
+	if err != nil || only != "" && len(rows) == 0 {
+		return m.printMissing(only, err)
 	}
 	switch one := only != ""; {
 	case !m.json:
@@ -433,7 +431,12 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		return tw.Flush()
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
-	by := func(text string) string { return map[bool]string{true: "\t" + text}[served] }
+	by := func(text string) string { // the column "served by", only where a profile is served
+		if !served {
+			return ""
+		}
+		return "\t" + text
+	}
 	fmt.Fprintf(tw, "NAME\tGATEWAY\tPID%s\tRECORDED\tHOME\n", by("SERVED BY"))
 	for _, r := range rows {
 		name := show.Name(r.Name)

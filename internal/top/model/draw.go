@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
 )
@@ -76,7 +78,7 @@ func (m *Model) tableLines(height int) []frame.Line {
 		}
 		title := c.title
 		if c.sort == m.table.sort && title != "" && c.sort != byTrouble {
-			title += map[bool]string{false: "▾", true: "▴"}[m.table.reversed]
+			title += lo.Ternary(m.table.reversed, "▴", "▾")
 		}
 		if c.right {
 			title = frame.Right(title, c.width)

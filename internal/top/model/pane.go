@@ -235,8 +235,11 @@ func (m *Model) logLines() []frame.Line {
 			out[i].Add(frame.Dim, l.At.Format("15:04:05 "))
 		}
 		role := frame.Plain
-		if l.level >= loglevel.Warning {
-			role = map[bool]frame.Role{true: frame.Bad, false: frame.Doing}[l.level >= loglevel.Error]
+		switch {
+		case l.level >= loglevel.Error:
+			role = frame.Bad
+		case l.level >= loglevel.Warning:
+			role = frame.Doing
 		}
 		out[i].Add(role, plainLogText(l.Text))
 	}
