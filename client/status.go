@@ -238,9 +238,9 @@ type Limit struct {
 
 // The values of [Limit].By.
 const (
-	LimitedByGroup   = "cgroup"      // the kernel, in a control group for this service alone
-	LimitedByHinit   = "supervision" // hinit, every 5 s: warns at memory.high, restarts at memory.max, takes processors away
-	LimitedByNice    = "nice"        // a nice value in place of the weight
+	LimitedByGroup   = "cgroup"      // enforced by the kernel, in a control group for this service alone
+	LimitedByHinit   = "supervision" // enforced by hinit, every 5 s: it warns at memory.high, restarts at memory.max, and takes processors away
+	LimitedByNice    = "nice"        // a nice value takes the place of the weight
 	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
 	LimitedLater     = "next-start"  // from the next start on: the process was started without the limit
 	LimitedByNothing = "nothing"     // the container can't have control groups

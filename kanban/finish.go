@@ -211,7 +211,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes the tasks ready that are [promotable] and meet an SQL condition. It returns the number of these tasks.
+// promote makes all [promotable] tasks ready that meet an SQL condition, and returns their number.
 func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 	ids := readInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {

@@ -264,7 +264,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner found this worker by its environment
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner has not ended it, but knows its process
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
 		}

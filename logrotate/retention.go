@@ -113,7 +113,7 @@ type stamp struct {
 	text   [stampLen]byte
 }
 
-// format returns the timestamp for lines that were read at time t.
+// format returns the timestamp of the time t.
 func (s *stamp) format(t time.Time) [stampLen]byte {
 	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
 		s.second = sec

@@ -13,8 +13,8 @@
 //
 // Promises:
 //
-//   - No function follows a symbolic link below the volume. All file accesses run as the agent's user, if the process may
-//     switch to it (see [fsutil.Actor]).
+//   - No function follows a symbolic link below the volume. All file accesses run as the agent's user, or as the owner
+//     of a home with a user of its own, if the process may switch to that user (see [fsutil.Actor]).
 //   - A reader of a file that this package writes sees the old or the new content, never a mixture, even after a crash.
 //   - A profile that can't be used never affects the others: it is left out with a [Warning].
 //   - Each operation opens the volume again and closes it at the end. So a volume that is replaced, unmounted or hung affects

@@ -80,10 +80,10 @@ type Decision struct {
 type Plan struct {
 	// Topology tells whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
 	Topology Topology
-	// Silent lists profile directories that did not answer. Unread is true if profiles/ itself did not answer. Reconcile
-	// makes no decision about these profiles. When a directory answers, the watcher reports its profile. The gateway of this
-	// profile then starts if it ran before.
+	// Silent lists profile directories that did not answer. Reconcile makes no decision about these profiles. When a directory
+	// answers, the watcher reports its profile, and the gateway of this profile starts if it ran before.
 	Silent []string
+	// Unread is true if the directory profiles itself did not answer. The same holds for each profile in it then.
 	Unread bool
 	// Profiles contains a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision

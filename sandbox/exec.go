@@ -153,10 +153,10 @@ type attempt struct {
 	inputRead bool         // some of the standard input was read, so the request can't be sent again
 }
 
-// sent reports whether the helper may have received the request. The method began reports whether the helper has certainly
-// started the command.
+// sent reports whether the helper may have received the request.
 func (t *attempt) sent() bool { return t.channel != nil }
 
+// began reports whether the helper has certainly started the command.
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
 // isTransfer reports whether the request copies data instead of running a command. A transfer ends at the first error of one of

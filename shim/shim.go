@@ -54,8 +54,9 @@ type options struct {
 // code for main. argv and env are os.Args and os.Environ() of the process.
 //
 // It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the
-// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Any
-// other call by root becomes the agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without
+// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. If
+// the command is for an isolated profile, root becomes "hinit shell" of that profile's gateway: its user, isolation, directory and
+// variables, and of the caller's variables only TERM, LANG and LC_*. Any other call by root becomes the agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without
 // that file, /etc and the container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's
 // ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no
 // descriptors from 3 up. It does not get /dev/tty either if a root shell could read it ([identity.LeaveTerminal]). If the shim
@@ -129,8 +130,8 @@ func run(argv, env []string, o options) int {
 
 // raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does so
 // only if this process has the same value as PID 1. That is the case in processes that docker exec starts. Without the change,
-// the kernel would kill the gateways and the CMD before these processes. The parameters of1 and own are the paths of the files
-// with the values of PID 1 and of this process. A process may raise its own value without privileges.
+// the kernel would kill the gateways and the CMD before these processes. The parameters are the paths of the files with the
+// values of PID 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(initFile)

@@ -23,7 +23,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
 	add, ok := e.(Add)
-	one := m.services[cmp.Or(add.Name, e.target())]                        // an Add event has no target, because it may register a service
+	one := m.services[cmp.Or(add.Name, e.target())]                        // an Add event names its service itself
 	if m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
 			if s.policy.dependsOnOthers() > 0 || s.policy.RunBeforeEachStart {

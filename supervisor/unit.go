@@ -129,7 +129,7 @@ func (n *readinessPipe) close() {
 	}
 }
 
-// maxReadinessText is the maximum size of the text before the newline. A process that writes more without one could keep hinit busy
+// maxReadinessText is the maximum size of the text before the newline that says "ready". A process that writes more without one could keep hinit busy
 // for ever.
 const maxReadinessText = 4096
 

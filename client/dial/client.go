@@ -69,7 +69,7 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
-		// for a start, hinit measures the time from the moment at which the service leaves the queue of pending starts
+		// The timeout of a start or restart begins when the service leaves the queue of pending starts.
 		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart {
 			q.limit = answerTime + wait.Timeout
 		}

@@ -87,8 +87,8 @@ func removeForeignDir(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }
 
-// prepareSocketDir chooses the first socket in sockets whose directory it can prepare. If there is none, it chooses
-// abstract, the name of an abstract socket. If abstract is "", there is no socket.
+// prepareSocketDir takes the first socket in sockets whose directory can be prepared. If there is none, it takes the abstract
+// socket with the name abstract; if that is "", there is no socket.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
 	private := os.FileMode(0o700) // mode of a directory in a place for temporary files
 	if uid == 0 {

@@ -46,8 +46,8 @@ type peerKey struct{}
 // connKey is the context key of a request's connection.
 type connKey struct{}
 
-// authorOf returns the author of an order, for the history: the client, and the way in which its request came. The ways are the
-// command line, the API, s6 and the FIFO.
+// authorOf returns the author of an order, for the history: the client, and how its request arrived: by the
+// command line, the API, s6 or the FIFO.
 func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}

@@ -114,8 +114,8 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:batch]), true
 }
 
-// stream answers with the JSON lines that write produces. If follow is set, the request takes one of the limited places for
-// requests that wait.
+// stream answers with the JSON lines that write produces. If follow is set, the request counts against the limit of
+// waiting requests.
 func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
 	release := func() {}
 	if follow {

@@ -146,7 +146,7 @@ const (
 	// maxRemoveDepth is the maximum number of nested directories that RemoveAll keeps open at the same time. It first moves
 	// deeper directories to the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses limits the number of times that RemoveAll empties the tree, because another process may keep creating
+	// maxRemovePasses limits the number of passes in which RemoveAll goes over the tree, because another process may keep creating
 	// files in the tree.
 	maxRemovePasses = 1 << 16
 	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles; the next pass handles the

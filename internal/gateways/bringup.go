@@ -202,7 +202,7 @@ const maxOrderedProfiles = 256
 type Boot struct {
 	Services        int                    // number of services that are not gateways
 	SlotsMade       func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
-	SetRoute        func(*boot.RunPlan)    // replaces the route: the program that the CMD asks for
+	SetRoute        func(*boot.RunPlan)    // replaces the run plan: what the CMD starts
 	OnProfilesKnown func()                 // called when all profiles are known
 	Status          *bootstatus.Status
 	Admit           func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block

@@ -44,8 +44,8 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether the rounds of checks must continue because of this silence. This is so if the silence began in
-// this round, or if it may still become unusual.
+// mayBecomeUnusual reports whether a later round of checks may find this silence unusual: its usual gap is known, or it has just
+// begun.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose

@@ -303,7 +303,7 @@ func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped
 	for lines, more := bufio.NewReader(f), false; err == nil && ctx.Err() == nil; {
 		part, more, err = lines.ReadLine()
 		head, tail := string(part), string(part)
-		for more && err == nil { // the agent can make the path, which is in the middle, as long as it likes
+		for more && err == nil { // the agent chooses the length of the path, so only the beginning and the end of the line are kept
 			part, more, err = lines.ReadLine()
 			tail = tail[max(0, len(tail)-len(deleted)):] + string(part)
 		}

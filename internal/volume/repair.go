@@ -216,7 +216,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 		return nil
 	}
 	r.walk.OnlyUID = was
-	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // an unreadable file keeps its owner
+	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // if the directory can't be read, its files keep their owners
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:

@@ -130,7 +130,7 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the index of a row's state in grades.
+// grade returns the rank of a row's state, which is its index in grades: trouble comes first.
 func grade(x row) int {
 	return slices.IndexFunc(grades, func(g stateMark) bool { return g.Class == x.view.Class })
 }

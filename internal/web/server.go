@@ -76,8 +76,8 @@ type Server struct {
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
 	guesses     *limiter
-	streams     *connectionLimit // limits streams to open pages
-	followers   *connectionLimit // limits streams of logs
+	streams     *connectionLimit // limits the event streams that open pages hold
+	followers   *connectionLimit // limits the streams of logs
 	searches    *connectionLimit // limits searches in logs
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, which ends the streams

@@ -162,7 +162,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// currentReplaced reports whether the name "current" now refers to another file than r.file.
+// currentReplaced reports whether the name "current" now refers to a different file from r.file.
 func (r *reader) currentReplaced() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {

@@ -20,8 +20,8 @@ type Emulator struct{ *sandbox.Manager }
 
 // Caller describes the process that has called the docker command.
 type Caller struct {
-	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If Process is "", the Emulator
-	// remembers nothing from one command of the process to the next.
+	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. Without it, the Emulator
+	// forgets everything between two commands.
 	Process string
 	// Env holds the values of the variables that the command line names without a value.
 	Env map[string]string

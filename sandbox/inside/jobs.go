@@ -213,7 +213,7 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the retained bytes from the offset at on, up to the size of one frame, and the next offset. The channel grown is
+// read returns the retained bytes from the offset at, up to the size of one frame, and the next offset. The channel grown is
 // closed when more bytes arrive. It is nil if the output is complete.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()

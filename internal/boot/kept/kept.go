@@ -27,7 +27,7 @@ const (
 // Step holds hashes of a step's inputs at its last success. If they have not changed, the step can be skipped.
 type Step struct {
 	Program  string `json:"program"` // hash of the command, and of inputs outside of the data directory and the installation
-	Install  string `json:"install"` // hash of inputs in the installation, or the image's build number if they are unchanged
+	Install  string `json:"install"` // the image's build number while the installation is the image's, else a hash of the inputs in it
 	HostPart string `json:"here"`    // hash of the input files' metadata that is valid only on this host
 	Env      string `json:"env"`
 	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step ran

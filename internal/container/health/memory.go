@@ -37,7 +37,7 @@ type memoryWatch struct {
 	measure      func(mains []int) []proc.Memory // returns the memory of services, given the PIDs of their main processes
 	lastMessages map[string]string               // last message, by service and kind of message, see firstTime
 	search       func() []boot.Measurement       // measures the shared memory of services; may take seconds
-	found        table[uint64, boot.Measurement] // result of the last search, by the number of the run; kept only while memory is tight
+	found        table[uint64, boot.Measurement] // shared memory that the last search found, by the number of the run; kept only while memory is tight
 	searched     time.Time                       // when the last search began
 	noticed      time.Time                       // when the reason why starts are refused was last changed
 	memoryBefore table[string, uint64]           // memory of gateways as recorded before this boot, by service; nil if unknown
@@ -211,7 +211,7 @@ type decision struct {
 }
 
 // decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
-// priority, the one that was idle longest. If most of the used memory belongs to no service, it ends only a service that may hide
+// priority, the one that was idle longest and has at least a quarter of their average memory. If most of the used memory belongs to no service, it ends only a service that may hide
 // memory. It starts the most important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container

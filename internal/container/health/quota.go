@@ -101,8 +101,8 @@ func resourcesAreScarce() bool {
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
 }
 
-// measure runs the boot program to measure the gateways in list, unless the list is empty. work is one of the Measure constants of
-// package boot. It gives up after the time limit.
+// measure runs the boot program to measure the gateways in list, unless the list is empty. The Measure constant work of
+// package boot says what is measured. After the time limit, measure returns an error.
 func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
 	if len(list) == 0 {
 		return nil, nil

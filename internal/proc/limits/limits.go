@@ -73,7 +73,7 @@ func Main(argv []string) (int, error) {
 	return e.ShellCode(), e
 }
 
-// apply applies one word of the command line to the calling thread, which later executes the command.
+// apply applies one setting, NAME=VALUE, to the calling thread, which later executes the command.
 func (p *deferredSettings) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error

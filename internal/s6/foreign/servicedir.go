@@ -13,7 +13,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Place is a directory that defines a service or a logger. At re-execution, fields are handed over unless their tag is "-".
+// Place is a directory that defines a service or a logger. A re-execution hands over each field without the tag "-".
 type Place struct {
 	Path      string // path of the directory in the scan directory
 	ID        fsutil.ID
