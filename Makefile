@@ -14,7 +14,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-kernel test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up hermes down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-kernel test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,6 +24,11 @@ run: build ## start the demo: hinit as PID 1 of a PID namespace, three profiles 
 
 up: need-docker build $(OUT)/busybox ## the same in Docker, from docker/compose.yaml
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml up -d --build
+
+hermes: need-docker ## make the image hermes-hinit: AGENT_IMAGE (nousresearch/hermes-agent:TAG) with hinit in the place of s6-overlay
+	@[ -n "$(AGENT_IMAGE)" ] || { echo "make: AGENT_IMAGE names no image: make hermes AGENT_IMAGE=nousresearch/hermes-agent:TAG" >&2; exit 1; }
+	$(MAKE) build $(OUT)/busybox
+	docker build -f docker/Dockerfile --target hermes -t hermes-hinit --build-arg ARCH=$(ARCH) --build-arg AGENT_IMAGE=$(AGENT_IMAGE) .
 
 down: ## stop what "up" started and remove its volume
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml down -v

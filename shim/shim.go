@@ -54,13 +54,14 @@ type options struct {
 // code for main. argv and env are os.Args and os.Environ() of the process.
 //
 // It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the
-// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. If
-// the command is for an isolated profile, root becomes "hinit shell" of that profile's gateway: its user, isolation, directory and
-// variables, and of the caller's variables only TERM, LANG and LC_*. Any other call by root becomes the agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without
-// that file, /etc and the container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's
-// ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no
-// descriptors from 3 up. It does not get /dev/tty either if a root shell could read it ([identity.LeaveTerminal]). If the shim
-// can't drop root, the code is 126.
+// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. If the
+// command is for an isolated profile, root becomes "hinit shell" of that profile's gateway. It then has the gateway's user,
+// isolation, directory and variables, and of the caller's variables only TERM, LANG and LC_*. Any other call by root becomes the
+// agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without that file, /etc and the
+// container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working
+// directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no descriptors from 3 up. It
+// does not get /dev/tty either if a root shell could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is
+// 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
 // then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
