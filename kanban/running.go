@@ -77,11 +77,12 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
-	rows, err := read[struct {
+	type row struct {
 		Task  Task
 		Since int64
 		From  Status
-	}](p.ctx, p.Store.db, "SELECT "+selection[Task](tasksWithoutBody)+`,
+	}
+	rows, err := read[row](p.ctx, p.Store.db, "SELECT "+selection[Task](tasksWithoutBody)+`,
 			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
 			CASE WHEN EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed'
 				AND e.payload LIKE '%"source_status": "review"%') THEN 'review' ELSE 'ready' END
@@ -89,9 +90,7 @@ func (p *pass) observeWorkers() error {
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
-	for _, r := range rows {
-		p.watched = append(p.watched, &observedTask{Task: r.Task, since: r.Since, from: r.From})
-	}
+	p.watched = lo.Map(rows, func(r row, _ int) *observedTask { return &observedTask{Task: r.Task, since: r.Since, from: r.From} })
 	open := make(map[int64]bool, len(p.watched))
 	var asked []*observedTask
 	var refs []Ref

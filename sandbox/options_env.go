@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -332,10 +333,8 @@ func (e *envReader) readCwd(opts *Options) {
 	}
 	switch {
 	case dir == "":
-	case dir == "~":
-		opts.Cwd = "/root"
-	case strings.HasPrefix(dir, "~/"):
-		opts.Cwd = "/root/" + strings.TrimLeft(dir[2:], "/")
+	case dir == "~", strings.HasPrefix(dir, "~/"):
+		opts.Cwd = path.Join("/root", dir[1:])
 	case !filepath.IsAbs(dir) || isHostPath(dir):
 		e.warn("TERMINAL_CWD=%q is not a path inside the container: commands begin in %s", dir, opts.Cwd)
 	default:

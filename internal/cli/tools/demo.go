@@ -91,10 +91,7 @@ control: {socket: %[1]s/control.sock}
 	}
 	for name, content := range files {
 		path := filepath.Join(d.dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			return err
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/procstat"
 	"hinit/internal/procusage"
 	"hinit/internal/version"
 	"hinit/internal/wholefile"
@@ -197,21 +198,15 @@ func unreaped(parent int, wait func()) int {
 	}
 	wait()
 	second := zombies(parent)
-	maps.DeleteFunc(first, func(id string, _ bool) bool { return !second[id] })
+	maps.DeleteFunc(first, func(pid int, p procstat.Stat) bool { return second[pid].Start != p.Start })
 	return len(first)
 }
 
-// zombies returns the children of the process parent that have ended and are not reaped. The keys are made of the pid and the
-// start time.
-func zombies(parent int) map[string]bool {
-	found := make(map[string]bool)
+// zombies returns the children of the process parent that have ended and are not reaped.
+func zombies(parent int) procusage.Table {
 	all, _ := procusage.Read("/proc", nil) // processes that can't be read do not count
-	for pid, p := range all {
-		if p.State == 'Z' && p.Dead() && p.Parent == parent {
-			found[fmt.Sprintf("%d %d", pid, p.Start)] = true
-		}
-	}
-	return found
+	maps.DeleteFunc(all, func(_ int, p procstat.Stat) bool { return p.State != 'Z' || !p.Dead() || p.Parent != parent })
+	return all
 }
 
 // warnings reports the warnings of the configuration, and environment variables that hinit does not know.

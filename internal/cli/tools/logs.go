@@ -149,10 +149,11 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
 		line []byte // the current line; valid until the next call of next
-		next func() (at time.Time, line []byte, more bool)
 		more bool
+		next func() (at time.Time, line []byte, more bool)
+		show func(line []byte) error
 	}
-	heads := make([]head, len(readers))
+	heads := make([]*head, len(readers))
 	for i, r := range readers {
 		next, stop := iter.Pull2(func(yield func(time.Time, []byte) bool) {
 			var at time.Time
@@ -167,21 +168,16 @@ func showByTime(ctx context.Context, readers []logReading) error {
 			})
 		})
 		defer stop()
-		heads[i].next = next
+		heads[i] = &head{next: next, show: r.show}
 		heads[i].at, heads[i].line, heads[i].more = next()
 	}
 	for {
-		first := -1
-		for i, h := range heads {
-			if h.more && (first < 0 || h.at.Before(heads[first].at)) {
-				first = i
-			}
-		}
-		if first < 0 {
+		heads = slices.DeleteFunc(heads, func(h *head) bool { return !h.more })
+		if len(heads) == 0 {
 			return nil
 		}
-		h := &heads[first]
-		if err := readers[first].show(h.line); err != nil {
+		h := slices.MinFunc(heads, func(a, b *head) int { return a.at.Compare(b.at) })
+		if err := h.show(h.line); err != nil {
 			return err
 		}
 		h.at, h.line, h.more = h.next()

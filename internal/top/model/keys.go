@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -226,14 +227,9 @@ func (m *Model) handleOrder(key string) []Order {
 				m.table.marks[r.service.ID()] = true
 			}
 		}
-	case "s":
-		m.ask(client.VerbStart, orderAsked, false)
-	case "x":
-		m.ask(client.VerbStop, orderAsked, false)
-	case "r":
-		m.ask(client.VerbRestart, orderAsked, false)
-	case "R":
-		m.ask(client.VerbRestart, orderAsked, true)
+	case "s", "x", "r", "R":
+		verbs := map[string]client.Verb{"s": client.VerbStart, "x": client.VerbStop}
+		m.ask(cmp.Or(verbs[key], client.VerbRestart), orderAsked, key == "R")
 	case "S":
 		m.ask(VerbSignal, signalAsked, false)
 	case "!":

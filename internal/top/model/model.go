@@ -137,9 +137,7 @@ type message struct {
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
-	for _, name := range hosts {
-		m.hosts = append(m.hosts, host{name: name})
-	}
+	m.hosts = lo.Map(hosts, func(name string, _ int) host { return host{name: name} })
 	return m
 }
 

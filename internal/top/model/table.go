@@ -132,9 +132,7 @@ func (m *Model) rebuildRows() {
 }
 
 func (t *table) add(services []Service) {
-	for _, s := range services {
-		t.rows = append(t.rows, row{service: s, isService: true})
-	}
+	t.rows = append(t.rows, lo.Map(services, func(s Service, _ int) row { return row{service: s, isService: true} })...)
 }
 
 // move moves the cursor by a number of rows. A positive number moves it down.
