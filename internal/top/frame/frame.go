@@ -6,6 +6,7 @@
 package frame
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -81,30 +82,25 @@ func (l *Line) Fit(width int) []Span {
 	return out
 }
 
-// Wrap breaks a line into lines of at most width columns.
+// Wrap breaks a line into lines of at most width columns. It needs time in proportion to the length of the line, which an agent
+// chooses.
 func (l *Line) Wrap(width int) []Line {
 	if width < 1 || l.Width() <= width {
 		return []Line{*l}
 	}
-	out := []Line{{}}
-	room := width
-	for _, s := range l.Spans {
-		for text := s.Text; text != ""; {
-			part := text
-			if Width(text) > room {
-				part = ansi.Truncate(text, room, "")
+	var out []Line
+	rest := slices.Clone(l.Spans)
+	for text := range strings.SplitSeq(ansi.Hardwrap(l.String(), width, true), "\n") {
+		part := Line{}
+		for left := len(text); left > 0; {
+			n := min(left, len(rest[0].Text))
+			part.Add(rest[0].Role, rest[0].Text[:n])
+			if rest[0].Text = rest[0].Text[n:]; rest[0].Text == "" {
+				rest = rest[1:]
 			}
-			if part == "" && room < width || room == 0 { // the next letter doesn't fit on this line
-				out, room = append(out, Line{}), width
-				continue
-			}
-			if part == "" { // a letter is wider than the screen
-				return out
-			}
-			out[len(out)-1].Add(s.Role, part)
-			room -= Width(part)
-			text = text[len(part):]
+			left -= n
 		}
+		out = append(out, part)
 	}
 	return out
 }

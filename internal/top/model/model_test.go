@@ -328,6 +328,26 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	}
 }
 
+// A service that wrote long lines held up the screen: each frame wrapped all lines of its log, and measured each of them again and again.
+func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
+	m := scene(80, 24, few(), "l")
+	lines := make([]model.LogLine, 100)
+	for i := range lines {
+		lines[i].Text = strings.Repeat("x界", 1000) + fmt.Sprint(" end of ", i)
+	}
+	m.Log(m.DataNeeds().Log, lines)
+	if n := testing.AllocsPerRun(1, func() { m.Frame() }); n > 2000 {
+		t.Errorf("a frame takes %.0f allocations", n)
+	}
+	if text := plain(m.Frame()); !strings.Contains(text, "end of 99") {
+		t.Errorf("the end:\n%s", text)
+	}
+	typeIn(m, "tab", "/", "o", "f", "space", "7", "enter")
+	if text := plain(m.Frame()); !strings.Contains(text, "end of 79") {
+		t.Errorf("searched:\n%s", text)
+	}
+}
+
 func TestTheMouseChooses(t *testing.T) {
 	m := scene(100, 20, few(), "l")
 	m.Click(5, 3) // the second row

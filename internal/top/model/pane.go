@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -136,12 +137,12 @@ func (m *Model) scroll(by int) {
 		by = -by
 	}
 	m.pane.scrollOffset = max(m.pane.scrollOffset-by, 0)
-	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines())-1, 0))
+	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines(m.pane.scrollOffset+1))-1, 0))
 }
 
 // jumpToMatch scrolls to the next match of the search: towards the beginning if by is -1, towards the end if it is 1.
 func (m *Model) jumpToMatch(by int) {
-	lines := m.paneLines()
+	lines := m.paneLines(math.MaxInt)
 	at := len(lines) - 1 - m.pane.scrollOffset
 	if m.pane.kind == detailPane {
 		at = m.pane.scrollOffset
@@ -158,23 +159,19 @@ func (m *Model) jumpToMatch(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines returns all lines of the pane, wrapped to the width of the screen.
-func (m *Model) paneLines() []frame.Line {
-	return lo.FlatMap(m.unwrappedLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
-}
-
-// unwrappedLines returns all lines of the pane, before they are wrapped to the width of the screen.
-func (m *Model) unwrappedLines() []frame.Line {
+// paneLines returns the lines of the pane, wrapped to the width of the screen. Of a log it returns at least the last enough lines. An
+// agent can write long lines, and each frame needs only a few.
+func (m *Model) paneLines(enough int) (out []frame.Line) {
 	switch m.pane.kind {
 	case logPane:
-		return m.logLines()
+		return m.logLines(enough)
 	case eventPane:
-		return m.eventLines()
+		out = m.eventLines()
 	case detailPane:
-		return m.detailLines()
+		out = m.detailLines()
 	case noPane:
 	}
-	return nil
+	return lo.FlatMap(out, func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
 }
 
 func (m *Model) paneTitle() string {
@@ -209,30 +206,36 @@ func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
 
-func (m *Model) logLines() []frame.Line {
+// logLines returns the last lines of the log, see [Model.paneLines], or a line that says why there are none.
+func (m *Model) logLines(enough int) (out []frame.Line) {
 	s, is := m.current()
 	if !is {
 		return nil
 	}
-	if s.Log == "" {
-		return []frame.Line{frame.Text(frame.Dim, "it has no log file of its own: its output is in the container's log (docker logs)")}
-	}
-	if m.pane.of != m.DataNeeds().Log {
-		return []frame.Line{frame.Text(frame.Dim, "reading "+show.Line(s.Log))}
-	}
-	lines := m.pane.visibleLines()
+	lines, why := m.pane.visibleLines(), ""
 	switch {
+	case s.Log == "":
+		why = "it has no log file of its own: its output is in the container's log (docker logs)"
+	case m.pane.of != m.DataNeeds().Log:
+		why = "reading " + show.Line(s.Log)
 	case len(m.pane.lines) == 0 && m.pane.before:
-		return []frame.Line{frame.Text(frame.Dim, "the run before has written nothing")}
+		why = "the run before has written nothing"
 	case len(m.pane.lines) == 0:
-		return []frame.Line{frame.Text(frame.Dim, "it has written nothing yet")}
+		why = "it has written nothing yet"
 	case len(lines) == 0:
-		return []frame.Line{frame.Text(frame.Dim, fmt.Sprintf("none of %d lines has this level; L chooses another", len(m.pane.lines)))}
+		why = fmt.Sprintf("none of %d lines has this level; L chooses another", len(m.pane.lines))
 	}
-	out := make([]frame.Line, len(lines))
-	for i, l := range lines {
+	if why != "" {
+		line := frame.Text(frame.Dim, why)
+		return line.Wrap(m.width)
+	}
+	for _, l := range slices.Backward(lines) {
+		if len(out) >= enough {
+			break
+		}
+		var line frame.Line
 		if !l.At.IsZero() {
-			out[i].Add(frame.Dim, l.At.Format("15:04:05 "))
+			line.Add(frame.Dim, l.At.Format("15:04:05 "))
 		}
 		role := frame.Plain
 		switch {
@@ -241,8 +244,12 @@ func (m *Model) logLines() []frame.Line {
 		case l.level >= loglevel.Warning:
 			role = frame.Doing
 		}
-		out[i].Add(role, plainLogText(l.Text))
+		line.Add(role, plainLogText(l.Text))
+		parts := line.Wrap(m.width)
+		slices.Reverse(parts)
+		out = append(out, parts...)
 	}
+	slices.Reverse(out)
 	return out
 }
 
@@ -323,7 +330,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 
 // window returns the part of the pane that fits into height lines. Matches of the search are highlighted.
 func (m *Model) window(height int) []frame.Line {
-	lines := m.paneLines()
+	lines := m.paneLines(m.pane.scrollOffset + height)
 	end := len(lines) - m.pane.scrollOffset
 	begin := end - height
 	if m.pane.kind == detailPane {
