@@ -57,12 +57,7 @@ func run(args []string, out, errs io.Writer) int {
 		_, err := out.Write(result.YAML)
 		return c.Failed(doing, err)
 	}
-	f, err := wholefile.Create(*file)
-	if err == nil {
-		_, err = f.Write(result.YAML)
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
+	if err := wholefile.WriteNew(*file, result.YAML); err != nil {
 		return c.Failed(doing, err)
 	}
 	fmt.Fprintf(out, "wrote %s from %s; notes above: %d; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))

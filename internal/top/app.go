@@ -17,6 +17,7 @@ import (
 	"hinit/internal/procusage"
 	"hinit/internal/top/feed"
 	"hinit/internal/top/model"
+	"hinit/internal/wholefile"
 )
 
 const (
@@ -168,7 +169,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 			act = func() error { return from.Signal(a.ctx, o.Name, o.Word) }
 		case model.VerbSave:
 			text := a.model.LogText()
-			act = func() error { return feed.Save(o.Word, text) }
+			act = func() error { return wholefile.WriteNew(o.Word, []byte(text)) }
 		case model.VerbShell:
 			if a.local {
 				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })

@@ -44,6 +44,16 @@ func Create(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
+// WriteNew creates a file, as [Create] does, and writes data to it.
+func WriteNew(path string, data []byte) error {
+	f, err := Create(path)
+	if err == nil {
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
 // Read returns the content of a regular file. If the file has more bytes than the argument most, Read returns an error.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY, 0)

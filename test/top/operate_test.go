@@ -1,6 +1,7 @@
 package top_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -115,12 +116,18 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	}
 	w.press("L", "L")
 	testkit.Until(t, "the level leaves lines out", func() bool { return !strings.Contains(w.screen(), "INFO: run begins") })
-	path := h.dir + "/saved.log"
-	for _, said := range []string{"save web: done", "file exists"} {
+	path, agents := h.dir+"/saved.log", h.dir+"/agents"
+	if err := errors.Join(os.Mkdir(h.dir+"/roots", 0o755), os.Mkdir(agents, 0o755), os.Symlink("../roots", agents+"/link"), os.Chown(agents, 10000, 10000)); err != nil {
+		t.Fatal(err)
+	}
+	for _, save := range [][2]string{{path, "save web: done"}, {path, "file exists"}, {agents + "/link/saved.log", "open " + agents}} {
 		w.press("w", "C-u")
-		w.write(path)
+		w.write(save[0])
 		w.press("Enter")
-		w.shows(said)
+		w.shows(save[1])
+	}
+	if _, err := os.Lstat(h.dir + "/roots/saved.log"); err == nil {
+		t.Error("root wrote through a link that an agent made")
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), "Z ERROR: a fault") {

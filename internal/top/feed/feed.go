@@ -125,16 +125,6 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	return err
 }
 
-// Save writes text to a new file. It fails if the file exists, and doesn't follow symbolic links.
-func Save(path, text string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(text)
-	return errors.Join(err, file.Close())
-}
-
 // maxProcesses is the maximum number of processes in the details of a service.
 const maxProcesses = 64
 
