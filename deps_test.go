@@ -87,7 +87,7 @@ var floors = map[string]int{
 	"hinit/internal/runs/local":      5, // outside PID 1
 	"hinit/internal/reexec":          4,
 
-	"hinit/internal/imports":   2, // of hinit-import, which PID 1 does not link
+	"hinit/internal/imports":   3, // of hinit-import, which PID 1 does not link
 	"hinit/internal/wholefile": 1, // of programs outside PID 1
 
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people

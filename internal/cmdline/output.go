@@ -126,3 +126,14 @@ func (w Escaped) Write(text []byte) (int, error) {
 	}
 	return len(text), nil
 }
+
+// plainLetters are the characters that mean only themselves to a shell.
+const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
+
+// Quote quotes a word for a shell, unless it is already plain. An agent may have chosen a name that a shell would carry out.
+func Quote(word string) string {
+	if word != "" && strings.Trim(word, plainLetters) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

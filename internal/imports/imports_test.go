@@ -218,7 +218,7 @@ func TestSplit(t *testing.T) {
 	if _, err := split(`a "b`, shellEscape); err == nil {
 		t.Error("an open quote is taken")
 	}
-	for word, want := range map[string]string{"a-b": "a-b", "": "''", "it's": `'it'\''s'`, "x=${HOME}/y": `'x='"${HOME}"'/y'`, "$1": "'$1'"} {
+	for word, want := range map[string]string{"a-b": "a-b", "": "''", "it's": `'it'\''s'`, "x=${HOME}/y": `x="${HOME}"/y`, "$1": "'$1'"} {
 		if got := quote(word, variable); got != want {
 			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}

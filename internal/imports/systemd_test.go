@@ -39,7 +39,7 @@ func TestCommandsOfUnits(t *testing.T) {
 	for line, want := range map[string][]string{
 		`ExecStart=/bin/a "b c" 'd e' f\x41\sg \; h`:     {"/bin/a", "b c", "d e", "fA g", ";", "h"},
 		`ExecStart=/bin/a 100%% $$HOME a$B`:              {"/bin/a", "100%", "$HOME", "a$B"},
-		`ExecStart=/bin/a $B ${C}d`:                      {"sh", "-c", `exec /bin/a $B "${C}"'d'`},
+		`ExecStart=/bin/a $B ${C}d`:                      {"sh", "-c", `exec /bin/a $B "${C}"d`},
 		`ExecStart=:/bin/a $B ${C}`:                      {"/bin/a", "$B", "${C}"},
 		"ExecStartPre=-/bin/p\nExecStart=/bin/a":         {"sh", "-c", "{ /bin/p || true; } && exec /bin/a"},
 		"ExecStart=/bin/old\nExecStart=\nExecStart=/n":   {"/n"},

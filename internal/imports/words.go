@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/samber/lo"
+
+	"hinit/internal/cmdline"
 )
 
 // unescape decodes the escape sequence at the beginning of rest. quote is the quote character around it, or 0. length is the
@@ -83,14 +85,11 @@ var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-
 // quote quotes a word for a shell. It does not quote the parts that match the expression references, so that the shell replaces
 // these parts. If references also matches $$, quote turns $$ into one dollar.
 func quote(word string, references *regexp.Regexp) string {
-	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
-		return word
-	}
 	var b strings.Builder
 	last := 0
 	put := func(text string) {
 		if text != "" {
-			b.WriteString("'" + strings.ReplaceAll(text, "'", `'\''`) + "'")
+			b.WriteString(cmdline.Quote(text))
 		}
 	}
 	for _, at := range references.FindAllStringIndex(word, -1) {

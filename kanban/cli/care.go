@@ -132,9 +132,9 @@ func (x *examination) assignees(context.Context) error {
 	for _, t := range x.ready {
 		who := strings.TrimSpace(t.Assignee)
 		if who == "" {
-			nobody = append(nobody, t.ID)
+			nobody = append(nobody, cmdline.Quote(t.ID))
 		} else if is, err := profiles.Exists(who); err == nil && !is {
-			strangers[who] = append(strangers[who], t.ID)
+			strangers[who] = append(strangers[who], cmdline.Quote(t.ID))
 		}
 	}
 	if fallback := strings.TrimSpace(x.cfg.DefaultAssignee); fallback != "" {
@@ -148,7 +148,7 @@ func (x *examination) assignees(context.Context) error {
 		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstOf(nobody), nobody[0])
 	}
 	for who, ids := range strangers {
-		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + who
+		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + cmdline.Quote(who)
 		if near := nearest.Word(who, profiles.List()); near != "" {
 			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
 		}

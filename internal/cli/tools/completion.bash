@@ -1,7 +1,6 @@
 # bash completion of hinit: source <(hinit completion bash)
 _hinit() {
-	local IFS=$'\n'
-	COMPREPLY=($("$1" completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+	mapfile -t COMPREPLY < <("$1" completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 	if [ "${COMPREPLY[0]-}" = ":files" ]; then
 		COMPREPLY=()
 		compopt -o default

@@ -42,10 +42,14 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 				return code
 			}
 			if words[0] == "words" {
+				typed := strings.Trim(words[len(words)-1], `'"`)
 				for _, one := range complete(t, table(), words[1:]) {
 					line := show.Line(one.word)
-					if *describing && line != filesWanted {
+					switch {
+					case *describing && line != filesWanted:
 						line += "\t" + show.Line(one.about)
+					case line != typed && line != cmdline.Quote(line):
+						continue // bash inserts words as they are
 					}
 					fmt.Fprintln(t.Raw(), line)
 				}
@@ -130,14 +134,9 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		}
 		return found
 	}
-	place := 0 // position of the word among the arguments that are not flags
-	for _, word := range words[1 : len(words)-1] {
-		if !strings.HasPrefix(word, "-") {
-			place++
-		}
-	}
+	isFirst := !slices.ContainsFunc(words[1:len(words)-1], func(word string) bool { return !strings.HasPrefix(word, "-") })
 	switch {
-	case d.Words != nil && place == 0:
+	case d.Words != nil && isFirst:
 		propose(choices{Words: d.Words}, false, "")
 	case table[at].TakesVerbs:
 		offerVerbs()
@@ -248,11 +247,7 @@ func manVerb(table func() []cli.Verb) cli.Verb {
 				_, err = t.Raw().Write(page)
 				return t.Failed("print the manual", err)
 			}
-			var names []string
-			for _, v := range table() {
-				names = append(names, v.Name)
-			}
-			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
+			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(described()))))
 		},
 	}
 }

@@ -164,24 +164,25 @@ func (x *doctorRun) binary(in client.Init) {
 }
 
 func (x *doctorRun) service(s client.Service) {
+	name := cmdline.Quote(s.Name) // in commands that the user may copy
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)
 		if s.Problem != "" {
 			last += "; " + s.Problem
 		}
-		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
+		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
 		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not be started has written no logs
-			text += "; see: hinit logs " + s.Name
+			text += "; see: hinit logs " + name
 		}
 		x.found.Failed(s.Name, "%s", text)
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
-		x.found.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, s.Name)
+		x.found.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, name)
 	case s.State == client.StateUp && slices.ContainsFunc(s.Checks, func(c client.Check) bool { return c.Failed }):
-		x.found.Failed(s.Name, "not ready: %s; see: hinit status %s", s.Problem, s.Name)
+		x.found.Failed(s.Name, "not ready: %s; see: hinit status %s", s.Problem, name)
 	case s.State == client.StateUp:
 		x.found.Warning(s.Name, "not ready: %s", s.Problem)
 	default:

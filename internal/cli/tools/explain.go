@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -136,10 +137,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := s.Name
-	if s.Profile != "" {
-		name = s.Profile
-	}
+	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // the user may copy the commands
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)
