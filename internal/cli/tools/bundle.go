@@ -81,10 +81,14 @@ func (b *bundle) write(file string, lines int) int {
 		defer f.Close()
 		out, report = f, b.Out
 	}
-	set := redact.NewSecrets(b.secrets())
+	secrets := b.secrets()
+	set := redact.NewSecrets(secrets.values)
 	files := b.collect(append(b.parts(), b.logParts(lines)...))
 	var list strings.Builder
 	fmt.Fprintf(&list, "hinit bundle of %s, %s\n\n", time.Now().UTC().Format(time.RFC3339), version.Get())
+	for _, why := range secrets.unknown {
+		fmt.Fprintln(&list, "not all secrets are hidden:", show.Line(why))
+	}
 	for i := range files {
 		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
 		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
@@ -218,41 +222,64 @@ func (c *partText) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// secrets returns the secret values that must not appear in any file of the bundle.
-func (b *bundle) secrets() (values []string) {
+// secrets holds the values that must not appear in any file of a bundle. unknown says which values are missing, and why.
+type secrets struct{ values, unknown []string }
+
+// add adds a value in each form that a file may have: as it is, escaped for people, and in JSON. A file may have each of its lines.
+func (s *secrets) add(value string) {
+	for line := range strings.Lines(value) {
+		line = strings.TrimRight(line, "\r\n")
+		var doc strings.Builder
+		_ = cmdline.WriteJSON(&doc, line, "") // never fails for a text
+		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
+	}
+}
+
+// secrets finds the secrets in the environment, in the configuration, and in the .env of each profile.
+func (b *bundle) secrets() (found secrets) {
 	add := func(name, value string) {
-		if slices.Contains(b.hide, name) {
-			values = append(values, value)
-		} else if secret := redact.SecretPart(name, value); secret != "" {
-			values = append(values, secret)
+		if !slices.Contains(b.hide, name) {
+			value = redact.SecretPart(name, value)
 		}
+		found.add(value)
 	}
 	one, _ := readProcOne("environ")
 	for _, pair := range append(os.Environ(), strings.Split(string(one), "\x00")...) {
-		if name, value, ok := strings.Cut(pair, "="); ok {
-			add(name, value)
-		}
-	}
-	cfg, err := b.Config()
-	if err != nil {
-		return values
-	}
-	for name, value := range cfg.Agent.Env {
+		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
-	for _, s := range cfg.Services {
-		for name, value := range s.Env {
+	if cfg, err := b.Config(); err == nil { // otherwise eachProfile reports the error
+		for name, value := range cfg.Agent.Env {
 			add(name, value)
 		}
+		for _, s := range cfg.Services {
+			for name, value := range s.Env {
+				add(name, value)
+			}
+		}
 	}
-	of, _ := withDeadline(b.end.Add(-bundleTime/2), func() (found []string, err error) {
-		err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
-			secrets, _, _ := store.Secrets(p.Name)
-			found = append(found, secrets...)
-		})
-		return found, err
+	of, err := withDeadline(b.end.Add(-bundleTime/2), b.profileSecrets)
+	if err != nil {
+		of.unknown = append(of.unknown, "cannot read the .env of the profiles: "+err.Error())
+	}
+	return secrets{append(found.values, of.values...), of.unknown}
+}
+
+// profileSecrets finds the secrets in the .env of each profile.
+func (b *bundle) profileSecrets() (found secrets, err error) {
+	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
+		values, more, err := store.Secrets(p.Name)
+		vars, _ := store.Env(p.Name) // after an error, Secrets has failed too
+		for _, name := range b.hide {
+			values = append(values, vars[name])
+		}
+		found.add(strings.Join(values, "\n"))
+		if err != nil || more {
+			err = cmp.Or(err, errors.New("it has too many"))
+			found.unknown = append(found.unknown, fmt.Sprintf("cannot take all secrets of the .env of %s: %v", p.Name, err))
+		}
 	})
-	return append(values, of...)
+	return found, err
 }
 
 // eachProfile calls fn for each profile on the volume. The store that fn gets reads the volume as the agent's user.

@@ -15,6 +15,8 @@ import (
 
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/redact"
 	"hinit/internal/testkit"
 )
 
@@ -131,6 +133,23 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}
 	if total > bundleLogs || total < bundleLogs-profiles {
 		t.Errorf("%d bytes of logs are kept", total)
+	}
+}
+
+// A password with a quote or a letter of another language was in status.json of a bundle.
+func TestABundleHidesASecretInEachForm(t *testing.T) {
+	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
+		t.Setenv("SOME_TOKEN", "first-line\n"+secret)
+		set := redact.NewSecrets((&bundle{Terminal: quiet(t), end: time.Now().Add(testkit.Patience)}).secrets().values)
+		var doc strings.Builder
+		if err := cmdline.WriteJSON(&doc, secret, ""); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{secret, show.Line(secret), doc.String()} {
+			if got := string((&redact.Masker{}).Hide([]byte(text), set)); strings.Contains(got, "with-a-tail") {
+				t.Errorf("%q became %q", text, got)
+			}
+		}
 	}
 }
 
