@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -331,7 +332,7 @@ var drainVerb = cli.Verb{
 		if err != nil {
 			return t.Failed(c.Doing(), err)
 		}
-		store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+		store := profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
 		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 		defer cancel()
 		for {
@@ -353,8 +354,11 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)
+		if errors.Is(unread, fs.ErrPermission) {
+			return nil, unread
+		}
 		if unread != nil || st.Active == 0 {
-			continue // the gateway is idle, or its state file is unreadable
+			continue // the gateway is idle, or its state file has no state
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))
