@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -89,9 +90,7 @@ func conditions(s *client.Service) map[string]string {
 	end, pid := "", s.PID
 	if x := s.LastExit; x != nil {
 		end = strconv.FormatInt(x.At.UnixMilli(), 10)
-		if pid == 0 {
-			pid = x.PID
-		}
+		pid = cmp.Or(pid, x.PID)
 		if x.Cause == "oom" {
 			marks[config.EventOOM] = end
 		}
@@ -154,7 +153,7 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
 	}
 	if x := s.LastExit; x != nil {
-		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: x.Error}
+		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: redact.HideText(x.Error)}
 		if len(x.Tail) > 0 {
 			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}

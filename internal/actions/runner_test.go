@@ -103,6 +103,7 @@ func (b *bench) park(n int, names ...string) {
 		s := ended(n, "config", client.StateParked)
 		s.Name, s.Profile, s.Reason, s.LastExit.Code = name, "coder", "exit code 78", &code
 		s.LastExit.Tail = []string{"token ghp_" + strings.Repeat("a1", 18), "bye"}
+		s.LastExit.Error = "cannot start --token=ghp_" + strings.Repeat("a1", 18)
 		c.Services = append(c.Services, s)
 	}
 	b.changes <- c
