@@ -39,9 +39,6 @@ func (h *dirWatches) isRemote(path string, dev uint64) bool {
 // watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is its path relative to d, and
 // path is its absolute path. If rel is not a directory, watchDir does nothing.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
-	if w.inotify.Events == nil {
-		return
-	}
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
 		w.watchAt(path, stampOf(info), true)
 	}
@@ -87,7 +84,7 @@ const maxUnmarkedWatches = 256
 // watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
 // maxUnmarkedWatches.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
-	if w.inotify.Events == nil || !w.watchAt(w.store.profile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
+	if !w.watchAt(w.store.profile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
 	w.unmarkedWatches = append(w.unmarkedWatches, name)
@@ -99,9 +96,9 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 
 // watchAt watches the directory at path and reports whether it succeeded. id is the directory's metadata. If the kernel's limit
 // of watches is reached and the parameter needed is true, watchAt first removes the watches on directories without the marker.
-// Once the limit has refused a watch, watchAt adds no other watch during the same scan.
+// Once the limit has refused a watch, watchAt adds no other watch during the same scan. Without an inotify instance it adds none.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
-	if w.exhausted && w.inotify.ID(path) != id.ID {
+	if w.inotify.Events == nil || w.exhausted && w.inotify.ID(path) != id.ID {
 		return false
 	}
 	err := w.inotify.Add(path, id.ID)

@@ -249,13 +249,9 @@ func (w *Watcher) run(ctx context.Context) {
 // answerRequests collects all waiting requests, scans for them together, and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
-	for more := true; more; {
-		select {
-		case r := <-w.asked:
-			asked, all = append(asked, r), all || r.profile == ""
-		default:
-			more = false
-		}
+	for len(w.asked) > 0 { // only this goroutine receives
+		r := <-w.asked
+		asked, all = append(asked, r), all || r.profile == ""
 	}
 	var err error
 	if all {

@@ -11,26 +11,28 @@
 //   - The kernel's queue has overflowed, because processes make changes faster than the caller reads events. Then the
 //     channel Set.Lost receives, and every directory may have changed.
 //
-// A flood of changes needs no memory in this process: the events stay in the kernel's queue (fs.inotify.max_queued_events). A
-// process that makes changes never waits for the caller.
+// A flood of changes needs no memory and little time in this process. It reads some thousand events a second, and the others stay in
+// the kernel's queue (fs.inotify.max_queued_events). A process that makes changes never waits for the caller.
 //
 // Watches are not recursive. The watch of a directory that is removed or renamed ends. An agent can replace a watched path with a
 // symbolic link. That does no harm, because an event only causes a look, and looks never follow links.
 //
-// The inotify instance of a Set has one goroutine, which ends when the Set is closed. Between events it sleeps and uses no
-// processor time.
+// The inotify instance of a Set has two goroutines, which end when the Set is closed. Between events they sleep and use no processor
+// time.
 package watch
 
 import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 )
 
 // Event is a change of the file Name, which is in a watched directory or is itself a watched directory.
@@ -54,6 +56,7 @@ type Set struct {
 	AddPath func(path string) error
 
 	notify *fsnotify.Watcher
+	passed <-chan Event         // receives from forward: Events, unless a test has replaced it
 	ids    map[string]fsutil.ID // the directories watched by Add
 }
 
@@ -70,7 +73,9 @@ func (s *Set) Open() error {
 	if err != nil {
 		return fmt.Errorf("cannot get change notifications: %w", err)
 	}
-	*s = Set{Events: n.Events, Lost: n.Errors, AddPath: n.Add, notify: n, ids: make(map[string]fsutil.ID)}
+	events := make(chan Event)
+	guard.Go("passing changes of directories on", func() { forward(n.Events, events) })
+	*s = Set{Events: events, passed: events, Lost: n.Errors, AddPath: n.Add, notify: n, ids: make(map[string]fsutil.ID)}
 	return nil
 }
 
@@ -78,8 +83,25 @@ func (s *Set) Open() error {
 func (s *Set) Close() {
 	if s.notify != nil {
 		_ = s.notify.Close() // Close closes everything even if it returns an error
+		for range s.passed { // so that forward ends
+		}
 	}
 	*s = Set{}
+}
+
+// forward passes at most burst events on in burstTime, until the instance is closed. An agent can change files faster than this
+// process can follow, and would make it use a whole processor. The other events stay in the kernel's queue.
+func forward(from <-chan Event, to chan<- Event) {
+	const burst, burstTime = 256, 25 * time.Millisecond
+	defer close(to)
+	n, began := 0, time.Now()
+	for ev := range from {
+		to <- ev
+		if n++; n%burst == 0 {
+			time.Sleep(burstTime - time.Since(began))
+			began = time.Now()
+		}
+	}
 }
 
 // Add watches the directory at path, unless it is already watched. The parameter id is the directory's ID. Add waits for the file

@@ -107,3 +107,31 @@ func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 		}
 	}
 }
+
+// TestAFloodOfChangesTakesNoProcessor: an agent wrote to two files of its home in turn, and PID 1 read each change. That took twice the
+// processor time of the agent's own.
+func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
+	t.Parallel()
+	var h Set
+	if err := h.Open(); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	dir := t.TempDir()
+	if err := h.AddPath(dir); err != nil {
+		t.Fatal(err)
+	}
+	const changes = 3000
+	for i := range changes { // the kernel keeps them
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i%2)), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	for range changes {
+		<-h.Events
+	}
+	if took := time.Since(began); took < 200*time.Millisecond { // a slow machine takes longer in any case
+		t.Errorf("%d changes were read within %v", changes, took)
+	}
+}
