@@ -90,12 +90,7 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 		return nil
 	}
 	return blocking.Do(blocking.Volume, func() error {
-		root, err := fsutil.OpenNoLink(o.Home, nil)
-		if err != nil {
-			return err
-		}
-		defer root.Close()
-		home, err := root.SubOnSameMount(ProfilesDir + "/" + profile)
+		home, err := fsutil.InParent(o.Path(ProfilesDir+"/"+profile), nil, (*fsutil.Dir).SubOnSameMount)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 			return nil
 		}

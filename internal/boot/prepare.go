@@ -250,29 +250,22 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 
 // makeScratchDir creates the directory Options.Scratch for the agent's files outside of the volume. No other user can open it.
 func (p *preparer) makeScratchDir(s *Step) {
-	parent, name := filepath.Split(p.Scratch)
-	err := func() error {
-		d, err := fsutil.OpenNoLink(parent, nil)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
+	own, err := fsutil.InParent(p.Scratch, nil, func(d *fsutil.Dir, name string) (*fsutil.Dir, error) {
 		if err := d.Mkdir(name, 0o700); err != nil {
-			return err
+			return nil, err
 		}
-		own, err := d.SubOnSameMount(name)
-		if err != nil { // name is a mount, whose owner the host has chosen
-			return err
-		}
+		return d.SubOnSameMount(name) // if name is a mount, the host has chosen its owner
+	})
+	if err == nil {
 		defer own.Close()
-		if _, _, err := own.Chown("", p.Owner()); err != nil {
-			return err // the owner stays root
-		}
-		return p.Agent.Do(func() error {
+		_, _, err = own.Chown("", p.Owner())
+	}
+	if err == nil { // otherwise the owner stays root
+		err = p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
 			return err
 		})
-	}()
+	}
 	if err != nil && slices.Contains(filepath.SplitList(EnvOf(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
 		s.Warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
 	}

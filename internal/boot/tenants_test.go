@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
@@ -78,6 +80,30 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 		}
 		if !got.HasUID(20007) || got.HasUID(agent.UID) { // otherwise the boot gives the homes of tenants to the agent
 			t.Errorf("agent.user %d:%d: the uid 20007 is a tenant's: %t, the agent's: %t", agent.UID, agent.GID, got.HasUID(20007), got.HasUID(agent.UID))
+		}
+	}
+}
+
+// TestRootCreatedAProfileInAMountedDirectory: the directory of the profiles was a volume of its own, and the files of a new profile
+// stayed root's at its start.
+func TestRootCreatedAProfileInAMountedDirectory(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := t.TempDir()
+	must(t, os.Mkdir(home+"/profiles", 0o755))
+	if err := unix.Mount("tmpfs", home+"/profiles", "tmpfs", 0, "mode=755"); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(home+"/profiles", unix.MNT_DETACH) })
+	write(t, home+"/profiles/coder/SOUL.md", "")
+	must(t, os.Mkdir(home+"/profiles/mounted", 0o755))
+	must(t, unix.Mount("tmpfs", home+"/profiles/mounted", "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(home+"/profiles/mounted", unix.MNT_DETACH) })
+	for _, profile := range []string{"coder", "mounted", "missing"} {
+		must(t, Adopt(t.Context(), Options{Home: home, Agent: agent(), Say: func(Line) {}}, profile))
+	}
+	for path, want := range map[string]int{"coder": agentUID, "coder/SOUL.md": agentUID, "mounted": 0} {
+		if got := uidOf(t, home+"/profiles/"+path); got != want {
+			t.Errorf("%s is uid %d's", path, got)
 		}
 	}
 }
