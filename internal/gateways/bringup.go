@@ -178,9 +178,7 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 // closed when that is done.
 func (m *Manager) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
-	m.mu.Lock()
-	began := m.stopping
-	m.mu.Unlock()
+	began := m.stopBegan()
 	if began.IsZero() || !m.Route().HasProfiles() || m.MayServe() != nil {
 		close(done)
 		return done

@@ -166,10 +166,11 @@ func (m *Manager) Reset() {
 	m.Registry.Reset()
 }
 
-func (m *Manager) isStopping() bool {
+// stopBegan returns the time when the stop of the container began, or zero.
+func (m *Manager) stopBegan() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.stopping.IsZero()
+	return m.stopping
 }
 
 func (m *Manager) watch() *profiles.Watcher {

@@ -47,7 +47,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 		}
 	case r.To == supervisor.Down && changed:
 		// While the container stops, hinit reads the state file of a gateway only to restore an intent.
-		if _, asked := m.Intents.Want(profile); asked || !m.isStopping() {
+		if _, asked := m.Intents.Want(profile); asked || m.stopBegan().IsZero() {
 			job = func() { m.followState(profile) }
 		}
 	}
