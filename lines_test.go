@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 78_768
-	mostPID1    = 38_537
+	mostProduct = 78_766
+	mostPID1    = 38_535
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

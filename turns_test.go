@@ -86,8 +86,8 @@ var fileCalls = map[string][]string{
 	},
 }
 
-// openers open a directory, all operations of which wait in the turns of the actor that they are given.
-var openers = []string{"fsutil.OpenDir", "fsutil.OpenNoLink", "fsutil.MakeReal"}
+// openers open a directory, all operations of which wait in the turns of the actor that they are given: the number of its argument.
+var openers = map[string]int{"fsutil.OpenDir": 1, "fsutil.OpenNoLink": 1, "fsutil.InParent": 1, "fsutil.MakeReal": 2}
 
 // bounded reports whether an actor can take turns: not the process itself, nor the one that all who take turns are made of.
 func bounded(actor ast.Expr) bool {
@@ -159,7 +159,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 			if slices.Contains(takers, name) {
 				return false
 			}
-			if slices.Contains(openers, name) && !bounded(n.Args[len(n.Args)-1]) {
+			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {
 				calls = append(calls, name)
 			}
 		case *ast.SelectorExpr: // also where it is not called at once
