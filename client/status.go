@@ -50,7 +50,7 @@ const (
 	ErrorHeader = "Hinit-Error"
 )
 
-// Status is the status document. Its lists are never null.
+// Status is the status document.
 type Status struct {
 	Version  int       `json:"version"`  // 1; changes only when a key changes its meaning
 	Init     Init      `json:"init"`     // hinit, the CMD and the boot
@@ -76,17 +76,17 @@ type Init struct {
 	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
-	Orphans       uint64        `json:"orphans"`                 // number of orphans that hinit has reaped
-	Goroutines    int           `json:"goroutines"`              // goroutines of hinit
+	Orphans       uint64        `json:"orphans"`                 // orphans that hinit has reaped
+	Goroutines    int           `json:"goroutines"`              // of hinit
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
 	Warnings      []string      `json:"warnings"`                // warnings for people, such as too low limits of the container
 	Booting       bool          `json:"booting,omitempty"`       // the boot is not over, and not all services are known yet
 	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
-	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in the order in which the steps ran
+	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in order
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing before the profiles are read, and when all are done
 	Binary        string        `json:"binary"`                  // file that the running program was started from
 	BinaryID      string        `json:"binary_id,omitempty"`     // identifies that file; a replaced file has another value
-	Image         int           `json:"image"`                   // 1 for the program that the container was started with, one more after each re-execution
+	Image         int           `json:"image"`                   // 1 at first, one more after each re-execution
 	ReexecError   string        `json:"reexec_error"`            // why the last requested re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
 	Repair        *Repair       `json:"repair"`                  // repair of file ownership in the background; null without one
@@ -95,16 +95,16 @@ type Init struct {
 
 // BootProfiles counts the profiles that the boot has processed.
 type BootProfiles struct {
-	Profiles int `json:"profiles"` // number of all profiles
-	Done     int `json:"done"`     // number of profiles whose gateways are known and, if wanted, started
+	Profiles int `json:"profiles"` // all profiles
+	Done     int `json:"done"`     // profiles whose gateways are known and, if wanted, started
 }
 
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
-	Since  time.Time    `json:"since"`  // time at which the state began
-	Holder *LeaseHolder `json:"holder"` // process that this hinit waits for; null without one, or when the volume does not answer
-	// whether this hinit waits for the lock; if false (HINIT_STANDBY=0), it exits when another process has the lock
+	Since  time.Time    `json:"since"`  // begin of the state
+	Holder *LeaseHolder `json:"holder"` // process that this hinit waits for; null without one
+	// this hinit waits for the lock; if false (HINIT_STANDBY=0), it exits instead
 	Standby bool   `json:"standby"`
 	Detail  string `json:"detail"` // why hinit has no lock, for people
 }
@@ -116,20 +116,20 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. The values host and since come from a file on the volume
-// that the agent can write. So hinit only shows these two values, and no decision depends on them.
+// LeaseHolder describes the process that has the lock of the data volume. The values host and since come from a file that the agent
+// can write.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when that hinit took the lock
-	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock, if the process is no hinit
+	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock and is no hinit
 	Command string    `json:"command,omitempty"` // name of that process
 }
 
 // Repair is the progress of the background repair of file ownership.
 type Repair struct {
 	Directory string  `json:"directory"` // directory that the repair has reached
-	Seen      int64   `json:"seen"`      // files and directories that were examined
-	Changed   int64   `json:"changed"`   // files and directories that were given to the agent's user
+	Seen      int64   `json:"seen"`      // files and directories examined
+	Changed   int64   `json:"changed"`   // given to the agent's user
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
 	Seconds   float64 `json:"seconds"` // duration of a repair that is done
@@ -149,7 +149,7 @@ type Cmd struct {
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // position among the hooks, from 1
-	Of      int     `json:"of"`     // number of all hooks, including hooks that have nothing to do
+	Of      int     `json:"of"`     // all hooks, with hooks that have nothing to do
 	Seconds float64 `json:"seconds"`
 }
 
@@ -158,8 +158,8 @@ type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
-	Skipped bool    `json:"skipped"` // the step did not run, because its inputs have not changed
-	Beside  bool    `json:"beside"`  // the step ran at the same time as the step listed before it
+	Skipped bool    `json:"skipped"` // its inputs have not changed, so it did not run
+	Beside  bool    `json:"beside"`  // it ran at the same time as the step before it
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile of a service. The gateway of the default profile may serve
@@ -181,47 +181,47 @@ type Service struct {
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
 	Want                string     `json:"want"`                  // "up" or "down": the desired state
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
-	Since               time.Time  `json:"since"`                 // time at which the state began
+	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // time since the service came up, 0 if the service is not up
-	Restarts            int        `json:"restarts"`              // number of automatic restarts by hinit
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // number of consecutive exits soon after a start
+	Restarts            int        `json:"restarts"`              // automatic restarts
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // consecutive exits soon after a start
 	NextStart           *time.Time `json:"next_start"`            // time of the next start, null without one
-	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start; restarts go on at the longest delay
-	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and can't report readiness
-	Announces           bool       `json:"announces"`             // the service reports readiness; a service that doesn't report it is ready while it is up
+	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start
+	Ready               bool       `json:"ready"`                 // it has reported readiness, or is up and can't report it
+	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // path of the current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
-	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, or none
-	StatusText          string     `json:"status_text,omitempty"` // text that the service reports with STATUS= of sd_notify; never a fault
+	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, none
+	StatusText          string     `json:"status_text,omitempty"` // the service's STATUS= of sd_notify
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current run, or of the next one
 	Needs               []string   `json:"needs"`                 // names of services that the service waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal has stopped the process, such as SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service yet; commands for the service wait
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service; its commands wait
 	Checks              []Check    `json:"checks,omitempty"`      // results of the health checks; missing without checks
-	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration; a restart applies the newer one
+	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration, until a restart
 	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
 	Done                bool       `json:"done,omitempty"`        // the last run ended by itself with exit code 0
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by the schedule
 	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// settings that differ from the built-in defaults; only for a service that the request names
+	// settings besides the built-in defaults, if the request names the service
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
-	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
-	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
+	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of last_exit may still change
+	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless the profile is isolated
-	Limits    []Limit        `json:"limits,omitempty"`    // limits that the kernel can enforce only in a control group
+	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
 	Output    *Output        `json:"output,omitempty"`    // counters of the output; missing before the first line
 }
 
 // Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // files or user, as the configuration says
-	// restrictions that the kernel enforces, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty if there are none
+	// restrictions that the kernel enforces, such as uid 20001 and Landlock ABI 7
 	InForce []string `json:"in_force"`
 }
 
@@ -262,7 +262,7 @@ type Check struct {
 	Kind     string     `json:"kind"`     // startup, ready or alive
 	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
 	State    string     `json:"state"`    // pending, passing, failing, skipped, on-hold or paused
-	Since    time.Time  `json:"since"`    // time at which the state began
+	Since    time.Time  `json:"since"`    // begin of the state
 	Failed   bool       `json:"failed"`   // the check is failing
 	Failures int        `json:"failures"` // bad answers in a row
 	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
@@ -282,7 +282,7 @@ type Exit struct {
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
-	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
+	TailPending   bool      `json:"tail_pending,omitempty"` // tail is not known yet
 	Error         string    `json:"error"`                  // why the run could not be started, "" if it was started
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	PID           int       `json:"pid"` // process id, 0 when the run never started

@@ -6,10 +6,9 @@ import (
 )
 
 // Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
-// A reader that is too slow gets an event with the key lost: the number of events that the reader has missed before the next
-// event.
+// A reader that is too slow gets an event with the key lost.
 type Event struct {
-	Seq     uint64    `json:"seq"`           // sequence number, which counts up from 1 as long as hinit lives
+	Seq     uint64    `json:"seq"`           // counts up from 1 while hinit lives
 	At      time.Time `json:"at"`            // when the event happened
 	Service string    `json:"service"`       // "" when the event is about the container
 	From    string    `json:"from"`          // state before the event, "" if no state has changed
@@ -17,10 +16,10 @@ type Event struct {
 	Reason  string    `json:"reason"`        // reason of the event, for people
 	PID     int       `json:"pid"`           // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null unless the event is the end of a run
-	By      *By       `json:"by,omitzero"`   // client whose order the event carries out; absent if hinit decided by itself
+	By      *By       `json:"by,omitzero"`   // client whose order the event carries out
 	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
 	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped
-	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty then
+	Lost    uint64    `json:"lost,omitzero"` // lost events; all other keys are empty then
 }
 
 // The values of [By.Way]: the ways in which an order can reach hinit.
@@ -74,13 +73,13 @@ type Topology struct {
 type TopologyReply struct {
 	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the gateway of the default profile serves all
 	From   string   `json:"from"`    // file or environment variable that decides, "" for the default
-	Steps  []string `json:"steps"`   // effects of the change on gateways, in order; never null
+	Steps  []string `json:"steps"`   // effects of the change on gateways, in order
 	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
 // ConfigEntry is one effective value of the configuration.
 type ConfigEntry struct {
-	Key    string `json:"key"`    // as in hinit.yaml, with dots; each variable of an env and each limit has its own entry
+	Key    string `json:"key"`    // as in hinit.yaml, with dots; one for each variable and limit
 	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
@@ -96,7 +95,7 @@ type Reload struct {
 	Force  bool `json:"force,omitempty"`   // treat a missing file as an empty one
 }
 
-// ReloadReply is the answer to a reload of the configuration. No list in it is ever null.
+// ReloadReply is the answer to a reload of the configuration.
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // the keys that changed
 	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
@@ -125,13 +124,13 @@ const (
 
 // Health says whether hinit works. Services in trouble do not count: a restart of the container would not help these services.
 type Health struct {
-	// whether the probe succeeds; without a probe, whether hinit works and is neither booting nor shutting down
+	// the probe succeeds; without a probe: hinit works, after the boot
 	OK       bool     `json:"ok"`
 	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
-	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which is enough for ok to be false
-	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; ok can still be true
+	Booting  bool     `json:"booting,omitempty"` // the boot is not over, so ok is false
+	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet
 	Wanted   int      `json:"wanted"`            // services that are wanted up
-	Up       int      `json:"up"`                // number of wanted services that are up
+	Up       int      `json:"up"`                // wanted services that are up
 	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 

@@ -219,12 +219,14 @@ func roomLines(pattern string, here []room) string {
 	return text + "\n"
 }
 
-// short removes the details after a colon if the text before it is long enough to be understood alone. Readers find the details
-// in the package comment.
+// short removes the details after a colon or a clause if the text before it is long enough to be understood alone. Readers find the
+// details in the package comment.
 func short(does string) string {
-	clause, _, found := strings.Cut(does, ": ")
-	if found && strings.Count(clause, " ") >= 4 {
-		return clause + "."
+	for _, mark := range []string{": ", ", and ", ", for ", ", whose ", ", such ", " ("} {
+		clause, _, found := strings.Cut(does, mark)
+		if found && strings.Count(clause, " ") >= 3 && !strings.Contains(clause, ", ") {
+			does = clause + "."
+		}
 	}
 	return does
 }

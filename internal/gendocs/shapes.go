@@ -274,8 +274,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 
 // noValue matches the end of a field's comment if it describes the value for an absent fact. The page drops this end, because its
 // introduction explains absent values for all keys.
-var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (without (one|checks)|(when|where) (there is none|none is|nothing|nothing is wrong|unknown|` +
-	`none did|none has changed|it was|it is gone|it has none|no init is reachable|OK)|in (any other state|other events)|before the first( line)?)$`)
+var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 

@@ -87,7 +87,7 @@ type configReport struct {
 	File     string          `json:"file"`     // path of the file; "" if there is none and the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with this configuration
 	Problems []configProblem `json:"problems"` // mistakes that prevent hinit from starting
-	Warnings []string        `json:"warnings"` // remarks, and missing users and files; they do not prevent the start
+	Warnings []string        `json:"warnings"` // remarks, and missing users and files
 }
 
 // configProblem is one mistake in the configuration.

@@ -26,11 +26,11 @@ type explanation struct {
 	State string   `json:"state"` // the state, "(crash-loop)" during a crash loop, and the duration
 	Why   []string `json:"why"`   // causes of the state, in sentences
 	Says  string   `json:"says"`  // the service's own status text; "" without one
-	Tail  []string `json:"tail"`  // last lines of output of the last run, if they may show the cause
+	Tail  []string `json:"tail"`  // last lines of the last run, if they may show the cause
 	Next  string   `json:"next"`  // next action of hinit without a command
 	Type  []advice `json:"type"`  // commands that the user can type, the most useful first
 
-	Settings []client.ConfigEntry `json:"settings"` // settings of the service that differ from the built-in defaults
+	Settings []client.ConfigEntry `json:"settings"` // settings besides the built-in defaults
 }
 
 // advice is a command that the user can type, and its effect.

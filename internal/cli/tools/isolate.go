@@ -29,8 +29,8 @@ type homeMove struct {
 	Profile string `json:"profile"`
 	From    int    `json:"from"`    // uid of the owner before
 	To      int    `json:"to"`      // uid of the new owner; the same if nothing changes
-	Changed int64  `json:"changed"` // number of files whose owner changes
-	Left    int64  `json:"left"`    // number of files that keep their owner: devices, and files with other hard links that can't be copied
+	Changed int64  `json:"changed"` // files whose owner changes
+	Left    int64  `json:"left"`    // files that keep their owner
 	Error   string `json:"error"`   // why the home could not be moved; "" without an error
 }
 

@@ -182,10 +182,10 @@ var reexecVerb = cli.Verb{
 // reexecReport is the result of hinit reexec, for --json.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
-	Image   int    `json:"image"`   // 1 for the program that the container was started with, one more after each re-execution
+	Image   int    `json:"image"`   // 1 at first, one more after each re-execution
 	Before  string `json:"before"`  // version that ran before
 	Binary  string `json:"binary"`  // path of the program that runs now
-	Same    bool   `json:"same"`    // the same file ran before, so nothing has changed
+	Same    bool   `json:"same"`    // the same file ran before
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {

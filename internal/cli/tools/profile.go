@@ -333,7 +333,7 @@ type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // directory of the profile
 	Active  bool   `json:"active"`              // the agent's commands use this profile by default
-	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not look into the profile's home
+	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not read it
 	Gateway string `json:"gateway"`             // state of the gateway's service, "" when no init is reachable
 	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
 	PID     int    `json:"pid"`                 // process id of the gateway, 0 if it has none

@@ -10,8 +10,8 @@ import (
 
 // seedReport is the result of hinit seed, for --json.
 type seedReport struct {
-	File  string   `json:"file"`  // file that keeps the files of the data directory and the list of steps
-	Steps []string `json:"steps"` // boot steps that a container with an empty data directory can skip
+	File  string   `json:"file"`  // file with the data directory and the list of steps
+	Steps []string `json:"steps"` // boot steps that an empty data directory can skip
 }
 
 var seedVerb = cli.Verb{

@@ -29,7 +29,7 @@ var treeVerb = cli.Verb{
 
 // treeBranch has the processes of one service, hinit, or the container's CMD.
 type treeBranch struct {
-	Name      string        `json:"name"`      // name of the service, "hinit", "cmd" for the container's CMD, or "" for all other processes
+	Name      string        `json:"name"`      // a service, hinit, cmd, or "" for all other processes
 	State     string        `json:"state"`     // state of the service, as in the status
 	Processes []treeProcess `json:"processes"` // processes of the branch, each after its parent
 }
@@ -38,9 +38,9 @@ type treeBranch struct {
 type treeProcess struct {
 	PID         int     `json:"pid"`          // process id
 	Parent      int     `json:"parent"`       // process id of the parent, 0 if the parent is in another PID namespace
-	Depth       int     `json:"depth"`        // number of ancestors of the process in the same list
+	Depth       int     `json:"depth"`        // ancestors of the process in the same list
 	User        string  `json:"user"`         // name of the user, or the uid if the user has no name
-	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5): R, S, D, T, Z
+	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5)
 	CPUSeconds  float64 `json:"cpu_seconds"`  // used processor time
 	MemoryBytes uint64  `json:"memory_bytes"` // resident memory
 	Command     string  `json:"command"`      // command line, secrets hidden

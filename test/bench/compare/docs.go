@@ -68,30 +68,15 @@ make bench         # 8 minutes; "make bench-quick" is a minute, with small numbe
 
 const pageHow = `## How it is measured
 
-- Every candidate is process 1 of its own PID namespace. Candidates take turns in every round, in random order; the page shows medians.
+- Every candidate is process 1 of its own PID namespace. Candidates take turns in random order; the page shows medians.
 - Every service is a copy of ` + "`sleep infinity`" + `. With hinit each is a profile's gateway, as user 10000, with log file and console. With s6
   and runit each has a run script and a logger (s6-log, svlogd -tt). Logs rotate at 1 MB; ten old files are kept.
 - A service counts as running when the kernel executes its program (fanotify): nothing polls.
-- The bare loop is the floor: one thread of a Go program that only forks, executes, passes the TERM on and waits. It has no pipes, users or logs.
+- The bare loop is the floor: one thread of a Go program that only forks, executes, passes the TERM on and waits.
 - Memory is PSS of supervisor and loggers, without the services, 2.5 s after the last change.
 - After a crash, restart: the shortest delay that can be set. As delivered: nothing is set, and the service has run for a minute.
 - runsvdir gets HUP to stop, because TERM leaves its services alone.
 - Code: [test/bench/compare](../../test/bench/compare).
-
-`
-
-// elsewhere is what was measured of those that have no package, by others than this run.
-const elsewhere = `## Measured elsewhere
-
-These figures are from another run, in autumn 2026. Compare them only with the column beside them.
-
-| Measure | hinit then | the best of the three |
-|---|---|---|
-| boot, 500 services, ms | 958 | pebble 400 (it writes no log files), process-compose 950 |
-| boot, 100 services / 1 service, ms | 138 / 11 | pebble 121, nitro 4.7 |
-| kill -9 to the new process, as delivered, ms | 998 | nitro 2.3 |
-| stop of 100 / 10 / 1 services, ms | 29 / 8 / 7 | pebble 17, nitro 3.9, 1.7 |
-| memory at rest, 10 services, MB | 4.4 | nitro 2.6 |
 
 `
 
@@ -139,7 +124,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 			fmt.Fprintf(&w, "- **%s**: %s\n", readable(id), b.explain(id))
 		}
 	}
-	w.WriteString("\n" + elsewhere + pageHow + "## Figures\n")
+	w.WriteString("\n" + pageHow + "## Figures\n")
 	for _, s := range sheets {
 		if slices.Contains(withoutTable, s.id) {
 			continue

@@ -14,19 +14,17 @@ func (b *bench) explain(measure string) string {
 	}
 	switch measure {
 	case "M1":
-		return fmt.Sprintf("the Go runtime comes first: %s MB with one service, of which %s MB are written to. The kernel can drop the rest.",
+		return fmt.Sprintf("the Go runtime: %s MB with one service, of which %s MB are written to.",
 			of("M1", "1", hinitName), of("M1 private", "1", hinitName))
 	case "M2":
-		return fmt.Sprintf("a boot comes before the first service: %s ms with one service, against %s for the bare loop. [Where time goes](../explanation/performance.md) "+
-			"has the parts.", of("M2", "1", hinitName), of("M2", "1", loopName))
+		return "the [boot](../explanation/performance.md#the-boot) comes before the first service."
 	case "M3":
-		return "hinit looks for processes that the dead one left behind before it starts the next one."
+		return "hinit first looks for processes that the dead one left behind."
 	case "M5":
 		return "see [the way of a line](../explanation/log-path.md)."
 	case "M6":
-		return fmt.Sprintf("an empty Go program takes %s ms, /bin/true %s. Most of the table of all is three system calls a service for its memory. "+
-			"A start or stop is the command's %s ms and the record of the intent.",
-			of("M6", "status", emptyName), of("M6", "status", trueName), of("M6", "status", hinitName))
+		return fmt.Sprintf("an empty Go program takes %s ms. The table of all takes three system calls a service, a start or stop the record of the intent.",
+			of("M6", "status", emptyName))
 	case "M12":
 		return fmt.Sprintf("the shim adds %s ms, then hinit answers. A start is answered when desired_state is on the disk.", of("M8", "added", hinitName))
 	case "M7":
