@@ -11,6 +11,8 @@ ENTRY   := -ldflags='-s -w $(if $(filter amd64 arm64,$(ARCH)),-E hinit_entry)' #
 OUT     := dist/linux-$(ARCH)
 RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+# The compiler takes more memory and a fifth less time with GOGC=400.
+test test-kubernetes lint: export GOFLAGS += '-toolexec=env GOGC=400'
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
@@ -59,13 +61,11 @@ $(OUT)/bash:
 	docker/bash $(ARCH) $@
 
 test: ## run all tests, in PID namespaces and in Docker too, and say how many passed, were skipped (and why) and failed
-	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
-	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium && command -v rsyslogd && command -v fish; } >/dev/null || test/web/install-tools # likewise
-	@[ "$(CI)" != true ] || command -v tmux >/dev/null || test/top/install-tmux # elsewhere the tests of the screen are skipped
+	@# Elsewhere the tests that need these programs are skipped. The compiler runs beside the installation, and later finds what it made.
+	@[ "$(CI)" != true ] || test/install-tools env CGO_ENABLED=1 go build $(RACE) $$(tools/raced)
 	@# The longest come first. Those of the second row mostly wait: they drive the finished binaries. What only the build with faults has
 	@# comes last, because it compiles what the first call does. What go test has go vet look at, make lint does whole.
-	@# The compiler takes more memory and a fifth less time with GOGC=400.
-	@GOFLAGS="$(GOFLAGS) '-toolexec=env GOGC=400'" go run ./test/summary -again 10 -programs -- \
+	@go run ./test/summary -again 10 -programs -- \
 	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate" \
 	  beside \

@@ -40,7 +40,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		testkit.SkipOrFail(t, "needs chromium (test/web/install-tools)")
+		testkit.SkipOrFail(t, "needs chromium (test/install-tools)")
 	}
 	read, in, err := os.Pipe()
 	if err != nil {

@@ -77,7 +77,7 @@ func requireS6(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	if theirs == "" {
-		testkit.SkipOrFail(t, "s6 is not installed; test/s6/install-s6 does that")
+		testkit.SkipOrFail(t, "s6 is not installed; test/install-tools does that")
 	}
 }
 

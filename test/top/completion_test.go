@@ -19,7 +19,7 @@ func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 	} {
 		t.Run(shell, func(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
-				testkit.SkipOrFail(t, "needs "+shell+" (test/web/install-tools)")
+				testkit.SkipOrFail(t, "needs "+shell+" (test/install-tools)")
 			}
 			w := h.at(t, 100, 24, "PS1='> ' PATH="+built+":$PATH "+begin)
 			w.write(map[string]string{

@@ -177,7 +177,7 @@ func need(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		testkit.SkipOrFail(t, "needs "+program+" (test/web/install-tools)")
+		testkit.SkipOrFail(t, "needs "+program+" (test/install-tools)")
 	}
 	return path
 }
