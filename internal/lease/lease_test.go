@@ -430,9 +430,9 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	const agent = 10000
 	for name, put := range map[string]func(dir, roots string) error{
 		"names": func(dir, _ string) error {
-			err := os.Mkdir(dir, 0o755)
-			for i := 0; err == nil && i < 60000; i++ {
-				err = unix.Mknod(fmt.Sprintf("%s/lease.%d", dir, i), unix.S_IFREG|0o600, 0)
+			err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/lease.0", nil, 0o600))
+			for i := 1; err == nil && i < 60000; i++ { // links, because some file systems take a millisecond to make an inode
+				err = os.Link(dir+"/lease.0", fmt.Sprintf("%s/lease.%d", dir, i))
 			}
 			return err
 		},

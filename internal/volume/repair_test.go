@@ -36,10 +36,7 @@ func fill(t testing.TB, dir string, n int) {
 func TestRepairOfManyFiles(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	n := int64(20_000)
-	if testing.Short() {
-		n = 5000
-	}
+	const n = int64(5000) // more than one report of progress
 	fill(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
 	var last client.Repair
