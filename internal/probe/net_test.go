@@ -59,9 +59,9 @@ func TestHTTPAnswers(t *testing.T) {
 	flood := func(head string) func(net.Conn) {
 		return func(c net.Conn) {
 			says(head)(c)
-			for sent := 0; sent < 10<<30; {
+			for sent := int64(0); sent < 10<<30; {
 				n, err := io.WriteString(c, endless)
-				if sent += n; err != nil {
+				if sent += int64(n); err != nil {
 					return
 				}
 			}
