@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"hinit/internal/guard"
@@ -65,22 +64,12 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
-		s.ownReport.ready = s.ownReport.ready || s.ready // the state is from an older hinit, which had no checks
-		if s.processSince.IsZero() {                     // the state is from an older hinit, which did not store this time for every service
-			s.processSince = s.since
-		}
 		l.machine.services[s.name] = s
 		l.machine.dependentServices += s.policy.dependsOnOthers()
 		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
 	for _, u := range h.Units {
-		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // an older hinit did not store these files
-			u.Files = [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
-		}
-		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // an older hinit did not store this path
-			u.Finish = "./finish"
-		}
 		l.units[u.Name] = u
 	}
 	maps.Copy(l.runs, h.Runs)

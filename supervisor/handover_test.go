@@ -219,39 +219,6 @@ func fill(v reflect.Value) {
 	}
 }
 
-// The handover of an older hinit, whose units had no files and no finish program.
-func TestAnOlderGenerationIsUnderstood(t *testing.T) {
-	next := NewLoop(Config{})
-	next.TakeOver(read(t, json.RawMessage(`{"Services":[{"name":"cmd","run":3,"pid":7,"state":"up","policy":{}},{"name":"s","policy":{}},{"name":"roots","policy":{}},{"name":"piped","policy":{}}],"Units":[
-		{"Unit":{"Name":"cmd","Kind":"cmd"},"Ran":null,"Stdio":true,"Files":[-1,-1,-1]},
-		{"Unit":{"Name":"s","Policy":{"Finish":true},"Spec":{"Dir":"/s"}},"Ran":{"Argv":["old"]},"Stdio":false,"Files":[-1,-1,-1]},
-		{"Unit":{"Name":"roots","Policy":{"Finish":true},"Spec":{"Dir":"/proc/self/fd/9"}},"Stdio":false,"Files":[-1,-1,-1]},
-		{"Unit":{"Name":"piped"},"Stdio":false,"Files":[-1,1,-1]}]}`)), func(uint64) int { return 7 })
-	cmd, s, roots, piped := next.units["cmd"], next.units["s"], next.units["roots"], next.units["piped"]
-	if cmd.Files != [3]*os.File{os.Stdin, os.Stdout, os.Stderr} || !cmd.Stdio || next.machine.services["cmd"].number != 3 {
-		t.Errorf("the CMD: %+v", cmd)
-	}
-	if s.Finish != "./finish" || roots.Finish != "" || s.LastSpec.Argv[0] != "old" || s.Stdio || s.Files != [3]*os.File{} {
-		t.Errorf("services: %+v, %+v", s, roots)
-	}
-	if piped.Files != [3]*os.File{nil, os.Stdout, nil} {
-		t.Errorf("pipes: %v", piped.Files)
-	}
-}
-
-func TestARunOfAnOlderGenerationHasItsAge(t *testing.T) {
-	up := time.Now().Add(-time.Minute)
-	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), processSince: up}} {
-		s.policy, s.state, s.pid, s.number, s.want = &Policy{}, Up, 7, 1, WantUp
-		next := NewLoop(Config{})
-		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: &Unit{Name: "s"}}}}, func(uint64) int { return 7 })
-		next.machine.Step(up.Add(time.Minute), Exited{Name: "s", PID: 7, Code: 1})
-		if got := next.machine.services["s"].lastExit.Uptime; got != time.Minute {
-			t.Errorf("it was up for %s, not for a minute", got)
-		}
-	}
-}
-
 func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	now := time.Now()
 	m := Machine{}

@@ -100,19 +100,11 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote writes the note that describes this process as the holder. local is true if the volume is a local disk; then
-// leaveNote also removes files of older versions. It removes them as the agent's user. As root it could be tricked into removing
-// another directory that the agent has moved there.
-func (v *Volume) leaveNote(local bool) {
+// leaveNote writes the note that describes this process as the holder.
+func (v *Volume) leaveNote() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note is only displayed
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // if there are more files, the next start removes them
-			for _, name := range old {
-				_ = d.Remove(DirName + "/" + name.Name())
-			}
-		}
-		local = false // never remove files as root
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}

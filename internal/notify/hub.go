@@ -105,13 +105,10 @@ func (h *Hub) startReader(service string, s *socket) {
 // Handover is the state of a hub that a re-execution hands over to the next program of PID 1.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets, which still hold all unread messages. It returns nil if there are no sockets.
+// HandOver returns the sockets, which still hold all unread messages.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.sockets) == 0 {
-		return nil
-	}
 	out := &Handover{Sockets: make(map[string]*socket, len(h.sockets))}
 	for service, s := range h.sockets {
 		out.Sockets[service] = &socket{File: s.File, Path: s.Path, UID: s.UID, GID: s.GID}

@@ -44,8 +44,6 @@ type Program struct {
 	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Execute calls
 	// TakeUnhandled as late as possible. The new program gets these signals from Take.
 	TakeUnhandled func() []syscall.Signal
-	// CanResumeHalted is true if the new program can resume stopped processes, see [Halted].
-	CanResumeHalted bool
 }
 
 // Execute executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
@@ -65,7 +63,7 @@ func (p *Program) Execute() error {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
 		}
 	}
-	halted, err := reservePIDs(p.CanResumeHalted)
+	halted, err := reservePIDs()
 	if err != nil {
 		return err
 	}

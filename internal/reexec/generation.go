@@ -135,11 +135,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	if !g.bootDone.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}
-	knows := make(chan bool, 1)
-	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error {
-		knows <- FileID(binary) == g.ID || knowsHalt(binary)
-		return Check(binary)
-	}); err != nil {
+	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return Check(binary) }); err != nil {
 		return 0, err
 	}
 	if !g.requestRunning.CompareAndSwap(false, true) {
@@ -154,29 +150,29 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	guard.Go("re-executing", func() {
 		defer g.requestRunning.Store(false)
 		defer release()
-		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
+		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false)
 		g.refused.Store(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows is true if
-// the program can resume stopped processes. The result over reports whether the supervisor has ended before the re-execution.
-func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
+// replaceProgram executes another program. It returns only after a failure, with everything as it was before. The result over
+// reports whether the supervisor has ended before the re-execution.
+func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, err error) {
 	wake, err := g.host.Quiesce(fault)
 	defer wake()
 	if err != nil {
 		return false, err
 	}
-	if ended := g.host.RunInLoop(func() { err = g.becomeProgram(path, cause, fault, knows) }); ended != nil {
+	if ended := g.host.RunInLoop(func() { err = g.becomeProgram(path, cause, fault) }); ended != nil {
 		return true, ended
 	}
 	return false, err
 }
 
 // becomeProgram does the part of replaceProgram that runs in the supervisor's goroutine. It returns only after a failure.
-func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error {
+func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
 	state, thaw, err := g.host.HandOver(past, fault)
@@ -191,7 +187,7 @@ func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error 
 	}
 	var late []syscall.Signal
 	p := Program{
-		Path: path, Argv: os.Args, Env: os.Environ(), OpenDescriptors: codec.Descriptors(), State: data, Signals: g.signals, CanResumeHalted: knows,
+		Path: path, Argv: os.Args, Env: os.Environ(), OpenDescriptors: codec.Descriptors(), State: data, Signals: g.signals,
 		TakeUnhandled: func() []syscall.Signal {
 			late = g.host.TakePending()
 			return late
@@ -222,7 +218,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if err == nil {
 		over := false
 		err = retryWhileFewPIDs(func() error {
-			over, err = g.replaceProgram(Self, faultCause(doing), true, true)
+			over, err = g.replaceProgram(Self, faultCause(doing), true)
 			return err
 		})
 		if over {
@@ -241,7 +237,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
 	if err == nil {
-		err = retryWhileFewPIDs(func() error { return g.becomeProgram(Self, faultCause(doing), true, true) })
+		err = retryWhileFewPIDs(func() error { return g.becomeProgram(Self, faultCause(doing), true) })
 	}
 	g.giveUp(err)
 }

@@ -1,11 +1,8 @@
 package reexec
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -88,9 +85,8 @@ func (h *Halted) Resume() time.Duration {
 
 // reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
 // other processes take these PIDs, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops
-// all other processes and returns them in halted; otherwise halted is nil. The argument knows says that the new program can
-// resume stopped processes. If it is false, reservePIDs fails instead of stopping any process.
-func reservePIDs(knows bool) (halted *Halted, err error) {
+// all other processes and returns them in halted; otherwise halted is nil.
+func reservePIDs() (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
@@ -99,9 +95,6 @@ func reservePIDs(knows bool) (halted *Halted, err error) {
 	// A subreaper can't stop other processes, so the PIDs that are free now must be enough.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && canCreateThreads(threads+spareThreads) {
 		return nil, nil
-	}
-	if !knows {
-		return nil, fmt.Errorf("%w: the container is short of process numbers, and this binary is too old to start then; stop some processes first", errTooFewPIDs)
 	}
 	h := &Halted{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
@@ -126,25 +119,4 @@ func canCreateThreads(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return entry.HasRoomFor(threads)
-}
-
-// knowsHalt reports whether the program at path can resume stopped processes. It can if its file contains the name of the
-// variable HaltedVariable. knowsHalt blocks on the disk.
-func knowsHalt(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	b := bufio.NewReaderSize(f, 64<<10)
-	for {
-		window, err := b.Peek(64 << 10)
-		if bytes.Contains(window, []byte(HaltedVariable)) {
-			return true
-		}
-		if err != nil && !errors.Is(err, io.EOF) || len(window) < len(HaltedVariable) {
-			return false
-		}
-		_, _ = b.Discard(len(window) - len(HaltedVariable) + 1) // can't fail: the bytes are in the buffer
-	}
 }

@@ -37,11 +37,8 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new book the state of an old book; nil means an empty book. Call it before Attach.
+// TakeOver gives a new book the state of an old book. Call it before Attach.
 func (b *Book) TakeOver(h *Handover) {
-	if h == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq
@@ -54,7 +51,6 @@ func (b *Book) TakeOver(h *Handover) {
 			b.live[e.ID] = e
 			continue
 		}
-		e.shortenTexts() // an older program may have kept long texts
 		b.ended = append(b.ended, e)
 	}
 }

@@ -258,7 +258,7 @@ func (l *Logs) MaskSecrets(service, profile string) {
 // Handover is the state of the logs, and of the commands that clients run, at re-execution.
 type Handover struct {
 	Logs *logrotate.Handover
-	Runs *runs.Handover // nil if the old program is too old to run commands of clients
+	Runs *runs.Handover
 }
 
 // HandOver returns the state that the program after a re-execution needs. The logs must be frozen.
