@@ -2,7 +2,9 @@ package supervisor
 
 import (
 	"errors"
+	"slices"
 	"testing"
+	"time"
 )
 
 // Eviction works in every state of a service: it does not start again, its processes are killed at once, and it is forgotten when
@@ -46,6 +48,25 @@ func TestEvictedFromEveryState(t *testing.T) {
 	r.do(Evict{Names: []string{"cmd"}})
 	if s := r.m.services["cmd"]; s == nil || s.state != Up {
 		t.Error("the CMD was evicted")
+	}
+}
+
+// A container that stops may take minutes for it. When it loses the lock of the volume meanwhile, another one begins to serve.
+func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
+	r := newRig(t)
+	r.m.Budget = 2 * time.Minute
+	r.up()
+	r.do(Shutdown{})
+	r.want(Stopping)
+	if got := r.do(Evict{Names: []string{"s"}, Cause: CauseLease, Reason: "the lock is lost"}); !slices.Equal(got, []string{"signaltree"}) {
+		t.Errorf("actions %v, want it killed", got)
+	}
+	r.do(Exited{Name: "s", PID: r.pid, Code: -1, Signal: sigKill})
+	if got := r.s(); got != nil {
+		t.Errorf("it is %s after its end", got.state)
+	}
+	if got := r.do(Swept{}); !slices.Contains(got, "end") {
+		t.Errorf("actions %v, want the end of the container", got)
 	}
 }
 

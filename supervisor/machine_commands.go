@@ -101,7 +101,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	}
 	s.removing = true
 	m.setWantDown(now, s, e.Reason)
-	if m.phase == running && s.hasProcess() {
+	if s.hasProcess() {
 		s.stopCommand.end = now
 		s.requestedCause = cmp.Or(s.requestedCause, e.Cause)
 		m.kill(now, s, e.Reason)

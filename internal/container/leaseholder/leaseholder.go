@@ -354,7 +354,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	return serving
 }
 
-// evict kills every gateway and every service of hinit.yaml, and makes the supervisor forget them.
+// evict kills everything that needs the lock, and makes the supervisor forget it.
 func (t *Lease) evict(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
@@ -370,14 +370,14 @@ func (t *Lease) evict(reason string) {
 	}
 }
 
-// needsLock reports whether a service may run only while this init has the lock. The CMD and the services of the s6 scan directory
-// always may run.
+// needsLock reports whether a service may run only while this init has the lock. These are gateways, services of hinit.yaml, and
+// commands of clients, such as workers of the task board. The CMD and the services of the s6 scan directory always may run.
 func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
-	if kind == supervisor.KindGateway || name == config.LeaseName {
-		return kind == supervisor.KindGateway
+	if kind == supervisor.KindGateway || kind == supervisor.KindRun {
+		return true
 	}
 	_, own := t.host.Config().Services[name]
-	return own && kind == supervisor.KindService
+	return own && kind == supervisor.KindService && name != config.LeaseName
 }
 
 // Admit implements [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.

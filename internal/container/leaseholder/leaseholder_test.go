@@ -110,9 +110,10 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 		{Name: "web", Kind: supervisor.KindService},
 		{Name: "foreign", Kind: supervisor.KindService},
 		{Name: config.LeaseName, Kind: supervisor.KindService},
+		{Name: "run/t_1", Kind: supervisor.KindRun},
 	}
 	holder.evict("it is lost")
-	want := []string{"supervisor.Evict{Names:[gateway-coder web] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web"}
+	want := []string{"supervisor.Evict{Names:[gateway-coder web run/t_1] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web", "withdraw run/t_1"}
 	if !slices.Equal(h.told, want) {
 		t.Errorf("it did %q", h.told)
 	}
