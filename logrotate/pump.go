@@ -271,7 +271,9 @@ func (s *stream) deliver(chunk []byte) {
 	if seen := l.watcher.Load(); seen != nil && *seen != nil {
 		(*seen)(chunk)
 	}
-	l.counters.suppressed.Add(uint64(l.limiter.writeAllowed(s.index, chunk)))
+	if n := l.limiter.writeAllowed(s.index, chunk); n > 0 {
+		l.counters.suppressed.Add(uint64(n))
+	}
 	l.counters.bytes.Add(uint64(len(chunk)))
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 	l.set.opts.Wrote()

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"hinit/internal/guard"
 )
 
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
@@ -94,7 +96,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	if len(rest) > 0 {
 		l.limit, l.last = rate, now
 		if l.timer == nil {
-			l.timer = time.AfterFunc(l.recordDelay, l.timerFired)
+			l.timer = time.AfterFunc(l.recordDelay, guard.Func("reporting suppressed lines", l.timerFired))
 		} else if l.suppressed == [2]int64{} {
 			l.timer.Reset(l.recordDelay)
 		}

@@ -93,9 +93,11 @@ func (s *Set) Open(name, profile, file string) *Log {
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
-		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name, writer: newWriter()}
+		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
 		if n := len(s.unused); n > 0 {
 			f.writer, s.unused = s.unused[n-1], s.unused[:n-1]
+		} else {
+			f.writer = newWriter()
 		}
 		f.archives.Dir = filepath.Dir(l.path)
 		limits := Limits{}.within(s.opts)

@@ -270,9 +270,9 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 	case StayDown:
 		m.setWantDown(now, s, "operator does not want it any more")
 	case Pause:
-		m.setPaused(s, e.Group, true)
+		m.setPaused(s, sigStop, e.Group)
 	case Continue:
-		m.setPaused(s, e.Group, false)
+		m.setPaused(s, sigCont, e.Group)
 	case SignalMain:
 		m.sendOperatorSignal(s, e.Signal, e.Group)
 	case Spawned:

@@ -50,16 +50,13 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	switch s.state {
 	case Up:
 		m.requestEnd(now, s, reason)
-	case Stopping:
-		if s.pid != 0 {
-			m.noteCause(s)
-			if s.policy.KillNever { // no deadline ends this state, so repeat the stop signal
-				m.sendStop(now, s)
-			}
+	case Stopping, Killing:
+		if s.pid == 0 {
+			return
 		}
-	case Killing:
-		if s.pid != 0 {
-			m.noteCause(s)
+		m.noteCause(s)
+		if s.state == Stopping && s.policy.KillNever { // no deadline ends this state, so repeat the stop signal
+			m.sendStop(now, s)
 		}
 	case Down, Waiting, Starting, Finishing, Backoff, Parked, Failed:
 	}
@@ -109,12 +106,13 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.dropIfDown(now, s)
 }
 
-func (m *Machine) setPaused(s *service, group, paused bool) {
+// setPaused stops the processes of a service with SIGSTOP, or continues them with SIGCONT.
+func (m *Machine) setPaused(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
 	}
-	m.sendSignal(s, map[bool]int{true: sigStop, false: sigCont}[paused], group)
-	if s.paused != paused {
+	m.sendSignal(s, signal, group)
+	if paused := signal == sigStop; s.paused != paused {
 		s.paused = paused
 		m.markChanged(s)
 	}
@@ -130,7 +128,10 @@ func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 }
 
 func (m *Machine) sendSignal(s *service, signal int, group bool) {
-	scope := map[bool]SignalScope{true: ScopeGroup, false: ScopeMain}[group]
+	scope := ScopeMain
+	if group {
+		scope = ScopeGroup
+	}
 	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 

@@ -25,11 +25,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
 	m.hardEnd = now.Add(m.Budget)
 	m.emit(Note{Record{At: now, Reason: "stopping the container: " + reason}})
-	var heights map[*service]int
-	top := 0
-	if m.dependentServices > 0 {
-		heights, top = m.dependantHeights()
-	}
+	heights, top := m.dependantHeights()
 	for _, s := range m.order {
 		s.restartAfterRun = false
 		switch s.state {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -117,10 +118,7 @@ func (m *Machine) startQueued(now time.Time) {
 }
 
 func compareQueuePositions(a, b *service) int {
-	if a.queuePosition < b.queuePosition {
-		return -1
-	}
-	return 1
+	return cmp.Compare(a.queuePosition, b.queuePosition)
 }
 
 // updateQueuePositions updates the reason of each queued service, which says how many services are before it.
