@@ -334,9 +334,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 			u.setDefinition(r.unit)
 			l.markChanged(u)
 		}
-		if _, word := r.event.(Ready); !word {
-			l.orderedBy = r.by
-		}
+		l.orderedBy = r.by
 		l.step(r.event)
 		if r.reply != nil {
 			answers = append(answers, r)

@@ -305,15 +305,11 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 			}
 		}
 	case Ready:
-		if s.state == Up && s.number == e.Run {
-			s.ownReport = readinessReport{e.Ready, e.Text}
-			m.updateReadiness(now, s)
-		}
+		m.handleReports(now, s, e.Run, readinessReport{e.Ready, e.Text}, s.checkReport)
+	case StatusText:
+		m.handleReports(now, s, e.Run, readinessReport{s.ownReport.ready, e.Text}, s.checkReport)
 	case ChecksReported:
-		if s.state == Up && s.number == e.Run {
-			s.checkReport = readinessReport{e.Ready, e.Text}
-			m.updateReadiness(now, s)
-		}
+		m.handleReports(now, s, e.Run, s.ownReport, readinessReport{e.Ready, e.Text})
 	case Hold:
 		m.handleHold(now, s, e)
 	case Unhealthy:

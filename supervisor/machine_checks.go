@@ -17,6 +17,14 @@ type readinessReport struct {
 	text  string `reexec:"said"`
 }
 
+// handleReports replaces the reports of the run itself and of its checks. It ignores reports about another run.
+func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, checks readinessReport) {
+	if s.state == Up && s.number == run {
+		s.ownReport, s.checkReport = own, checks
+		m.updateReadiness(now, s)
+	}
+}
+
 // updateReadiness computes whether a running service is ready. The run itself must be ready. If the service has readiness
 // checks, they must also have passed.
 func (m *Machine) updateReadiness(now time.Time, s *service) {

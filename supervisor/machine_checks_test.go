@@ -72,6 +72,10 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		expect("at first", false, "")
 		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after a bad answer", false, "no port")
+		r.do(StatusText{"s", r.s().number, "loading"}) // the board says this of itself, and was never ready afterwards
+		expect("after it said what it does", false, "loading; no port")
+		r.do(StatusText{"s", r.s().number + 1, "another run"})
+		r.do(StatusText{"s", r.s().number, ""})
 		r.do(ChecksReported{Name: "s", Run: r.s().number + 1, Ready: true})
 		expect("after one for another run", false, "no port")
 		r.do(ChecksReported{Name: "s", Run: r.s().number, Ready: true})

@@ -132,6 +132,12 @@ type (
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
+	// StatusText sets the warning that the running service shows. Its readiness stays the same.
+	StatusText struct {
+		Name string
+		Run  uint64
+		Text string
+	}
 	// ChecksReported carries the result of the ready and start-up checks of a running service. The service is ready only if both
 	// the checks and its own Ready event say so.
 	ChecksReported struct {
@@ -206,6 +212,7 @@ func (e DescendantsEnded) target() string { return e.Name }
 func (e CorrectCause) target() string     { return e.Name }
 func (e LastLines) target() string        { return e.Name }
 func (e Ready) target() string            { return e.Name }
+func (e StatusText) target() string       { return e.Name }
 func (e ChecksReported) target() string   { return e.Name }
 func (e Unhealthy) target() string        { return e.Name }
 func (e NotifyMessage) target() string    { return e.Name }

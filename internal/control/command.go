@@ -340,5 +340,5 @@ func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if v == nil || v.PID == 0 || v.PID != int(r.who.pid) || r.who.isGone() {
 		return reply{}, refuse(client.KindNotAllowed, "process %d is not the main process of %q", r.who.pid, r.PathValue("name"))
 	}
-	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), supervisor.Ready{Name: v.Name, Run: v.Run, Ready: v.Ready, Text: c.Text})
+	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), supervisor.StatusText{Name: v.Name, Run: v.Run, Text: c.Text})
 }

@@ -262,7 +262,7 @@ func (f *fakeCore) Do(ctx context.Context, e supervisor.Event) error {
 	switch e := e.(type) {
 	case supervisor.Tick:
 		return f.does().ping(ctx)
-	case supervisor.Ready:
+	case supervisor.StatusText:
 		return f.say(ctx, e)
 	}
 	return nil

@@ -75,7 +75,7 @@ func (c *fakeRuns) RunNews() <-chan struct{} {
 	return c.wake
 }
 
-func (c *fakeRuns) say(_ context.Context, e supervisor.Ready) error {
+func (c *fakeRuns) say(_ context.Context, e supervisor.StatusText) error {
 	c.rm.Lock()
 	defer c.rm.Unlock()
 	c.said = e.Name + ": " + e.Text
