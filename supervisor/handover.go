@@ -34,7 +34,7 @@ func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 // and use the result only there.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
-		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills,
+		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explained,
 		Notify: make(map[uint64]*os.File),
 	}
 	for _, s := range l.machine.order {
@@ -83,7 +83,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	}
 	l.lingeringRuns = h.Lingers
 	l.orphans.Store(h.Orphans)
-	l.oomKills = h.OOMKills
+	l.oomKills.explained = h.OOMKills
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))

@@ -84,7 +84,7 @@ type Loop struct {
 	shutdownDone   bool
 	orphans        atomic.Uint64
 	flood          flood
-	oomKills       uint64
+	oomKills       oomKills
 	undo           undo
 	resumed        []Event    // events that TakeOver and Resume have queued; Run handles them first
 	orderedBy      *client.By // the client whose order the next step carries out; nil for none
@@ -134,7 +134,7 @@ func NewLoop(cfg Config) *Loop {
 	}
 	l.snapshot.Store(&Snapshot{})
 	if cfg.OOMKills != nil {
-		l.oomKills = cfg.OOMKills()
+		l.oomKills.explained = cfg.OOMKills()
 	}
 	return l
 }

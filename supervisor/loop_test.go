@@ -18,17 +18,18 @@ import (
 
 // fakeProcs is a kernel without processes: tests end them by hand.
 type fakeProcs struct {
-	mu      sync.Mutex
-	pid     int
-	live    map[uint64]int
-	ended   []proc.Exit
-	signals []string
-	obey    bool // a stop signal ends the process at once
-	sigchld chan os.Signal
-	fail    error
-	specs   []proc.Spec
-	rest    bool
-	quiet   bool // SIGCHLD does not come
+	mu       sync.Mutex
+	pid      int
+	live     map[uint64]int
+	ended    []proc.Exit
+	signals  []string
+	groupOOM *bool // what the control groups of ended processes say
+	obey     bool  // a stop signal ends the process at once
+	sigchld  chan os.Signal
+	fail     error
+	specs    []proc.Spec
+	rest     bool
+	quiet    bool // SIGCHLD does not come
 }
 
 func newFakeProcs() *fakeProcs {
@@ -68,7 +69,7 @@ func (f *fakeProcs) end(id uint64, code, signal int) {
 }
 
 func (f *fakeProcs) die(id uint64, code, signal int) {
-	f.ended = append(f.ended, proc.Exit{ID: id, PID: f.live[id], Code: code, Signal: signal})
+	f.ended = append(f.ended, proc.Exit{ID: id, PID: f.live[id], Code: code, Signal: signal, OOM: f.groupOOM})
 	delete(f.live, id)
 	if f.quiet {
 		return
@@ -374,6 +375,32 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 		}
 		b.shutdown(t)
 	})
+}
+
+// The memory watch sweeps every few seconds. Here a child of the service was killed for lack of memory long before somebody killed the service.
+func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
+	for _, group := range []*bool{nil, new(true)} { // without a control group of its own, and with one that counts the same kill
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			var kills atomic.Uint64
+			b.cfg.OOMKills = kills.Load
+			b.register(t, "s", WantUp)
+			kills.Store(1)
+			for range 3 {
+				if err := b.Sweep(t.Context()); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(oomSamplePeriod)
+			}
+			b.procs.groupOOM = group
+			b.procs.end(b.Snapshot().Find("s").Run, -1, sigKill)
+			synctest.Wait()
+			if got := b.Snapshot().Find("s").LastExit.Cause; got != CauseSignal {
+				t.Errorf("cause of a kill -9 by hand: %s", got)
+			}
+			b.shutdown(t)
+		})
+	}
 }
 
 func TestLoopForgetsARemovedService(t *testing.T) {

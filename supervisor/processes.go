@@ -124,6 +124,7 @@ func closeAll(files ...*os.File) {
 
 // reap collects ended processes and feeds their exits to the machine.
 func (l *Loop) reap() {
+	l.sampleOOMKills()
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.Mute != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
@@ -156,13 +157,15 @@ func (l *Loop) handleExit(x proc.Exit) {
 		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, MaybeMembers: formatPIDs(x.MaybeMembers),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
+	recent := true
 	if l.cfg.OOMKills != nil { // read at every exit, so that the kill of one process is not attributed to a later exit of another
 		kills := l.cfg.OOMKills()
-		e.OOM = x.Signal == 9 && kills > l.oomKills
-		l.oomKills = kills
+		recent = kills > l.oomKills.old
+		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
+		l.oomKills.explained = kills
 	}
 	if x.OOM != nil { // the count of the run's own control group is more precise
-		e.OOM = *x.OOM
+		e.OOM = *x.OOM && recent
 	}
 	s := l.machine.services[name]
 	stops := s != nil && s.stopCommand.run == x.ID
@@ -189,6 +192,24 @@ func (l *Loop) handleExit(x proc.Exit) {
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(LastLines{name, id, lines}) })
 	}
 	l.step(e)
+}
+
+// oomKills holds earlier values of Config.OOMKills. A kill explains only an exit that comes soon after it, because a process whose
+// child was killed may live on.
+type oomKills struct {
+	explained uint64 // value at the last exit
+	sampled   uint64 // value at the last sample
+	old       uint64 // value at the sample before it; these kills explain no exit any more
+	at        time.Time
+}
+
+// oomSamplePeriod is the shortest time between two samples. A killed process needs less time to free its memory and end.
+const oomSamplePeriod = 10 * time.Second
+
+func (l *Loop) sampleOOMKills() {
+	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
+		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()
+	}
 }
 
 // formatPIDs formats a list of PIDs for people, and shortens a long list.

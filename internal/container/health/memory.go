@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -23,6 +24,7 @@ const memoryPeriod = 5 * time.Second
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
 	Post(e supervisor.Event)
+	Sweep(ctx context.Context) error
 	Ended() <-chan struct{}
 }
 
@@ -79,6 +81,7 @@ func (w *memoryWatch) watch() {
 		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
 				w.measureAll()
+				_ = w.loop.Sweep(context.Background()) // lets the loop sample Config.OOMKills; fails only if the container ends
 				looked = now
 			}
 			due = time.After(memoryPeriod)
