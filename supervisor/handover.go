@@ -6,8 +6,6 @@ import (
 	"os"
 	"slices"
 	"time"
-
-	"hinit/internal/guard"
 )
 
 // Handover is the state that a loop passes on when PID 1 re-executes itself. The loop of the new program continues from
@@ -74,12 +72,9 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	}
 	maps.Copy(l.runs, h.Runs)
 	for run, r := range h.Notify {
-		if r == nil {
-			continue
+		if r != nil {
+			l.watchReadiness(run, &readinessPipe{r: r})
 		}
-		n := &readinessPipe{r: r}
-		l.readinessPipes[run] = n
-		guard.Go("waiting for readiness", func() { n.awaitNewline(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
 	}
 	l.lingeringRuns = h.Lingers
 	l.orphans.Store(h.Orphans)

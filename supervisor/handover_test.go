@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
@@ -217,6 +220,66 @@ func fill(v reflect.Value) {
 	default:
 		panic("no value for " + v.Type().String())
 	}
+}
+
+// duplicate returns another file for the same pipe, or nil for a closed one.
+func duplicate(f *os.File) (twin *os.File) {
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			if two, err := unix.Dup(int(fd)); err == nil {
+				twin = os.NewFile(uintptr(two), f.Name())
+			}
+		})
+	}
+	return twin
+}
+
+// TestAServiceThatIsReadyDuringAReexecutionStaysNotReady: its newline was read, and the loop that would have heard of it was gone.
+func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
+	n, err := newReadinessPipe(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := policy
+	own.ReportsReadiness = true
+	m := Machine{}
+	m.Step(time.Now(), Add{Name: "s", Policy: &own, Want: WantUp})
+	m.Step(time.Now(), Spawned{"s", 7})
+	run := m.services["s"].number
+	main := func(uint64) int { return 7 }
+	generation := func(h *Handover) *Loop {
+		l := NewLoop(Config{Budget: 10 * time.Millisecond, Procs: newFakeProcs(), OnSignal: func(os.Signal) Event { return nil }})
+		l.TakeOver(h, main)
+		go l.Run()
+		t.Cleanup(func() { l.Post(Shutdown{}); l.Post(Shutdown{}); <-l.Ended() })
+		return l
+	}
+	old := generation(&Handover{Machine: m, Services: m.order, Units: []*unit{{Unit: &Unit{Name: "s", Policy: own, NotifyFD: 3}}}, Runs: map[uint64]string{run: "s"}, Notify: map[uint64]*os.File{run: n.r}})
+	state, replaced := make(chan *Handover), make(chan struct{})
+	defer close(replaced)
+	go func() {
+		_ = old.RunInLoop(t.Context(), func() {
+			if _, err := n.w.WriteString("\n"); err != nil {
+				t.Error(err)
+			}
+			for len(old.requests) == 0 { // until the goroutine has seen the newline
+				runtime.Gosched()
+			}
+			h := old.HandOver()
+			pipe := duplicate(h.Notify[run]) // each of the two loops closes its own
+			h.Notify = nil
+			data, err := reexec.NewCodec().Encode(h)
+			if err != nil {
+				t.Error(err)
+			}
+			h = read(t, data)
+			h.Notify = map[uint64]*os.File{run: pipe}
+			state <- h
+			<-replaced
+		})
+	}()
+	next := generation(<-state)
+	until(t, next, "ready", func(s *Snapshot) bool { return s.Find("s").Ready })
 }
 
 func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 )
 
@@ -35,8 +34,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	u.LastSpec = nil
 	answer := l.startProcess(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
 	if _, up := answer.(Spawned); up && notify != nil {
-		l.readinessPipes[a.Run] = notify
-		guard.Go("waiting for readiness", func() { notify.awaitNewline(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
+		l.watchReadiness(a.Run, notify)
 	} else {
 		notify.close()
 	}

@@ -451,12 +451,21 @@ func TestAServiceThatNeverEndsItsLineKeptPID1Busy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, ready := make(chan struct{}), false
-		go func() { defer close(done); n.awaitNewline(func() { ready = true }) }()
+		l := NewLoop(Config{})
+		l.readinessPipes[1], l.runs[1] = n, "s"
+		l.machine.Step(time.Now(), Add{Name: "s", Policy: &Policy{ReportsReadiness: true}, Want: WantUp})
+		l.machine.Step(time.Now(), Spawned{"s", 7})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for n.awaitData() {
+				l.readReadiness(1)
+			}
+		}()
 		_, err = n.w.WriteString(text)
 		n.closeWriter()
 		<-done
-		if ready != want {
+		if ready := l.machine.services["s"].ready; ready != want {
 			t.Errorf("after %d bytes it is ready: %v", len(text), ready)
 		}
 		if len(text) == 1<<20 && !errors.Is(err, syscall.EPIPE) {

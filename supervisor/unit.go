@@ -1,12 +1,17 @@
 package supervisor
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 )
 
@@ -89,11 +94,12 @@ func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	return files, []*os.File{stdout, stderr}, nil
 }
 
-// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine reads the pipe until a newline, the
-// end of the input, or a call of close.
+// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine waits for data, and the loop reads
+// them. So what the loop has not handled stays in the pipe, and a re-execution loses no newline.
 type readinessPipe struct {
-	fd   int // descriptor number of the writing end in the new process
-	r, w *os.File
+	fd    int // descriptor number of the writing end in the new process
+	r, w  *os.File
+	taken int // number of bytes that were read
 }
 
 func newReadinessPipe(fd int) (*readinessPipe, error) {
@@ -104,7 +110,7 @@ func newReadinessPipe(fd int) (*readinessPipe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the pipe for readiness: %w", err)
 	}
-	return &readinessPipe{fd, r, w}, nil
+	return &readinessPipe{fd: fd, r: r, w: w}, nil
 }
 
 // addTo extends the list files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that
@@ -133,11 +139,42 @@ func (n *readinessPipe) close() {
 // for ever.
 const maxReadinessText = 4096
 
-// awaitNewline calls ready when it reads the first newline, and then closes the pipe. It ignores the text before the newline. After
-// too much text, or when the process has closed the pipe, it closes the pipe without a call.
-func (n *readinessPipe) awaitNewline(ready func()) {
-	defer n.r.Close()
-	if _, err := bufio.NewReaderSize(n.r, maxReadinessText).ReadSlice('\n'); err == nil {
-		ready()
+// awaitData waits until the pipe has data, or has no writer any more. It returns false if this process has closed the pipe.
+func (n *readinessPipe) awaitData() bool {
+	raw, err := n.r.SyscallConn()
+	return err == nil && raw.Read(func(fd uintptr) bool {
+		has, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return has > 0
+	}) == nil
+}
+
+// watchReadiness starts the goroutine that waits for data in the readiness pipe of a run.
+func (l *Loop) watchReadiness(run uint64, n *readinessPipe) {
+	l.readinessPipes[run] = n
+	guard.Go("waiting for readiness", func() {
+		for n.awaitData() && l.sendRequest(context.Background(), request{call: func() { l.readReadiness(run) }}) == nil {
+		}
+	})
+}
+
+// readReadiness reads the readiness pipe of a run without waiting, and tells the machine of a newline. It ignores the text before
+// the newline. After the newline, too much text, or the end of the data, it closes the pipe.
+func (l *Loop) readReadiness(run uint64) {
+	n := l.readinessPipes[run]
+	if n == nil {
+		return
+	}
+	data, size, err := make([]byte, maxReadinessText), 0, os.ErrClosed
+	if raw, closed := n.r.SyscallConn(); closed == nil {
+		_ = raw.Control(func(fd uintptr) { size, err = unix.Read(int(fd), data) })
+	}
+	n.taken += max(size, 0)
+	newline := bytes.IndexByte(data[:max(size, 0)], '\n') >= 0
+	if newline {
+		l.step(Ready{l.runs[run], run, true, ""})
+	}
+	if newline || n.taken >= maxReadinessText || size <= 0 && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+		delete(l.readinessPipes, run)
+		n.close()
 	}
 }
