@@ -375,7 +375,11 @@ type Appeared struct{ Profile Profile }
 // Disappeared reports that the directory of a profile no longer exists, or was replaced by a symbolic link. The removal of
 // the marker alone is not reported, because an editor may replace the marker file. A directory that is removed and created
 // again between two scans is also not reported.
-type Disappeared struct{ Profile Profile }
+type Disappeared struct {
+	Profile Profile
+	// Changed is when the names in profiles/ last changed, by the clock of the volume. An agent can set it to any time.
+	Changed time.Time
+}
 
 // StateChanged reports that gateway_state.json changed in a way that [State.Equal] detects. The first scan reports every file
 // that exists. State is zero for a missing or unusable file.

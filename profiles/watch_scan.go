@@ -80,7 +80,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	for _, name := range slices.Concat(l.marked, l.unmarked) {
 		here[name] = true
 	}
-	w.reportGone(d, here)
+	w.reportGone(d, here, l.dir.mtime)
 	w.candidates = make(map[string]bool, len(l.unmarked))
 	for _, name := range l.unmarked {
 		if w.known[name] == nil {
@@ -190,8 +190,8 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 
 // reportGone reports the known profiles whose directories no longer exist. The parameter here holds the names of the directories
 // in the current listing. The watches of all missing directories are removed first. Otherwise a renamed directory, which keeps
-// its inode, couldn't be watched under its new name.
-func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
+// its inode, couldn't be watched under its new name. changed is when the names in profiles/ last changed.
+func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.Time) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
@@ -215,7 +215,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 		delete(w.known, name)
 		w.EndInterest(name)
 		delete(w.warned, "state of "+name)
-		w.o.Notify(Disappeared{Profile: p})
+		w.o.Notify(Disappeared{Profile: p, Changed: changed})
 	}
 }
 

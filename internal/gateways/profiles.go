@@ -22,7 +22,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.Appeared:
 		m.appeared(ctx, e.Profile)
 	case profiles.Disappeared:
-		m.disappeared(ctx, e.Profile.Name)
+		m.disappeared(ctx, e.Profile.Name, e.Changed)
 	case profiles.StateChanged:
 		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
 	case profiles.Beat:
@@ -55,7 +55,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	}
 }
 
-func (m *Manager) disappeared(ctx context.Context, profile string) {
+func (m *Manager) disappeared(ctx context.Context, profile string, changed time.Time) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
 	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show the end
@@ -63,7 +63,7 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)
 	m.forget(profile)
-	if endedForRemoval(s, time.Now()) {
+	if endedForRemoval(s, changed, time.Now()) {
 		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
 	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if the service is already gone
@@ -135,16 +135,18 @@ func (m *Manager) renamedFrom(profile string) string {
 
 // endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. The program that
 // removes a profile first ends the gateway with a signal that hinit does not know about. hinit restarts the gateway immediately,
-// and that run may end too, because its home is gone. If the gateway had already failed before, the result is false.
-func endedForRemoval(s *supervisor.Service, now time.Time) bool {
-	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
+// and that run may end too, because its home is gone. The parameter gone is when that was, if it is at most renameTime before now. If
+// the gateway had already failed before, the result is false.
+func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
+	if s == nil || s.LastExit == nil || !slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause) {
 		return false
 	}
-	again := now.Sub(s.LastExit.At)+s.LastExit.Uptime < removalTime // the last run began after that signal
-	if s.Failures > 2 || s.Failures == 2 && !again {
-		return false
+	if age := now.Sub(gone); age < 0 || age > renameTime {
+		gone = now
 	}
-	return slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause)
+	before := gone.Sub(s.LastExit.At)
+	again := before+s.LastExit.Uptime < removalTime // the last run began after that signal
+	return before < 0 || before < removalTime && (s.Failures < 2 || s.Failures == 2 && again)
 }
 
 // startRenamed starts the gateway of a profile that ran under another name.

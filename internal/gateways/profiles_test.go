@@ -34,8 +34,19 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 		{"it never ended", &supervisor.Service{}, false},
 		{"nobody knows it", nil, false},
 	} {
-		if got := endedForRemoval(tt.s, now); got != tt.want {
+		if got := endedForRemoval(tt.s, now, now); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
+// On a busy machine the gateway ended several times, each time late, before hinit saw that its home was gone. That was a crash.
+func TestAnEndWithoutItsHomeIsNoCrashHoweverLateThatIsSeen(t *testing.T) {
+	now := time.Now()
+	s := &supervisor.Service{Failures: 5, LastExit: &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, At: now.Add(-2 * time.Second), Uptime: 9 * time.Second}}
+	for gone, want := range map[time.Duration]bool{3 * time.Second: true, 50 * time.Second: true, time.Second: false, 2 * time.Minute: false, -time.Minute: false} {
+		if got := endedForRemoval(s, now.Add(-gone), now); got != want {
+			t.Errorf("home gone for %s: %v", gone, got)
 		}
 	}
 }

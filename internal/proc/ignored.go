@@ -29,17 +29,17 @@ func RestoreIgnoredSignals() {
 	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16) // the signals that this process ignores (proc_pid_status(5))
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
-			exchangeAction(syscall.Signal(n), sigaction{})
+			ExchangeAction(syscall.Signal(n), SignalAction{})
 		}
 	}
 }
 
-// sigaction is a buffer for the kernel's struct of the same name, which has at most this size. All zeros mean SIG_DFL
+// SignalAction is a buffer for the kernel's struct sigaction, which has at most this size. All zeros mean SIG_DFL
 // without flags, whatever the order of the fields.
-type sigaction [64]byte
+type SignalAction [64]byte
 
-// exchangeAction sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
-func exchangeAction(s syscall.Signal, action sigaction) (old sigaction) {
+// ExchangeAction sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
+func ExchangeAction(s syscall.Signal, action SignalAction) (old SignalAction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	return old
 }
@@ -48,7 +48,7 @@ func exchangeAction(s syscall.Signal, action sigaction) (old sigaction) {
 // children stay zombies until this process reaps them (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). signal.Stop would not
 // suffice, because the Go runtime would still handle the signal. Only one goroutine may call the function.
 func MuteChildren() func(quiet bool) {
-	var heard sigaction
+	var heard SignalAction
 	quietNow := false
 	return func(quiet bool) {
 		if quiet == quietNow {
@@ -56,9 +56,9 @@ func MuteChildren() func(quiet bool) {
 		}
 		quietNow = quiet
 		if quiet {
-			heard = exchangeAction(unix.SIGCHLD, sigaction{})
+			heard = ExchangeAction(unix.SIGCHLD, SignalAction{})
 		} else {
-			exchangeAction(unix.SIGCHLD, heard)
+			ExchangeAction(unix.SIGCHLD, heard)
 		}
 	}
 }
@@ -97,21 +97,21 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	if sentHandler == 0 {
 		return c
 	}
-	var ours sigaction
+	var ours SignalAction
 	for _, s := range faultSignals {
-		var action sigaction
+		var action SignalAction
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
 		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
 			continue // another handler than the Go runtime's is installed
 		}
 		faultHandler, *handler = *handler, sentHandler
-		exchangeAction(s, action)
+		ExchangeAction(s, action)
 		ours = action
 	}
-	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler counts a bare signal under the number of SIGSTKFLT
+	if ours != (SignalAction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler counts a bare signal under the number of SIGSTKFLT
 		for _, s := range runtimeDefaultSignals {
-			exchangeAction(s, ours)
+			ExchangeAction(s, ours)
 		}
 	}
 	return c

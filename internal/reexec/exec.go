@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/proc"
 	"hinit/shim/agentuser"
 )
 
@@ -97,14 +98,15 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
 		return nil, fmt.Errorf("cannot hold signals back: %w", err)
 	}
-	var before [4]sigaction
+	var ignore proc.SignalAction
+	*(*uintptr)(unsafe.Pointer(&ignore)) = 1 // SIG_IGN; the handler is the first field except on MIPS
+	var before [len(alwaysUnblocked)]proc.SignalAction
 	for i, s := range alwaysUnblocked {
-		ignore := sigaction{1} // SIG_IGN; the handler is the first field except on MIPS
-		exchangeAction(s, &ignore, &before[i])
+		before[i] = proc.ExchangeAction(s, ignore)
 	}
 	return func() {
 		for i, s := range alwaysUnblocked {
-			exchangeAction(s, &before[i], nil)
+			proc.ExchangeAction(s, before[i])
 		}
 		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail: the mask was valid before
 	}, nil
@@ -112,14 +114,6 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 
 // alwaysUnblocked lists the signals that the Go runtime always unblocks.
 var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
-
-// sigaction is large enough for the kernel's struct sigaction.
-type sigaction [8]uintptr
-
-func exchangeAction(s syscall.Signal, set, old *sigaction) {
-	// 8 is the size of the kernel's signal set in bytes.
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
-}
 
 // makeMemory creates the memory file and writes the envelope except for its last part, which sealMemory adds.
 func (p *Program) makeMemory() (*os.File, error) {
