@@ -93,6 +93,14 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("10 starts took %v", took)
 	}
+	for range 3 { // PID 1 waited for a second of every eleven, for as long as the agent liked
+		before := table.checkPause
+		table.checksPausedUntil = time.Time{}
+		_, _ = table.Spawn(Spec{ID: 20, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent})
+		if paused := !table.checksPausedUntil.IsZero(); paused && table.checkPause <= before {
+			t.Errorf("the pause after a slow look was %v, and is %v now", before, table.checkPause)
+		}
+	}
 }
 
 // A command that PID 1 has not looked up in time is looked up by the process, as the agent.

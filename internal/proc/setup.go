@@ -198,12 +198,9 @@ func TakeForeground(tty *os.File) error {
 // Some errors of a start would happen only after the fork, where only the log of the service would show them. The functions
 // below find these errors before the fork.
 
-const (
-	// checkTime is the maximum time that a start waits while its paths are checked. If a check takes longer, findProgram does not
-	// check any paths for the time checkPause.
-	checkTime  = time.Second
-	checkPause = 10 * time.Second
-)
+// checkTime is the maximum time that a start waits while its paths are checked. If a check takes longer, findProgram does not
+// check any paths for firstCheckPause. Each further such check doubles the pause, because an agent can make every check slow.
+const checkTime, firstCheckPause = time.Second, 10 * time.Second
 
 // findProgram returns the program of a spec, or an error that would otherwise happen only after the fork. If the process is
 // for another user, that user controls where the paths lead, and following their links may take minutes. So findProgram
@@ -224,7 +221,8 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 		return err
 	})
 	if ctx.Err() != nil {
-		t.checksPausedUntil = time.Now().Add(checkPause)
+		t.checkPause = max(2*t.checkPause, firstCheckPause)
+		t.checksPausedUntil = time.Now().Add(t.checkPause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err

@@ -46,6 +46,7 @@ type Table struct {
 	heldByTracer      []int         // dead main processes that a tracer holds, for the next calls of nextHeldByTracer
 	heldSearched      time.Time     // when nextHeldByTracer last searched
 	checksPausedUntil time.Time     // time until which findProgram does not check paths
+	checkPause        time.Duration // length of the last such pause
 }
 
 // run holds the table's data about the processes of one run.
