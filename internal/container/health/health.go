@@ -187,7 +187,7 @@ func (h *Health) Drop(service string) {
 // Handover is the state of a Health that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Checks *probe.Handover  // state of the checks; nil without checks
-	Notify *notify.Handover // the notification sockets; nil without sockets
+	Notify *notify.Handover // the notification sockets
 }
 
 // HandOver returns the state that the program after a re-execution needs.
