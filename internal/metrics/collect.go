@@ -194,7 +194,8 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
 		s.send(lastExit, unixSeconds(x.At), name, profile)
-		if cause := causeOf(x.Cause); now.Sub(x.At) < causeDelay && ended[cause] > 0 {
+		// After a clean end, hinit looks during the whole restart delay whether another instance has taken over.
+		if cause := causeOf(x.Cause); ended[cause] > 0 && (now.Sub(x.At) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
 			ended[cause]--
 		}
 	}

@@ -60,7 +60,7 @@ var (
 	fails     = define(gauge, "hinit_service_consecutive_failures", perService, "Fast exits in a row.")
 	drifted   = define(gauge, "hinit_service_drifted", perService, "1 when the service runs as an older configuration says.")
 	restarts  = define(counter, "hinit_service_restarts_total", perCause, "Starts after an exit without an order, by the cause of that exit.")
-	exits     = define(counter, "hinit_service_exits_total", perCause, "Ends of runs, by cause. The last end counts two seconds later, when its cause is certain.")
+	exits     = define(counter, "hinit_service_exits_total", perCause, "Ends of runs, by cause. The last end counts two seconds later, and a clean one at the next start, when its cause is certain.")
 	lastExit  = define(gauge, "hinit_service_last_exit_timestamp_seconds", perService, "When the last run ended, in seconds since 1970.")
 	stopTime  = define(gauge, "hinit_service_last_stop_duration_seconds", perService, "How long the last stop took, from the signal until nothing was left; missing once the event is forgotten.")
 	cpu       = define(counter, "hinit_service_cpu_seconds_total", perService, "Processor time of the service's processes and their children.")

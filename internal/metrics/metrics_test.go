@@ -109,6 +109,12 @@ func TestWhatHinitTells(t *testing.T) {
 	)
 	c.Now = func() time.Time { return noon.Add(time.Minute) }
 	wantLines(t, text(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
+	// The cause of a clean end became "replaced" up to a minute later: the counter went down, which Prometheus takes for a new counter.
+	s := &f.status.Services[0]
+	s.Exits["clean"], s.LastExit.Cause = 5, "clean"
+	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)
+	s.State = client.StateUp
+	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 5`)
 	if strings.Contains(got, "hinit_service_cpu") {
 		t.Error("processor time of a process that nobody has seen")
 	}
