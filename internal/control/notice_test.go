@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/supervisor"
 )
 
 func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
@@ -51,5 +53,27 @@ func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 	}
 	if err := post(0); err != nil {
 		t.Error(err)
+	}
+}
+
+// bigEar keeps the last notice.
+type bigEar struct {
+	*fakeCore
+
+	last supervisor.Remark
+}
+
+func (c *bigEar) Do(_ context.Context, e supervisor.Event) error {
+	c.last, _ = e.(supervisor.Remark)
+	return nil
+}
+
+// Notices of control characters took four times their size in PID 1, twice, and PID 1 keeps a thousand.
+func TestANoticeIsKeptAsLongAsItMayBe(t *testing.T) {
+	core := &bigEar{fakeCore: newFakeCore()}
+	s := newServer(core, everyone)
+	_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil)}, client.Notice{Key: "a", Data: strings.Repeat("\x01", maxData)})
+	if size := len(core.last.Text) + len(core.last.Data); err != nil || size == 0 || size > 2*maxData+2*maxKey {
+		t.Errorf("a notice takes %d bytes: %v", size, err)
 	}
 }
