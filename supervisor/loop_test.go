@@ -403,6 +403,32 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	}
 }
 
+// heldLogs keeps the function that takes last lines.
+type heldLogs struct {
+	LogSink
+
+	done func([]string)
+}
+
+func (h *heldLogs) Tail(_ string, done func([]string)) { h.done = done }
+
+// TestAReexecutionWasRefusedWhenManyServicesHadJustEnded: the goroutines that read their output waited for the loop, and the loop waited
+// for them to come to rest. The disk did not answer, it said.
+func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &heldLogs{}
+		l := NewLoop(Config{Procs: newFakeProcs(), Logs: logs})
+		l.units["s"], l.runs[1] = &unit{Unit: &Unit{Name: "s"}}, "s"
+		l.handleExit(proc.Exit{ID: 1, PID: 7})
+		for len(l.requests) < cap(l.requests) {
+			l.Post(Tick{})
+		}
+		logs.done([]string{"bye"}) // returns although no loop takes requests
+		<-l.requests
+		synctest.Wait()
+	})
+}
+
 func TestLoopForgetsARemovedService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/guard"
 	"hinit/internal/proc"
 )
 
@@ -187,7 +188,9 @@ func (l *Loop) handleExit(x proc.Exit) {
 	}
 	if u != nil && !u.Stdio && u.lastFinishRun != x.ID { // must precede the step, which may start the next run
 		id := x.ID
-		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(LastLines{name, id, lines}) })
+		l.cfg.Logs.Tail(name, func(lines []string) {
+			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) }) // Post may wait for the loop
+		})
 	}
 	l.step(e)
 }
