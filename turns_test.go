@@ -51,6 +51,7 @@ var outOfTurn = map[string]string{
 	"logrotate/file.go":                           logFiles,
 	"logrotate/retention.go freeBytes":            logFiles,
 	"logrotate/log.go":                            "the supervisor's loop, of a pipe",
+	"supervisor/unit.go readReadiness":            "the supervisor's loop, of a pipe",
 	"logrotate/open.go":                           logFiles,
 	"logrotate/read_pace.go":                      "control takes the turn, of a pipe",
 }
