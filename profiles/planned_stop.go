@@ -82,15 +82,15 @@ type pidRecord struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and the
+// WasTakenOver reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and the
 // parameter begun is the start time of that process. A takeover explains why that gateway exited.
 //
 // One of two proofs suffices. Either a valid takeover marker names pid: it was written after begun and within the last 60
 // seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually
 // only the second proof exists, because the replaced gateway removes the marker before it exits.
 //
-// If the data is missing or invalid, TakeoverOf returns false: a needless restart does less harm than a gateway that stays down.
-func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
+// If the data is missing or invalid, WasTakenOver returns false: a needless restart does less harm than a gateway that stays down.
+func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		var t stopMarker

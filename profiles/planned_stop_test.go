@@ -179,13 +179,13 @@ func TestTakeoverOf(t *testing.T) {
 			if tt.pidFile != "" {
 				profiles.Write(t, s, "profiles/p/gateway.pid", tt.pidFile)
 			}
-			if got := s.TakeoverOf("p", tt.pid, time.Now().Add(-30*time.Second)); got != tt.want {
-				t.Errorf("TakeoverOf = %t, want %t", got, tt.want)
+			if got := s.WasTakenOver("p", tt.pid, time.Now().Add(-30*time.Second)); got != tt.want {
+				t.Errorf("WasTakenOver = %t, want %t", got, tt.want)
 			}
 		})
 	}
 	s := profiles.NewVolume(t)
-	if s.TakeoverOf("../p", gone, time.Time{}) || s.TakeoverOf("nobody", gone, time.Time{}) {
+	if s.WasTakenOver("../p", gone, time.Time{}) || s.WasTakenOver("nobody", gone, time.Time{}) {
 		t.Error("an impossible profile was taken over")
 	}
 }

@@ -171,7 +171,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 		return mux.End{}, err
 	}
 	t.channel = st
-	st.Relay(t.request.Resizes)
+	st.ForwardSizes(t.request.Resizes)
 	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
 	if wrote := written(); err == nil && t.isTransfer() { // the caller of a command sees the errors of its own writers

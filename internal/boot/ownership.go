@@ -165,12 +165,12 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	_, _, err = d.Chown("", o.to)
 	o.reportChown(o.Path(rel), err)
 	if rel == ProfilesDir {
-		o.giveProfiles(d)
+		o.chownProfiles(d)
 	}
 }
 
-// giveProfiles changes the owners of the profiles' homes in d until the budget is used up.
-func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
+// chownProfiles changes the owners of the profiles' homes in d until the budget is used up.
+func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 	var found []string // the repair in the background handles names beyond this limit
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
@@ -325,6 +325,6 @@ func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 		o.reportChown(o.Path(rel), err)
 	}
 	if rel == ProfilesDir && ctx.Err() == nil {
-		o.giveProfiles(d)
+		o.chownProfiles(d)
 	}
 }

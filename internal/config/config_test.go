@@ -277,7 +277,7 @@ runs:
 			Stop: Stop{Signal: syscall.SIGKILL, Grace: time.Second},
 			ProcessSettings: ProcessSettings{
 				NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}},
-				Operation: Operation{"fronts", "hup", []string{"httpd", "stop", "/data"}},
+				Operator: OperatorSettings{"fronts", "hup", []string{"httpd", "stop", "/data"}},
 			},
 			Logs:  LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
 			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},

@@ -192,7 +192,7 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 	}
 	l.finishChecks(s, prefix)
 	s.Command = c.Expand(s.Command, nil)
-	s.Operation.StopCommand = c.Expand(s.Operation.StopCommand, nil)
+	s.Operator.StopCommand = c.Expand(s.Operator.StopCommand, nil)
 	s.EnvFile = c.Expand(s.EnvFile, nil)
 	s.Cwd = filepath.Clean(c.ExpandString(s.Cwd, nil))
 	for name, value := range s.Env {

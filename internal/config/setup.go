@@ -19,7 +19,7 @@ type ProcessSettings struct {
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name ("nofile")
 	Memory     Memory                   `key:"memory."`
-	Operation  Operation                `key:""`
+	Operator   OperatorSettings         `key:""`
 }
 
 // NeedsCgroup reports whether one of the limits in s can only be enforced if the service has its own control group.
@@ -70,8 +70,8 @@ const (
 	PriorityCritical = "critical"
 )
 
-// Operation says how operators address a service, and how hinit asks it to reload or to end.
-type Operation struct {
+// OperatorSettings says how operators address a service, and how hinit asks it to reload or to end.
+type OperatorSettings struct {
 	Group        string   `key:"group" is:"group?"`                   // group of services that the service belongs to, @GROUP in commands
 	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes the service read its configuration again, such as HUP; "" for none
 	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end, run before the stop signal; empty for none
@@ -167,7 +167,7 @@ func (b Bytes) Text() string {
 }
 
 func newSetup() ProcessSettings {
-	return ProcessSettings{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
+	return ProcessSettings{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operator: OperatorSettings{StopCommand: []string{}}}
 }
 
 // checkEnvFile returns the reason why a path is not absolute, or "". It ignores a leading "-".

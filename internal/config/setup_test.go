@@ -38,8 +38,8 @@ services:
 	want := ProcessSettings{
 		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{Nice: -5, Class: PriorityHigh, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6"},
 		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
-		Operation: Operation{"payments", "HUP", []string{"webctl", "/opt/data"}},
-		Limits:    map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
+		Operator: OperatorSettings{"payments", "HUP", []string{"webctl", "/opt/data"}},
+		Limits:   map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
 	}
 	if got := c.Services["web"].ProcessSettings; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -220,7 +220,7 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 
 // takenOver reports whether another instance has taken over from the run that ended with exit.
 func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
-	return m.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
+	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
 // watchReplacer polls until the instance that replaced a gateway no longer runs, and then lets the gateway start again.

@@ -51,7 +51,7 @@ func (im *importer) pebble(path string) error {
 	for _, l := range p.services {
 		p.order(l)
 	}
-	used := p.checksOfServices()
+	used := p.addChecksToServices()
 	for _, c := range p.checks {
 		if !used[c.name] && !p.addToContext(c) {
 			im.note(c.from, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
@@ -133,7 +133,7 @@ var pebbleRules = rules{
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
-	// The methods order and checksOfServices import the keys of the next rule.
+	// The methods order and addChecksToServices import the keys of the next rule.
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	// The method service imports the keys of the next rule.
 	{name: "(user|group)(-id)?|summary|description"},
@@ -213,9 +213,9 @@ func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	return false
 }
 
-// checksOfServices adds each check to the services that list it under on-check-failure. The result used contains the names of
+// addChecksToServices adds each check to the services that list it under on-check-failure. The result used contains the names of
 // these checks.
-func (p *pebblePlan) checksOfServices() (used map[string]bool) {
+func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
 		e := l.get("on-check-failure")

@@ -67,8 +67,8 @@ func TestKillInAUnitIsASignal(t *testing.T) {
 		"/bin/kill -10 $MAINPID":            {syscall.SIGUSR1, "USR1"},
 	} {
 		c := imported(t, "a.service", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nExecStop=" + line + "\nExecReload=" + line + "\n"})
-		if a := c.Services["a"]; a.Stop.Signal != want.stop || a.Operation.ReloadSignal != want.reload || len(a.Operation.StopCommand) != 0 {
-			t.Errorf("%s: %v, %v, %q", line, a.Stop.Signal, a.Operation.ReloadSignal, a.Operation.StopCommand)
+		if a := c.Services["a"]; a.Stop.Signal != want.stop || a.Operator.ReloadSignal != want.reload || len(a.Operator.StopCommand) != 0 {
+			t.Errorf("%s: %v, %v, %q", line, a.Stop.Signal, a.Operator.ReloadSignal, a.Operator.StopCommand)
 		}
 	}
 }

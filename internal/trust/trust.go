@@ -272,13 +272,13 @@ func (w *walk) start(dir string) error {
 	if err != nil {
 		return err
 	}
-	w.step(-1, fd)
+	w.moveTo(-1, fd)
 	w.where, w.name = dir, "."
 	return w.examine()
 }
 
-// step sets w.at to fd and w.parent to parent, the directory that contains fd.
-func (w *walk) step(parent, fd int) {
+// moveTo sets w.at to fd and w.parent to parent, the directory that contains fd.
+func (w *walk) moveTo(parent, fd int) {
 	unix.Close(w.parent)
 	w.parent, w.at = parent, fd
 }
@@ -302,7 +302,7 @@ func (w *walk) enter(name string) error {
 	if err != nil {
 		return err
 	}
-	w.step(w.at, fd)
+	w.moveTo(w.at, fd)
 	w.name = name
 	switch {
 	case name == "..":

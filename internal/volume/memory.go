@@ -91,7 +91,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			s.addOpen(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 		})
-		if s.wait(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += partOfShared(dir) }) == nil {
+		if s.wait(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += proportionalShared(dir) }) == nil {
 			mapped = parts
 		}
 		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
@@ -115,10 +115,10 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	return slices.DeleteFunc(found, func(m boot.Measurement) bool { return m.Bytes == 0 && m.Note == "" })
 }
 
-// partOfShared returns the part of a process in the shared memory that it maps, in bytes (Pss_Shmem, proc_pid_smaps(5)). Processes that
-// map the same memory have it in equal parts. If the kernel does not tell that, partOfShared returns all that the process maps. dir is
+// proportionalShared returns the part of a process in the shared memory that it maps, in bytes (Pss_Shmem, proc_pid_smaps(5)). Processes that
+// map the same memory have it in equal parts. If the kernel does not tell that, proportionalShared returns all that the process maps. dir is
 // the directory of the process below /proc.
-func partOfShared(dir string) uint64 {
+func proportionalShared(dir string) uint64 {
 	text, _ := os.ReadFile(dir + "/smaps_rollup")
 	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {
 		return part << 10

@@ -220,7 +220,7 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 	return out
 }
 
-func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
+func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x)) }
 
 // maxText is the maximum size of an untrusted text on a page, in bytes.
 const maxText = 1000

@@ -68,7 +68,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 		}
 		switch {
 		case err == nil:
-			return host{r, cl, c.volume(ctx, cl)}, nil
+			return host{r, cl, c.idOfServedVolume(ctx, cl)}, nil
 		case !nobody:
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
@@ -81,9 +81,9 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// volume returns a name for the data volume. It returns "" unless the board is on the volume and PID 1 holds the volume's
+// idOfServedVolume returns a name for the data volume. It returns "" unless the board is on the volume and PID 1 holds the volume's
 // lock. While PID 1 holds this lock, no other container has workers on the volume.
-func (c *call) volume(ctx context.Context, cl *dial.Client) string {
+func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
 		return ""

@@ -273,7 +273,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		st.Feed(local.In, func(error) bool { return true }) // an input that can't be read counts as ended
 	}
 	written := st.Outputs(local.Out, local.Err, cancel)
-	st.Relay(local.Resizes)
+	st.ForwardSizes(local.Resizes)
 	<-st.Done()
 	_ = written() // a writer's error has already canceled the command
 	end, err := st.End()

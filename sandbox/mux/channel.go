@@ -218,9 +218,9 @@ func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	})
 }
 
-// Relay sends the sizes that it receives to the command's terminal. It stops when sizes is closed or the command has
+// ForwardSizes sends the sizes that it receives to the command's terminal. It stops when sizes is closed or the command has
 // ended. sizes may be nil.
-func (ch *Channel) Relay(sizes <-chan TerminalSize) {
+func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
 	}

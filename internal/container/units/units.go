@@ -161,7 +161,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		exports = nil // the agent's user makes the slots, and must not choose the environment of another user
 	}
 	policy := policyOf(own.Restart, own.Stop)
-	policy.StopCommand = cfg.Expand(own.Operation.StopCommand, vars)
+	policy.StopCommand = cfg.Expand(own.Operator.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
 	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
 		// The board service must take the board's lock before a gateway can take it.
@@ -175,7 +175,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
 	return supervisor.Unit{
-		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
+		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operator.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
 }
@@ -256,7 +256,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 		env = proc.SetEnv(m.Env(), m.withHome(s.Env))
 	}
 	policy := policyOf(s.Restart, s.Stop)
-	policy.StopCommand = s.Operation.StopCommand
+	policy.StopCommand = s.Operator.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.IsConfiguredTask, policy.RunBeforeEachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.ReportsReadiness, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
@@ -268,7 +268,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	}
 	agents := !m.plain && m.agent.RunsAs(cred)
 	u := supervisor.Unit{
-		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
+		Name: s.Name, Group: s.Operator.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
 			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomAdjOf(s.Priority, supervisor.KindService),
 			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
@@ -426,11 +426,11 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
 		ParkOn: bad(r.ParkOn), ImmediateOn: bad(r.ImmediateOn), Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
-		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
+		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: restartAfterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}
 }
 
-func afterOf(policy string) supervisor.RestartAfter {
+func restartAfterOf(policy string) supervisor.RestartAfter {
 	if policy == config.RestartAlways {
 		return supervisor.RestartAlways
 	}

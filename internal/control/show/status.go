@@ -29,7 +29,7 @@ func Status(st client.Status, look Layout) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
 	}
-	w := &page{look: look}
+	w := &wrappedText{look: look}
 	w.writeHead(st.Init)
 	if len(st.Services) == 0 {
 		w.writeLine("no services")
@@ -79,17 +79,17 @@ func lastCell(s *client.Service) string {
 	return LastExit(s.LastExit)
 }
 
-type page struct {
+type wrappedText struct {
 	bytes.Buffer
 	look Layout
 }
 
 // writeLine writes a line, wrapped at the terminal's width.
-func (w *page) writeLine(text string) { w.writeWrapped("", text) }
+func (w *wrappedText) writeLine(text string) { w.writeWrapped("", text) }
 
 // writeWrapped writes a line, wrapped at the terminal's width. Each line begins with indent, continuation lines with two more
 // blanks.
-func (w *page) writeWrapped(indent, text string) {
+func (w *wrappedText) writeWrapped(indent, text string) {
 	room := w.look.Width - len(indent)
 	if w.look.Width == 0 || columns(text) <= room {
 		w.WriteString(indent + text + "\n")
@@ -122,7 +122,7 @@ func (w *page) writeWrapped(indent, text string) {
 }
 
 // writeHead writes the lines about hinit itself.
-func (w *page) writeHead(in client.Init) {
+func (w *wrappedText) writeHead(in client.Init) {
 	where := "home " + Line(in.Home)
 	if in.Plain != "" {
 		where = "services of " + Line(in.Plain)
@@ -185,7 +185,7 @@ const gap = 2
 
 // fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
 // fitWidth moves the last exit and the note out of the table. The result below then has the lines to print under each row.
-func (w *page) fitWidth(rows []row) (below [][]string) {
+func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
 	}
@@ -263,7 +263,7 @@ func total(rows []row) int {
 }
 
 // writeRows writes the rows, each followed by its lines in below. Lines have no padding at the end.
-func (w *page) writeRows(rows []row, grades []Grade, below [][]string) {
+func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
 		pad := 0

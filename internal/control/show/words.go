@@ -156,11 +156,11 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 	case "health":
 		return "unhealthy, " + ago + ": " + x.Error
 	}
-	return Exit(x) + ", " + ago
+	return ExitText(x) + ", " + ago
 }
 
-// Exit says how a run ended: "code 1 (crash)". The text is not escaped.
-func Exit(x *client.Exit) string {
+// ExitText says how a run ended: "code 1 (crash)". The text is not escaped.
+func ExitText(x *client.Exit) string {
 	switch {
 	case x.Signal != nil:
 		return fmt.Sprintf("%s (%s)", Signal(*x.Signal), x.Cause)
@@ -222,7 +222,7 @@ func Outcome(s client.Service) string {
 }
 
 // writeList writes a title and below it one line for each item. Without items, it writes nothing.
-func writeList[T any](w *page, title string, items []T, line func(*T) string) {
+func writeList[T any](w *wrappedText, title string, items []T, line func(*T) string) {
 	for i := range items {
 		if i == 0 {
 			w.writeLine(Line(title) + ":")
