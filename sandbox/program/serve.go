@@ -76,47 +76,65 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	if err != nil {
 		return fmt.Errorf("cannot serve sandboxes: %w; put it there, or set HINIT_SANDBOX_HELPER", err)
 	}
-	var agent *account.User
-	if found, err := account.Lookup("", set.user); err == nil && set.user != "" {
-		agent = &found
-	}
 	h := &service{
-		agent: agent,
-
 		engine: engine, opts: opts, settings: set, places: places, gate: &policy.Gate{Program: helper}, log: say, gateways: newGatewayLookup(os.LookupEnv),
-		tenants: map[tenantKey]*tenant{}, began: time.Now(),
-		changed: make(chan struct{}, 1),
+		agent: findAgent(set.user, say), tenants: map[tenantKey]*tenant{}, began: time.Now(), changed: make(chan struct{}, 1),
 	}
 	h.releaseTimer = time.AfterFunc(releaseAfter, guard.Func("releasing memory", h.releaseMemory))
 	defer h.releaseTimer.Stop()
 	if err := h.prepareState(); err != nil {
 		return err
 	}
-	l, err := control.Listen(set.socket)
-	if err != nil {
-		return err
-	}
-	server := &daemon.Server{Handle: h.handle, Allow: callerRule(agent, isolates), Panicked: func(fault any, stack []byte) {
-		say("a request has panicked, and the service goes on: %v\n%s", fault, stack)
-	}}
 	root, err := h.gate.AskRoot(ctx, engine, set.policy)
 	if err != nil {
 		return err
 	}
-	say("%s", root)
-	if err := writeNote(set.socket+".root", root.String()+"\n"); err != nil {
-		say("cannot leave word for hinit doctor: %v", err)
+	return h.listen(ctx, root)
+}
+
+// findAgent returns the agent's user, or nil if the name is empty or unknown. Without this user, only root and the service's own
+// user get sandboxes.
+func findAgent(name string, say func(string, ...any)) *account.User {
+	if name == "" {
+		return nil
 	}
-	if root == policy.RootCaller {
-		say("%s", policy.RootWays)
+	found, err := account.Lookup("", name)
+	if err != nil {
+		say("cannot serve the agent: %v; name its user with --user or HINIT_SANDBOX_USER", err)
+		return nil
 	}
-	say("serves sandboxes on %s, of images %q with mounts below %q", set.socket, set.policy.Images, set.policy.Roots)
+	return &found
+}
+
+// listen serves requests on the socket until the context ends.
+func (h *service) listen(ctx context.Context, root policy.Root) error {
+	socket := h.settings.socket
+	l, err := control.Listen(socket)
+	if err != nil {
+		return err
+	}
+	h.reportRoot(root)
+	h.log("serves sandboxes on %s, of images %q with mounts below %q", socket, h.settings.policy.Images, h.settings.policy.Roots)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeping.Go(func() { h.keepSandboxes(ctx) })
+	server := &daemon.Server{Handle: h.handle, Allow: callerRule(h.agent, isolates), Panicked: func(fault any, stack []byte) {
+		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
+	}}
 	return server.Serve(ctx, l) // the sandboxes keep running
+}
+
+// reportRoot tells the operator what root inside a sandbox may do, in the log and for hinit doctor in a file beside the socket.
+func (h *service) reportRoot(root policy.Root) {
+	h.log("%s", root)
+	if err := writeNote(h.settings.socket+".root", root.String()+"\n"); err != nil {
+		h.log("cannot leave word for hinit doctor: %v", err)
+	}
+	if root == policy.RootCaller {
+		h.log("%s", policy.RootWays)
+	}
 }
 
 // writeNote writes a file that hinit doctor reads. It replaces any file of that name.

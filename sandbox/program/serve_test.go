@@ -1,15 +1,59 @@
 package program
 
 import (
+	"context"
 	"net"
+	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"hinit/internal/account"
 	"hinit/internal/isolation"
 	"hinit/internal/testkit"
+	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 )
+
+// failing is an engine that answers once.
+type failing struct {
+	chatty
+	asked bool
+}
+
+func (f *failing) Info(context.Context) (sandbox.Info, error) {
+	if f.asked {
+		return sandbox.Info{}, sandbox.ErrNoEngine
+	}
+	f.asked = true
+	return sandbox.Info{}, nil
+}
+
+func (*failing) Inspect(context.Context, string) (sandbox.Container, error) {
+	return sandbox.Container{ID: "1"}, nil
+}
+
+// The agent's requests were refused, and no line of the log said that its user does not exist. A service whose engine failed at the
+// last moment left a socket that nothing served.
+func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
+	dir := t.TempDir()
+	log, err := os.Create(dir + "/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	opts := sandbox.DefaultOptions()
+	opts.Helper = "/proc/self/exe"
+	set := settings{socket: dir + "/socket", state: dir + "/state", user: "no-such-user"}
+	err = Program{func(string) (sandbox.FullEngine, error) { return &failing{}, nil }}.serveUntil(t.Context(), set, opts, log)
+	text, _ := os.ReadFile(log.Name())
+	if err == nil || !strings.Contains(string(text), `cannot serve the agent: `) || !strings.Contains(string(text), "no-such-user") {
+		t.Errorf("%v, with the log %q", err, text)
+	}
+	if _, err := os.Stat(set.socket); err == nil {
+		t.Error("the socket is still there")
+	}
+}
 
 // An isolated gateway mounted the home of another profile into a sandbox and read it there.
 func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
