@@ -317,7 +317,8 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	}
 	var next int64
 	at := func(holds bool, t int64) {
-		if t = max(t, p.now+1); holds && (next == 0 || t < next) {
+		t = max(t, p.now+1)
+		if holds && (next == 0 || t < next) {
 			next = t
 		}
 	}

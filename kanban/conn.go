@@ -156,7 +156,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 		return err
 	}
 	t := &tx{conn: conn, ctx: ctx, store: s, now: now.Unix()}
-	if err = do(t); t.err != nil {
+	err = do(t)
+	if t.err != nil {
 		err = t.err
 	}
 	if err == nil {

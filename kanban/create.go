@@ -45,7 +45,8 @@ func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
 // validate checks the fields of n and brings them into canonical form.
 func (s *Store) validate(n *Task) error {
-	if n.Title = strings.TrimSpace(n.Title); n.Title == "" {
+	n.Title = strings.TrimSpace(n.Title)
+	if n.Title == "" {
 		return refuse("cannot create task: a title is required")
 	}
 	who, err := canonical(n.Assignee)
@@ -57,7 +58,8 @@ func (s *Store) validate(n *Task) error {
 	if !slices.Contains([]string{Scratch, Worktree, Dir}, n.WorkspaceKind) {
 		return refuse("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
 	}
-	if n.Branch = strings.TrimSpace(n.Branch); n.Branch != "" && n.WorkspaceKind != Worktree {
+	n.Branch = strings.TrimSpace(n.Branch)
+	if n.Branch != "" && n.WorkspaceKind != Worktree {
 		return refuse("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
 	}
 	if n.WorkspacePath == "" && n.WorkspaceKind != Scratch {
@@ -240,7 +242,8 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 		return false, refuse("cannot edit %s: nothing to change was given", id)
 	}
 	if e.Title != nil {
-		if e.Title = new(strings.TrimSpace(*e.Title)); *e.Title == "" {
+		e.Title = new(strings.TrimSpace(*e.Title))
+		if *e.Title == "" {
 			return false, refuse("cannot edit %s: a title is required", id)
 		}
 	}

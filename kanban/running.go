@@ -196,7 +196,8 @@ func (p *pass) ref(w *observedTask) Ref {
 		w.containerGone = claimed && p.isGone(lock)
 		return ref
 	}
-	if w.containerGone = p.isGone(e); !w.containerGone && e.Host != p.Store.opt.Host {
+	w.containerGone = p.isGone(e)
+	if !w.containerGone && e.Host != p.Store.opt.Host {
 		return ref
 	}
 	w.dispatcherStarted = true

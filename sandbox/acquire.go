@@ -83,7 +83,8 @@ func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	spec, err := s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // the last command has changed the directory
+	spec.Name = s.manager.containerName(s.labels)
+	if s.dir != s.manager.opts.Cwd { // the last command has changed the directory
 		spec.Dir = s.dir
 	}
 	return spec, err

@@ -268,7 +268,8 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			}
 			return nil
 		case <-begun:
-			if begun = nil; t.request.Stdin != nil {
+			begun = nil
+			if t.request.Stdin != nil {
 				t.inputRead = true
 				feed()
 			}

@@ -80,7 +80,8 @@ func (s *Sandbox) lastUse() time.Time {
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed = true; now || s.running == 0 {
+	s.closed = true
+	if now || s.running == 0 {
 		s.link.close()
 	}
 }

@@ -144,7 +144,8 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	if since.IsZero() {
 		return nil, time.Time{} // the container's age is unknown
 	}
-	if r.Age = time.Since(since); r.Age < what.MaxAge {
+	r.Age = time.Since(since)
+	if r.Age < what.MaxAge {
 		return nil, since.Add(what.MaxAge)
 	}
 	if what.DryRun {

@@ -61,20 +61,28 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return "", nil
 	}
-	st, text, n := unix.Stat_t{}, make([]byte, 1024), 0
+	text := make([]byte, 1024)
+	n := 0
 	if err == nil {
 		defer unix.Close(fd)
-		if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			err = errors.New("it is no regular file")
-		}
-	}
-	if err == nil {
-		n, err = unix.Read(fd, text)
+		n, err = readRegular(fd, text)
 	}
 	if err != nil {
 		return "", errors.New("cannot read which profile is chosen in " + home + "/active_profile: " + err.Error() + "; name a profile with -p")
 	}
 	return normalize(string(text[:n])), nil
+}
+
+// readRegular reads the beginning of a file into text, and returns the number of bytes. A file that is not regular is an error.
+func readRegular(fd int, text []byte) (n int, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, errors.New("it is no regular file")
+	}
+	return unix.Read(fd, text)
 }
 
 // profileOf returns the profile that the words after the agent's name select, or "". It spells the name as the agent does: in lower

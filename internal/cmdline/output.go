@@ -32,7 +32,8 @@ func Output(line string) string {
 	for _, span := range passedSequences().FindAllStringIndex(line, -1) {
 		part := line[span[0]:span[1]]
 		b.WriteString(show.Line(line[at:span[0]]) + part)
-		if at = span[1]; part != "\t" {
+		at = span[1]
+		if part != "\t" {
 			end = "\x1b[0m"
 		}
 	}

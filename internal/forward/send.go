@@ -75,7 +75,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	case !known:
 		return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 	case receiver.encode != nil && (way == "http" || way == "https") && u.Host != "":
-		if u.Scheme = way; strings.Trim(u.Path, "/") == "" {
+		u.Scheme = way
+		if strings.Trim(u.Path, "/") == "" {
 			u.Path = receiver.path
 		}
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
@@ -109,7 +110,8 @@ func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 		return c, nil
 	}
 	text, err := os.ReadFile(ca)
-	if c.RootCAs = x509.NewCertPool(); err == nil && !c.RootCAs.AppendCertsFromPEM(text) {
+	c.RootCAs = x509.NewCertPool()
+	if err == nil && !c.RootCAs.AppendCertsFromPEM(text) {
 		err = fmt.Errorf("there is no certificate in %q", ca)
 	}
 	return c, err

@@ -116,7 +116,8 @@ func (im *importer) supervisordSelf(s *section) {
 		im.defaults.environment = im.variablesOf(k, map[string]string{"here": filepath.Dir(s.file)})
 	}
 	for _, k := range s.keys {
-		if k.where = k.name; !k.used {
+		k.where = k.name
+		if !k.used {
 			im.apply(supervisordKeys, nil, k)
 		}
 	}

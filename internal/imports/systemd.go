@@ -89,7 +89,8 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	templated := false
 	if n.prefix, n.instance, templated = strings.Cut(n.name, "@"); templated {
 		template := n.prefix + "@" + n.kind
-		if dropIns = append(dropIns, template); !exists(n.place.file) {
+		dropIns = append(dropIns, template)
+		if !exists(n.place.file) {
 			n.place.file = filepath.Join(u.dir, template)
 			parts[0] = n.place.file
 		}

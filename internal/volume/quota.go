@@ -265,7 +265,8 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 	for names, err := []string(nil), error(nil); err == nil; {
 		names, err = d.Readdirnames(256)
 		for _, name := range names {
-			if s.incomplete = s.files >= maxFiles || time.Now().After(s.end); s.incomplete {
+			s.incomplete = s.files >= maxFiles || time.Now().After(s.end)
+			if s.incomplete {
 				return
 			}
 			var st unix.Stat_t

@@ -70,14 +70,13 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	hog := portHog(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
-		switch set := &every; {
+		switch {
 		case every.Count() < 2, t.Pinned, proc.InServiceCgroup(t.Main, t.Service):
 		case greedy[t]:
-			set = &fewer
 			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
-			fallthrough
+			setProcessors(t.uid, &fewer)
 		case t.confined:
-			setProcessors(t.uid, set)
+			setProcessors(t.uid, &every)
 		}
 		if t == hog {
 			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.open.ports, demand.Sockets, ports)

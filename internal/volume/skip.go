@@ -92,7 +92,8 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		return m.o.Agent.Do(func() (err error) {
 			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
 			mounts, _ := os.ReadFile("/proc/self/mountinfo")
-			if s.imageBuild = m.o.sealNumber(string(mounts)); err == nil && s.imageBuild == "" {
+			s.imageBuild = m.o.sealNumber(string(mounts))
+			if err == nil && s.imageBuild == "" {
 				install, installHere, err = hashInputs(ctx, imageSource{}, inside, "/")
 			}
 			return err

@@ -232,7 +232,8 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
 		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
-		if err = nil; string(name) != profile+"\n" {
+		err = nil
+		if string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
 				"profile, which the agent's user has renamed; if it is the right one, use: hinit %s %s --uid %d", uid, command, profile, uid)
 		}

@@ -123,7 +123,8 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	list, fault := decodeList[board](said, "hinit-kanban")
-	if page.Fault = fault; fault == "" && err != nil {
+	page.Fault = fault
+	if fault == "" && err != nil {
 		page.Fault = oneLine(err.Error())
 	}
 	page.Boards = list[:min(len(list), maxBoards)]

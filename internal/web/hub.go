@@ -347,7 +347,8 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	}
 	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
 		data, _ := json.Marshal(d) // never fails for strings
-		if text = string(data); len(v.encoded) < maxVersions {
+		text = string(data)
+		if len(v.encoded) < maxVersions {
 			v.encoded[key] = text
 		}
 	}

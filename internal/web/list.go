@@ -256,7 +256,8 @@ func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
 			// The changes during the pause are sent together.
-			if version = now; data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
+			version = now
+			if data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
 				return
 			}
 			pause.Until(ctx, more)

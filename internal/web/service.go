@@ -187,7 +187,8 @@ var stateMarks = [...]stateMark{
 func lookOf(s *client.Service) stateMark {
 	v := show.Judge(s)
 	out := stateMarks[v.Grade]
-	if out.Word = oneLine(s.State); v.Word != "" {
+	out.Word = oneLine(s.State)
+	if v.Word != "" {
 		out.Word += ", " + v.Word
 	}
 	return out
@@ -275,7 +276,8 @@ func summary(st *client.Status, fault string, used measured) headView {
 		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
 	}
 	sum := measured{of: map[string]procusage.Usage{"": all}, cpu: used.cpu}.view("")
-	if v.Processes = all.Processes; all.Processes > 0 {
+	v.Processes = all.Processes
+	if all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory
 	}
 	return v

@@ -88,7 +88,8 @@ func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	if err1 == nil && err2 == nil && from < to {
 		v.Hours = 0
 		v.To = time.Unix(min(to, now.Unix()), 0)
-		if v.From = time.Unix(from, 0); v.To.Sub(v.From) > maxPeriodHours*time.Hour {
+		v.From = time.Unix(from, 0)
+		if v.To.Sub(v.From) > maxPeriodHours*time.Hour {
 			v.From = v.To.Add(-maxPeriodHours * time.Hour)
 		}
 		if v.To.Sub(v.From) < shortest {

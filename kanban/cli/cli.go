@@ -84,7 +84,8 @@ func (t *Terminal) Main(args []string) int {
 	all, flags := args, cmdline.Flags(program)
 	board := flags.String("board", "", "")
 	err := flags.Parse(args)
-	if args = flags.Args(); err != nil && !errors.Is(err, flag.ErrHelp) {
+	args = flags.Args()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		return t.call(verb{}, nil).Fail(cmdline.WrongUsage, "%v: flags of a command follow its name; see: %s help", err, program)
 	}
 	if err != nil || len(args) == 0 || args[0] == "help" {

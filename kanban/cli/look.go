@@ -347,14 +347,17 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
 		line := boardLine{Meta: m, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
 		paths, failed := b.Paths(m.Slug)
-		if line.DB = paths.DB; err == nil {
+		line.DB = paths.DB
+		if err == nil {
 			st, unread := s.Stats(ctx, c.Now())
-			if err = unread; st.ByStatus != nil {
+			err = unread
+			if st.ByStatus != nil {
 				line.Counts = st.ByStatus
 			}
 		}
 		line.Total = total(line.Counts)
-		if lines = append(lines, line); failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		lines = append(lines, line)
+		if failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.failed("count the tasks of board "+m.Slug, err)
 		}
 	})

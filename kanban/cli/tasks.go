@@ -53,7 +53,8 @@ func create(c *call) action {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		n.Title = words[0]
 		n.WorkspaceKind, n.WorkspacePath, _ = strings.Cut(n.WorkspaceKind, ":")
-		if n.Status = kanban.Status(*initial); n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
+		n.Status = kanban.Status(*initial)
+		if n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
 			n.Status = ""
 		}
 		switch {

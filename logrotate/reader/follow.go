@@ -122,7 +122,8 @@ func (r *reader) run(ctx context.Context) error {
 		return errors.Join(err, r.unreadError())
 	}
 	if r.o.Caught != nil {
-		if r.emitErr = r.o.Caught(); r.emitErr != nil {
+		r.emitErr = r.o.Caught()
+		if r.emitErr != nil {
 			return r.emitErr
 		}
 	}
@@ -214,14 +215,16 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		}
 		next = append(next, name)
 		if old != nil && r.isArchiveOf(name, read) {
-			next, found = next[:0], true
+			next = next[:0]
+			found = true
 		}
 	}
 	if len(archives) > 0 {
 		r.known = max(r.known, archives[len(archives)-1])
 	}
 	if !found && len(next) > 0 && r.o.Missing != nil {
-		if r.emitErr = r.o.Missing("files were removed before they could be read"); r.emitErr != nil {
+		r.emitErr = r.o.Missing("files were removed before they could be read")
+		if r.emitErr != nil {
 			return false, r.emitErr
 		}
 	}
@@ -297,7 +300,8 @@ func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
-			if r.carry = append(r.carry, b...); len(r.carry) > r.o.MaxLine {
+			r.carry = append(r.carry, b...)
+			if len(r.carry) > r.o.MaxLine {
 				return r.emitUnfinished() // the line is too long, so emit it in pieces
 			}
 			break

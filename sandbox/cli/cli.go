@@ -166,7 +166,8 @@ func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
 	var known []string
 	for _, v = range verbs() {
-		if known = append(known, v.Name); v.Name == args[0] {
+		known = append(known, v.Name)
+		if v.Name == args[0] {
 			f := cmdline.Flags(v.Name)
 			opt.defineNamed(f, v.options)
 			least, most := cmdline.Bounds(v.Args)

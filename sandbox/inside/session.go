@@ -69,7 +69,8 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(end *mux.End) {
-		if end.Dir = readPath(c.Where); end.Dir != "" {
+		end.Dir = readPath(c.Where)
+		if end.Dir != "" {
 			_ = os.Rename(c.Exports, exports)
 			_ = os.Rename(c.Where, where)
 			return

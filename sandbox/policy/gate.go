@@ -150,7 +150,8 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	}
 	entry := spec.Entrypoint
 	if len(entry) == 0 {
-		if entry = image.Entrypoint; len(spec.Cmd) == 0 {
+		entry = image.Entrypoint
+		if len(spec.Cmd) == 0 {
 			spec.Cmd = image.Cmd
 		}
 	}

@@ -54,7 +54,8 @@ func (h *service) keepSandboxes(ctx context.Context) {
 				continue
 			}
 			last = time.Now()
-			if due = h.scan(ctx); settled.After(last) {
+			due = h.scan(ctx)
+			if settled.After(last) {
 				due = earlierTime(due, settled)
 			}
 		case <-ctx.Done():

@@ -130,7 +130,8 @@ func nextRun(s client.Service, now time.Time) string {
 // explain returns the explanation of a service's status.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
-	if e.Says = s.StatusText; s.Settings != nil {
+	e.Says = s.StatusText
+	if s.Settings != nil {
 		e.Settings = s.Settings
 	}
 	if s.CrashLoop {

@@ -101,7 +101,8 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		case w.To.KeepsOpen(fd, st):
 			return fsutil.ErrKept
 		}
-		if w.linkCounts = nil; w.RefuseLinked {
+		w.linkCounts = nil
+		if w.RefuseLinked {
 			if w.linkCounts, err = w.count(in, fd, path, st); err != nil {
 				return err
 			}
@@ -160,7 +161,8 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 	err = fsutil.Entries(fd, func(name string, mode fs.FileMode) bool {
 		w.Seen++
 		if w.Seen%Batch == 0 && w.BetweenBatches != nil {
-			if w.stop = w.BetweenBatches(); w.stop != nil {
+			w.stop = w.BetweenBatches()
+			if w.stop != nil {
 				return false
 			}
 		}
@@ -288,7 +290,8 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 func (w *Walk) copyData(to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		if w.BetweenBatches != nil {
-			if w.stop = w.BetweenBatches(); w.stop != nil {
+			w.stop = w.BetweenBatches()
+			if w.stop != nil {
 				return w.stop
 			}
 		}

@@ -188,7 +188,8 @@ func makeTempDir() (fd int) {
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
 	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700) // fails if the name exists
-	if fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags); stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
+	fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
+	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
 		var random uint32
 		check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
 		tempVar.Add("-").Num(int(random))

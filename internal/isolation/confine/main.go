@@ -85,7 +85,12 @@ func values(words []string, key string) (list []string) {
 }
 
 // value returns the first value of a key in the words of a plan, or "" if the key is missing.
-func value(words []string, key string) string { return append(values(words, key), "")[0] }
+func value(words []string, key string) string {
+	if list := values(words, key); len(list) > 0 {
+		return list[0]
+	}
+	return ""
+}
 
 // saveRules saves the rules to file, and returns the exit code. It fails if another user than root can change the directory
 // of file. The file is replaced atomically, so a reader finds the old rules or the new rules.

@@ -104,7 +104,8 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 			if err != nil {
 				return 0, false
 			}
-			if l.limit = int(n); n > 0 {
+			l.limit = int(n)
+			if n > 0 {
 				l.limit = max(l.limit, minLineLimit)
 			}
 		}
@@ -166,7 +167,7 @@ func (l *logger) run(wake int) int {
 			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			case err != nil:
 				l.warn("unable to read from stdin: " + strerror(err))
-				fallthrough
+				ending = now
 			case n == 0:
 				ending = now
 			default:

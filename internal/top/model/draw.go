@@ -31,7 +31,8 @@ func (m *Model) layout() (at screenLayout) {
 		return at
 	}
 	at.lines = max(body/2, 6)
-	if at.rows = body - at.lines - 1; at.rows < minTableRows || m.pane.zoomed {
+	at.rows = body - at.lines - 1
+	if at.rows < minTableRows || m.pane.zoomed {
 		at.rows, at.lines = 0, max(body, 0)
 		at.pane = at.head
 		at.head = -1

@@ -180,7 +180,8 @@ func (b *board) passes(ctx context.Context) {
 		if !ok {
 			return
 		}
-		if due = nil; wait > 0 {
+		due = nil
+		if wait > 0 {
 			due = time.After(wait)
 		}
 	}

@@ -166,7 +166,8 @@ func (s *Server) say(slug string, w boardText) {
 		if slug != kanban.DefaultBoard {
 			w.text = slug + ": " + w.text
 		}
-		if all = append(all, w.text); w.trouble {
+		all = append(all, w.text)
+		if w.trouble {
 			troubles = append(troubles, w.text)
 		}
 	}
