@@ -183,11 +183,14 @@ func roomsPage(root string, all []room) (string, error) {
 			if len(here) == 0 {
 				return "", fmt.Errorf("there is no room %s: mend its line in internal/gendocs/rooms_flow.go", pattern)
 			}
-			if strings.HasPrefix(pattern, "cmd/") {
+			switch {
+			case strings.HasPrefix(pattern, "cmd/"):
 				programs = append(programs, "`"+pattern+"`")
-				continue
+			case p.named:
+				fmt.Fprintf(&b, "- `%s`\n", pattern)
+			default:
+				b.WriteString(roomLines(pattern, here))
 			}
-			b.WriteString(roomLines(pattern, here))
 		}
 		if len(programs) > 0 {
 			fmt.Fprintf(&b, "- Programs: %s\n", strings.Join(programs, ", "))

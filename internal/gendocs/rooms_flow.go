@@ -30,35 +30,36 @@ The parts below follow the data, from the start of the container to its clients.
 `
 
 // parts lists the sections of the page about the packages. A pattern in rooms is the path of a package. It matches this package,
-// and the packages inside its directory that no earlier pattern matches.
+// and the packages inside its directory that no earlier pattern matches. A section with named only names its packages.
 var parts = []struct {
 	title string
 	rooms []string
+	named bool
 }{
 	{"The container starts", []string{
 		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/yamltext", "internal/cpulist", "internal/lease", "internal/boot",
 		"internal/volume",
-	}},
+	}, false},
 	{"Profiles become services", []string{
 		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
-	}},
+	}, false},
 	{"Services run", []string{
 		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/procusage", "internal/notify", "internal/probe",
 		"internal/runs", "internal/reexec", "internal/tuning",
-	}},
+	}, false},
 	{"Output becomes logs", []string{
 		"logrotate", "internal/redact", "internal/loglevel", "internal/forward",
-	}},
+	}, false},
 	{"Clients ask", []string{
 		"internal/control", "client", "internal/cli", "internal/cmdline", "cmd/hinit-tools", "internal/agentcli", "cmd/hinit-shim", "shim",
 		"cmd/hinit-top", "internal/top", "cmd/hinit-web", "internal/web", "internal/metrics", "cmd/hinit-actions", "internal/actions",
 		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolation/confine", "internal/isolation/peer", "internal/isolation",
-	}},
-	{"hinit answers as s6", []string{"internal/s6"}},
-	{"The task board", []string{"cmd/hinit-kanban", "kanban"}},
-	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
+	}, false},
+	{"hinit answers as s6", []string{"internal/s6"}, false},
+	{"The task board", []string{"cmd/hinit-kanban", "kanban"}, false},
+	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}, false},
 	{"Below all", []string{
 		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/watch", "internal/pty",
 		"internal/nearest", "internal/faultinject", "internal/version", "internal/testkit", "internal/testproc",
-	}},
+	}, true},
 }

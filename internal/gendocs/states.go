@@ -16,9 +16,9 @@ import (
 // words lists the explanations of the events in the diagram, in the order of the page. [states] returns an error if the diagram
 // has another event.
 var words = []struct{ name, meaning string }{
-	{"start", "an operator starts it, or the boot does"},
-	{"stop", "an operator or the end of the container stops it, or its profile is gone"},
-	{"restart", "an operator restarts it"},
+	{"start", "by an operator or the boot"},
+	{"stop", "by an operator or the end of the container, or its profile is gone"},
+	{"restart", "by an operator"},
 	{"met", "its last need is there"},
 	{"spawned", "the process was started"},
 	{"spawnfail", "it could not be started, this time"},

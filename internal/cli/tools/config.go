@@ -82,7 +82,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 // valueWidth is the maximum width of the value column.
 const valueWidth = 48
 
-// configReport is the result of hinit config check, for --json.
+// configReport is the result of hinit config check.
 type configReport struct {
 	File     string          `json:"file"`     // path of the file; "" if there is none and the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with this configuration

@@ -223,7 +223,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// waitReport is the result of hinit wait, for --json.
+// waitReport is the result of hinit wait.
 type waitReport struct {
 	Service *client.Service `json:"service"` // the state of the service now; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service

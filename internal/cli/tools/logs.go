@@ -243,7 +243,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 	}
 }
 
-// logLine is a line of a log, for --json.
+// logLine is a line of a log.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // when the line was written; missing if the file does not say
 	Name    string    `json:"name"`          // name that the user gave; with --all the name of the service

@@ -179,7 +179,7 @@ var reexecVerb = cli.Verb{
 	Run:     reexecute,
 }
 
-// reexecReport is the result of hinit reexec, for --json.
+// reexecReport is the result of hinit reexec.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
 	Image   int    `json:"image"`   // 1 at first, one more after each re-execution

@@ -8,7 +8,7 @@ import (
 	"hinit/internal/cli"
 )
 
-// seedReport is the result of hinit seed, for --json.
+// seedReport is the result of hinit seed.
 type seedReport struct {
 	File  string   `json:"file"`  // file with the data directory and the list of steps
 	Steps []string `json:"steps"` // boot steps that an empty data directory can skip

@@ -30,7 +30,7 @@ func (b *bench) writeDocs(dir string, r result) error {
 }
 
 // withoutTable are the measures without a table on the page, because their figures follow from others.
-var withoutTable = []string{"M1 tables", "M1 processes", "M1 used", "M1 private", "M2 again", "M4 cpu", "M5 lines", "M6 all", "M10 check", "M12"}
+var withoutTable = []string{"M1 tables", "M1 processes", "M1 used", "M1 private", "M2 again", "M4 cpu", "M5 lines", "M6 all", "M9", "M10 check", "M11", "M12"}
 
 func imageOf(measure string) string {
 	return "img/bench-" + strings.ReplaceAll(strings.ToLower(measure), " ", "-") + ".svg"
