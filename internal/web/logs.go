@@ -88,13 +88,14 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
+// maxLine is the maximum size of a log line on a page, in bytes.
+const maxLine = 16 << 10
+
 // parseMatch converts a log line to what the page shows. The result is reports whether the line matches the search. If it does
 // not match, out is empty.
 func (s *search) parseMatch(line []byte) (out logLine, is bool) {
-	if len(line) > 16<<10 {
-		line = line[:16<<10]
-	}
-	line = s.mask.Hide(line, nil)
+	line = s.mask.Hide(line, nil) // before the cut, which may leave the beginning of a secret
+	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
 	if level < s.least || !bytes.Contains(bytes.ToLower(line), s.text) {

@@ -102,3 +102,15 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 		t.Errorf("the operator's search is answered with %d, %.2000s", code, page)
 	}
 }
+
+// The page showed the beginning of a secret where it had shortened a long text, because the beginning alone has no shape of a secret.
+func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
+	secret := " ghp_" + strings.Repeat("a1", 18)
+	if text := oneLine(strings.Repeat("x", maxText-15) + secret); strings.Contains(text, "ghp_") {
+		t.Error(text)
+	}
+	line, _ := new(search).parseMatch([]byte(strings.Repeat("x", maxLine-15) + secret))
+	if strings.Contains(line.Text, "ghp_") {
+		t.Error(line.Text[maxLine-20:])
+	}
+}

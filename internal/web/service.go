@@ -226,15 +226,13 @@ func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x))
 // maxText is the maximum size of an untrusted text on a page, in bytes.
 const maxText = 1000
 
-// oneLine turns an untrusted text into one safe line. It shortens a long text, hides secrets, and escapes control characters.
+// oneLine turns an untrusted text into one safe line. It hides secrets, shortens a long text, and escapes control characters.
 func oneLine(text string) string {
+	text = redact.HideText(text) // before the cut, which may leave the beginning of a secret
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
-	if text == "" {
-		return ""
-	}
-	return show.Line(redact.HideText(text))
+	return show.Line(text)
 }
 
 // colours matches the colour sequences of a terminal.
