@@ -53,3 +53,22 @@ func logPath(s *ast.SelectorExpr) bool {
 	base, is := s.X.(*ast.Ident)
 	return s.Sel.Name == "Log" && is || s.Sel.Name == "Current" && is && base.Name == "logrotate"
 }
+
+// TestAChoiceIsACondition: a map with bool keys that is indexed where it stands is shorter than an if, and harder to read.
+func TestAChoiceIsACondition(t *testing.T) {
+	walk(t, func(file string, parsed *ast.File) {
+		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "kubernetes/") {
+			return
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if x, is := n.(*ast.IndexExpr); is {
+				if table, is := x.X.(*ast.CompositeLit); is {
+					if kind, is := table.Type.(*ast.MapType); is && nameOf(kind.Key) == "bool" {
+						t.Errorf("%s chooses with a map of bool: write it with if", file)
+					}
+				}
+			}
+			return true
+		})
+	})
+}

@@ -244,7 +244,8 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.killProgress.treeGrows {
 		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
-	again := min(firstKillInterval<<min(max(0, s.killProgress.kills-firstKillCount+1), 10), maxKillInterval)
+	doublings := max(0, s.killProgress.kills-firstKillCount+1)
+	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit keeps the shift from an overflow
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < maxKillInterval {
 		s.deadline = now.Add(again) // the history already has the first SIGKILL

@@ -21,15 +21,13 @@ func (m *Machine) setHold(name, reason string) {
 	if m.shortage.held[name] == reason {
 		return
 	}
-	m.shortage.held = maps.Clone(m.shortage.held)
+	held := make(map[string]string)
+	maps.Copy(held, m.shortage.held)
+	held[name] = reason
 	if reason == "" {
-		delete(m.shortage.held, name)
-		return
+		delete(held, name)
 	}
-	if m.shortage.held == nil {
-		m.shortage.held = make(map[string]string)
-	}
-	m.shortage.held[name] = reason
+	m.shortage.held = held
 }
 
 // NeedMemory and NeedDisk appear in the list of unmet needs of a waiting service. NeedMemory means that the container lacks memory,
@@ -52,7 +50,8 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	case e.Reason == "" && s.state == Waiting && len(s.needs) == 0:
 		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:
-		if s.requestedCause = CauseShed; e.Disk {
+		s.requestedCause = CauseShed
+		if e.Disk {
 			s.requestedCause = CauseQuota
 		}
 		m.requestEnd(now, s, e.Reason)

@@ -94,12 +94,11 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 }
 
 func (s *service) taskNeedFor(name string) *taskNeed {
-	for i := range s.taskNeeds {
-		if s.taskNeeds[i].Name == name {
-			return &s.taskNeeds[i]
-		}
+	i := slices.IndexFunc(s.taskNeeds, func(n taskNeed) bool { return n.Name == name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &s.taskNeeds[i]
 }
 
 // wantUpAgain sets the desired state to up and forgets earlier failures.

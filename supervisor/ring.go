@@ -66,12 +66,10 @@ func (r *Ring) store(rec *Record) {
 		return
 	case own == nil:
 		own = &keptRecords{slots: make([]atomic.Pointer[Record], size)}
-		services = maps.Clone(services)
-		if services == nil {
-			services = make(map[string]*keptRecords)
-		}
-		services[key] = own
-		r.kept.Store(&services)
+		grown := make(map[string]*keptRecords)
+		maps.Copy(grown, services)
+		grown[key] = own
+		r.kept.Store(&grown)
 	}
 	own.slots[own.next].Store(old)
 	own.next = (own.next + 1) % size

@@ -355,7 +355,8 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		x := v.LastExit
-		e.End, over = &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}, true
+		e.End = &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
+		over = true
 	default:
 		if v.PID != 0 && e.PID == 0 {
 			e.PID = v.PID

@@ -289,7 +289,8 @@ func (w *walk) enter(name string) error {
 	flags := openFlags | w.kind
 	open := func() (int, error) { return unix.Openat(w.at, name, flags, 0) }
 	fd, err := retry(open)
-	if w.made = false; w.mode != 0 && errors.Is(err, unix.ENOENT) {
+	w.made = false
+	if w.mode != 0 && errors.Is(err, unix.ENOENT) {
 		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.at, name, w.mode) })
 		if w.made = err == nil; w.made || errors.Is(err, unix.EEXIST) {
 			fd, err = retry(open)

@@ -168,7 +168,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
-	policy.ReportsReadiness, policy.LimitedStarts = cfg.Agent.Ready == config.ReadyState, true
+	policy.ReportsReadiness = cfg.Agent.Ready == config.ReadyState
+	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
 	spec.Env, spec.OOM = reuse(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
 	if len(policy.StopCommand) > 0 {
