@@ -98,7 +98,7 @@ func forward(from <-chan Event, to chan<- Event) {
 	for ev := range from {
 		to <- ev
 		if n++; n%burst == 0 {
-			time.Sleep(burstTime - time.Since(began))
+			<-time.After(burstTime - time.Since(began))
 			began = time.Now()
 		}
 	}

@@ -227,7 +227,7 @@ func (d command) find(name string) (f commandFlag) {
 //go:embed man
 var manPages embed.FS
 
-func manVerb(table func() []cli.Verb) cli.Verb {
+func manVerb() cli.Verb {
 	return cli.Verb{
 		Name: "man", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbs: true,
 		Run: func(t *cli.Terminal, c *cli.Call) int {

@@ -41,7 +41,7 @@ func table() []cli.Verb {
 		cli.LifecycleVerb("stop", "", "stop services, and wait until none of their processes is left"),
 		cli.LifecycleVerb("restart", " | --changed [--force]", "end the process of a service and start it again"),
 		checksVerb, shellVerb, signalVerb, runOnceVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, notifyVerb, drainVerb, waitVerb, reloadVerb, reexecVerb, configVerb,
-		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
+		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(),
 		cli.CompanionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
 		cli.CompanionVerb("sandbox", "run an agent's commands in containers that last"),
 		cli.CompanionVerb("kanban", "the task board: list, create, dispatch"),
