@@ -643,7 +643,9 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 		time.AfterFunc(100*time.Millisecond, cancel)
 	}}
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
-	if _, _, _, err := x.Run(ctx, out); !errors.Is(err, os.ErrClosed) || time.Since(began) > 5*time.Second {
+	_, _, _, err := x.Run(ctx, out)
+	ended := errors.Is(err, os.ErrClosed) || errors.Is(err, context.Canceled) // on a busy machine the reading has not begun by then
+	if !ended || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
