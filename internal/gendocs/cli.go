@@ -49,7 +49,7 @@ The commands talk to the running hinit over its [control socket](control-api.md)
 [exit codes](exit-codes.md), the output with [--json](json.md), [hinit sandbox](sandbox.md) and [hinit kanban](kanban.md). ` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain each command.
 
 `)
-	list, err := merge(ctx, overview, binary)
+	list, err := merge(ctx, overview, binary, false)
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +77,7 @@ These are different:
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
 
 `)
-	list, err := merge(ctx, overview, binary)
+	list, err := merge(ctx, overview, binary, true)
 	return b.String() + list, err
 }
 
@@ -86,8 +86,9 @@ var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge replaces the name of each command in the overview with the command's usage.
-func merge(ctx context.Context, overview, binary string) (string, error) {
+// merge replaces the name of each command in the overview with the command's usage. If flags is set, it adds the names of the
+// command's flags to the usage: a test holds that the board has all flags of the agent's command.
+func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")
 	found := false
@@ -103,7 +104,16 @@ func merge(ctx context.Context, overview, binary string) (string, error) {
 			return "", err
 		}
 		usage, _, _ := strings.Cut(strings.TrimPrefix(help, "usage: "), "\n")
-		b.WriteString(usage + "\n    " + m[2] + "\n")
+		words := []string{usage}
+		if flags {
+			words[0] = strings.ReplaceAll(usage, "[OPTIONS] ", "")
+		}
+		for line := range strings.Lines(help) {
+			if flags && strings.HasPrefix(line, "  -") {
+				words = append(words, strings.Fields(line)[0])
+			}
+		}
+		b.WriteString(strings.Join(words, " ") + "\n    " + m[2] + "\n")
 	}
 	if !found {
 		return "", fmt.Errorf("cannot find the commands in the help of %s", filepath.Base(binary))

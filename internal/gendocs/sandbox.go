@@ -47,7 +47,7 @@ func sandboxPages(ctx context.Context, binary string) (map[string]string, error)
 [Sandboxes](../explanation/sandboxes.md) explains them.
 
 `)
-	list, err := merge(ctx, overview, binary)
+	list, err := merge(ctx, overview, binary, true)
 	if err != nil {
 		return nil, err
 	}
