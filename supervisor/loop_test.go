@@ -356,9 +356,8 @@ func TestLoopDoesNotRetryWhatIsMissingButAStartDoes(t *testing.T) {
 
 func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
 		var kills atomic.Uint64
-		b.cfg.OOMKills = kills.Load
+		b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
 		b.register(t, "s", WantUp)
 		kills.Store(1)
 		b.procs.end(b.Snapshot().Find("s").Run, -1, sigKill)
@@ -381,9 +380,8 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	for _, group := range []*bool{nil, new(true)} { // without a control group of its own, and with one that counts the same kill
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t)
 			var kills atomic.Uint64
-			b.cfg.OOMKills = kills.Load
+			b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
 			b.register(t, "s", WantUp)
 			kills.Store(1)
 			for range 3 {
