@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -78,8 +79,15 @@ func mustHave(t *testing.T, v *Volume) <-chan error {
 	return g.lost
 }
 
-// release is the end of the process that has the lock.
-func release(v *Volume) { v.held.release() }
+// confirming is held for reading by each confirmation of a lock on a server.
+var confirming sync.RWMutex
+
+// release is the end of the process that has the lock. In a process that goes on, a confirmation may still use the files.
+func release(v *Volume) {
+	confirming.Lock()
+	defer confirming.Unlock()
+	v.held.release()
+}
 
 func must(t *testing.T, errs ...error) {
 	t.Helper()
@@ -201,6 +209,11 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 func onServer(v *Volume) *Volume {
 	v.sharing = func(*os.File) (bool, string) { return true, "" }
 	v.confirmEvery, v.confirmLimit = 10*time.Millisecond, 300*time.Millisecond
+	v.confirm = func(v *Volume, file *os.File) error {
+		confirming.RLock()
+		defer confirming.RUnlock()
+		return v.confirmLock(file)
+	}
 	return v
 }
 
