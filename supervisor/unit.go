@@ -135,8 +135,8 @@ func (n *readinessPipe) close() {
 	}
 }
 
-// maxReadinessText is the maximum size of the text before the newline that says "ready". A process that writes more without one could keep hinit busy
-// for ever.
+// maxReadinessText is the maximum size of the text before the newline that says "ready". A process that writes more without one
+// could keep hinit busy for ever.
 const maxReadinessText = 4096
 
 // awaitData waits until the pipe has data, or has no writer any more. It returns false if this process has closed the pipe.

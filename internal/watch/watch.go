@@ -11,8 +11,8 @@
 //   - The kernel's queue has overflowed, because processes make changes faster than the caller reads events. Then the
 //     channel Set.Lost receives, and every directory may have changed.
 //
-// A flood of changes needs no memory and little time in this process. It reads some thousand events a second, and the others stay in
-// the kernel's queue (fs.inotify.max_queued_events). A process that makes changes never waits for the caller.
+// A flood of changes needs no memory and little time in this process. It reads at most ten thousand events a second, and the others
+// stay in the kernel's queue (fs.inotify.max_queued_events). A process that makes changes never waits for the caller.
 //
 // Watches are not recursive. The watch of a directory that is removed or renamed ends. An agent can replace a watched path with a
 // symbolic link. That does no harm, because an event only causes a look, and looks never follow links.

@@ -1,6 +1,6 @@
 // Command types checks the types of all packages and their tests in a directory, for the architecture in the environment variable
-// GOARCH. It prints each error. It reads source files only, so it takes a tenth of the time of go build, which would compile all
-// dependencies for that architecture.
+// GOARCH. It prints each error. It reads source files only, while go build would compile all dependencies for that
+// architecture.
 package main
 
 import (

@@ -157,8 +157,8 @@ func (a *agent) joinDRI(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to the group gid. If the group does not exist, join creates it and names it newName. The
-// group is the one of a device. Its path, the argument what, and its kind appear in messages only.
+// join adds the agent's user to gid, the group of a device. If the group does not exist, join creates it and names it newName. The
+// path of the device, the argument what, and its kind appear in messages only.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

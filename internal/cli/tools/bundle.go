@@ -225,7 +225,7 @@ func (c *partText) finish(late string) []byte {
 // secrets holds the values that must not appear in any file of a bundle. unknown says which values are missing, and why.
 type secrets struct{ values, unknown []string }
 
-// add adds a value in each form that a file may have: as it is, escaped for people, and in JSON. A file may have each of its lines.
+// add adds each line of a value in the forms that a file may have: as it is, escaped for people, and in JSON.
 func (s *secrets) add(value string) {
 	for line := range strings.Lines(value) {
 		line = strings.TrimRight(line, "\r\n")

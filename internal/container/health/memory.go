@@ -213,9 +213,9 @@ type decision struct {
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decide chooses the service to end and the service to start. It ends one service at a time: the
-// longest idle one with the lowest priority (see chooseVictim). If most of the used memory belongs to no service, it ends only a service that may hide
-// memory. It starts the most important service whose memory fits.
+// decide chooses the service to end and the service to start. It ends one service at a time: the longest
+// idle one with the lowest priority (see chooseVictim). If most of the used memory belongs to no service, it ends only a service that
+// may hide memory. It starts the most important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
