@@ -64,12 +64,12 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# Elsewhere the tests that need these programs are skipped. The compiler runs beside the installation, and later finds what it made.
 	@[ "$(CI)" != true ] || test/install-tools env CGO_ENABLED=1 go build $(RACE) $$(tools/raced)
 	@# The longest come first. Those of the second row mostly wait: they drive the finished binaries. What only the build with faults has
-	@# comes last, because it compiles what the first call does. What go test has go vet look at, make lint does whole.
+	@# comes after them, because it compiles what the first row does. What go test has go vet look at, make lint does whole.
 	@go run ./test/summary -again 10 -programs -- \
-	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control $$(tools/raced | tr '\n' ' ')" \
-	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate" \
+	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control ./internal/probe ./profiles ./internal/lease ./internal/fsutil ./internal/proc ./internal/forward ./internal/redact $$(tools/raced | tr '\n' ' ')" \
 	  beside \
-	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./test/kanban $$(tools/raced -not | tr '\n' ' ')"
+	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./kanban ./test/s6 ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 9 minutes
