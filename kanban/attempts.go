@@ -13,26 +13,28 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash describes a worker that ended while its task was still running, and how the task is released.
+// crash is a worker that ended while its task was still running. The embedded release says what the pass will record and how the
+// task returns to ready.
 type crash struct {
 	*observedTask
 	release
-	notSimilar bool // do not count this crash among similar crashes, for instance because the worker may have been asked to end
+	notSimilar bool // leave this crash out of the search for a common cause (systemicCrashes), because the task or a program's request explains it
 }
 
-// reasonGrace is a time in seconds. If a request may have ended a worker, its task waits for this time after the end. Meanwhile,
-// the requesting program, which checks every half second whether the worker has ended, writes the reason on the board.
+// reasonGrace is the number of seconds that a task waits after its worker ended, if another program may have asked the worker to
+// end. Such a program checks every half second whether the worker has ended, and only then writes the reason on the board. A
+// crash recorded in this time would hide the reason.
 const reasonGrace = 5
 
-// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker was killed by
-// SIGTERM. Or it exited in the same way as the agent's worker does on SIGTERM.
+// mayBeRequested reports whether the worker may have ended because another program asked it to. Then SIGTERM killed the worker,
+// or it exited with 0 or 143, with which the agent's worker answers SIGTERM.
 func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns the time at which the end of a worker becomes a failure, unless the board has a reason for the end by that
-// time. 0 means that the end is a failure immediately.
+// failureTime returns the time, in seconds since 1970, from which the end of a worker counts as a failure. Until then, the
+// dispatcher waits for another program to write a reason on the board, see [reasonGrace]. 0 means that the end counts at once.
 func (w *observedTask) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -40,11 +42,13 @@ func (w *observedTask) failureTime() int64 {
 	return w.exit.At.Unix() + reasonGrace
 }
 
-// detectCrashed finds workers that have ended, and releases their tasks. If at least systemicCrashes workers failed in the
-// same way, they probably have a common cause. A failure limit of 1 then applies to them.
+// detectCrashed finds workers that have ended without finishing their task, and releases the tasks. If at least systemicCrashes
+// workers failed in the same way, the cause is probably outside the tasks, so each of these tasks is blocked after a single
+// failure.
 //
-// An end that the runner has seen is handled immediately, unless another program may have requested it. An end that shows
-// only in the missing pid is ignored for a grace period after the start, because a new worker may not be visible yet.
+// If the runner has seen how the worker ended, the pass handles the end immediately, unless another program may have requested
+// it. If only the missing pid shows the end, the pass ignores it for a grace period after the start, because a new worker may not
+// be visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
@@ -82,8 +86,8 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify decides how to release the task of a worker that has ended. It also decides what to record, and whether the end
-// is a failure of the task.
+// classify decides what a worker's end means for the task: which event and outcome to record, and whether the end counts as a
+// failure of the task.
 func (p *pass) classify(w *observedTask) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
@@ -104,7 +108,7 @@ func (p *pass) classify(w *observedTask) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == exitRateLimited: // the text is stored as the last failure, so that people see why the task waits
+	case x.Signal == 0 && x.Code == exitRateLimited: // store the text as the last failure, so that people see why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
 			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), resultList: &p.res.RateLimited,
@@ -127,7 +131,7 @@ var (
 	numbers = regexp.MustCompile(`\d{10,}`)
 )
 
-// fingerprint returns an error text without pids and times, so that similar errors have equal texts.
+// fingerprint returns an error text without pids and times. Workers that failed in the same way then have equal texts.
 func fingerprint(text string) string {
 	text = pids.ReplaceAllString(clip(text, 80), "pid N")
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
@@ -137,8 +141,8 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// failureLimitOf returns the number of failures at which the task is blocked. The result source says whether the task or the
-// dispatcher sets this limit.
+// failureLimitOf returns the number of consecutive failures at which the task is blocked. source is "task" if the task sets the
+// limit, and "dispatcher" otherwise; the event gave_up shows it.
 func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -146,13 +150,13 @@ func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string)
 	return int64(cmp.Or(r.limitOverride, p.failureLimit())), "dispatcher"
 }
 
-// countFailure adds a failure to a task that this transaction has released. If the parameter blocks is true, countFailure also
-// blocks the task.
+// countFailure adds a failure to a task that this transaction has released. If blocks is true, the task has reached its limit,
+// and countFailure also blocks it.
 //
-// A block at the failure limit isn't sticky: when the limit is raised, the next promotion pass makes the task ready again. A
-// release may have a lower limit (limitOverride). Such a task is blocked while its failures are still below the ordinary
-// limit. The next promotion pass of any program would undo this block. So countFailure then adds a `blocked` event, which
-// makes the block sticky for all programs.
+// A block at the failure limit isn't sticky: if somebody raises the limit, the next promotion pass makes the task ready again.
+// But a release can lower the limit for one failure (limitOverride). Then the task is blocked although its failures are below the
+// ordinary limit, and the next promotion pass of any program would undo the block. To prevent that, countFailure adds a `blocked`
+// event, which makes the block sticky for all programs.
 func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
@@ -170,7 +174,8 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	}
 }
 
-// spawnFailed releases a claimed task whose worker couldn't be started.
+// spawnFailed releases a claimed task whose worker couldn't be started, and counts that as a failure of the task. The parameter
+// from is the status in which the task was claimed, and why is the reason.
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
 	ok, err := p.release(&observedTask{Task: task, from: from}, release{
@@ -186,7 +191,8 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	return nil
 }
 
-// enforceMaxRuntime ends workers whose attempt has exceeded its maximum runtime, and releases their tasks.
+// enforceMaxRuntime ends the workers that have run longer than their task's maximum runtime, and releases the tasks. Each counts
+// as a failure.
 func (p *pass) enforceMaxRuntime() error {
 	over := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
 		return !w.isHandled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
@@ -208,34 +214,34 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons why the respawn guard ([pass.holdReason]) holds back a task.
+// The reasons why the respawn guard ([pass.holdReason]) doesn't start a ready task. Events and command output show these names.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
-	guardBackoff  = "backoff" // applies to this dispatcher only, so no event records it
+	guardBackoff  = "backoff" // the pause of [Dispatcher.Backoff]; other dispatchers don't have it, so no event records it
 )
 
-// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a
-// failure: the task only waits for the cooldown. The text stays if a later attempt ends without an error text. [pass.holdReason]
-// must recognise the text, because otherwise its word "quota" would hold back the task for ever.
+// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a failure:
+// the task only waits for the cooldown. [pass.holdReason] must recognise the text even after a later attempt that ended without
+// an error text. Otherwise the word "quota" would look like a problem with credentials and hold the task back for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// attempt describes an attempt that has ended. Its outcome determines how long the next attempt must wait.
+// attempt is an attempt that has ended. [pass.retryTime] computes from it when the next attempt may start.
 type attempt struct {
 	Task     string
 	Run      int64
 	Outcome  string
-	At       int64
+	At       int64 // time of the end, in seconds since 1970
 	Failures int64 // consecutive failures of the task
 }
 
-// maxBackoffDoublings limits the number of times that the pause between two attempts doubles.
+// maxBackoffDoublings limits how often the pause between two attempts doubles: at most to 16 times [Dispatcher.Backoff].
 const maxBackoffDoublings = 4
 
-// retryTime returns the time from which a task may be started again after the attempt e. A jitter spreads tasks that failed for
-// the same reason.
+// retryTime returns the time, in seconds since 1970, from which the task may be started again after the attempt e. With a
+// backoff, it adds up to a fifth to the pause, so that tasks that failed together don't all restart together.
 func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -255,9 +261,9 @@ func (p *pass) retryTime(e attempt) int64 {
 	return e.At + wait
 }
 
-// holdReason returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or
-// repeat finished work. All reasons expire except blocker_auth, which ends when an operator unblocks or
-// reassigns the task.
+// holdReason is the respawn guard. It returns the reason not to start a ready task now, or "" if the task may start. A task is
+// held back while another attempt would fail in the same way or repeat finished work. Each reason expires, except blocker_auth,
+// which lasts until an operator unblocks or reassigns the task.
 func (p *pass) holdReason(task string, from Status) (string, error) {
 	type state struct {
 		attempt
@@ -292,8 +298,8 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 	return "", err
 }
 
-// recordGuarded records that a task is held back. It adds no event if the latest event of the task already says so. An event
-// for each pass would fill the task's history.
+// recordGuarded records on the board that a task is held back. If the latest event of the task already says so, it adds no second
+// one. Otherwise each pass would add an event, and the task's history would consist of them.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {
@@ -308,8 +314,8 @@ func (p *pass) recordGuarded(task, reason string) error {
 	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
-// Next returns the time at which the next pass is due, even if the board does not change and no worker ends. It is the earliest
-// time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never.
+// Next returns the time at which the caller should make the next pass, even if the board does not change and no worker ends. This
+// is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
@@ -323,7 +329,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	// With a backoff, a pass is also due after each interval while tasks are ready, in review or running.
+	// With a backoff, make a pass after each interval as long as tasks are ready, in review or running.
 	some, err := first[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
 	if err != nil {
 		return time.Time{}, err
@@ -334,7 +340,8 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report this worker's end
+		// The runner does not report the end of this worker, so look for it after each interval.
+		at(here && w.sight == Unknown && !w.containerGone, p.now+interval)
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
@@ -364,10 +371,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns the events that may delay a waiting task: ends of attempts, and comments with a link to GitHub. It
-// returns only events that are later than the time in the parameter after. A comment is returned as an attempt with an empty
-// outcome. The dispatcher schedules its next pass by these events. An unnecessary event is harmless, because the pass then finds
-// nothing to do. Tasks that wait for another reason are examined at each regular pass.
+// delayingAttempts returns what may delay a waiting task: attempts that ended after the time after, and later comments with a
+// link to GitHub. A comment is returned as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by these.
+// One too many is harmless: the pass then finds nothing to do.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

@@ -27,11 +27,11 @@ const DefaultBoard = "default"
 
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
-	Root string // directory that all profiles share, see the function [Root]
-	Env  Env    // environment; variables can override paths, see [Boards.Paths]
+	Root string // directory that all profiles share, see [Root]
+	Env  Env    // environment, whose variables can override paths, see [Boards.Paths]
 }
 
-// Meta is the content of a board's board.json.
+// Meta describes a board. It is stored in the file board.json in the board's directory.
 type Meta struct {
 	Slug           string `json:"slug"`
 	Name           string `json:"name"`
@@ -45,8 +45,8 @@ type Meta struct {
 
 var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
-// Slug returns the canonical form of a board's name: trimmed, lower case. An empty name stays empty. The error for an invalid
-// name is a [ValueError].
+// Slug returns the canonical form of a board's name: trimmed and in lower case. An empty name stays empty. The error for an
+// invalid name is a [ValueError].
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugPattern.MatchString(s) {
@@ -66,8 +66,8 @@ func (b *Boards) db(slug string) string {
 	return filepath.Join(b.dir(slug), "kanban.db")
 }
 
-// Current returns the board for a command without --board. This is the board in HERMES_KANBAN_BOARD, or else the board that
-// [Boards.Switch] has chosen. If neither exists, it is the default board.
+// Current returns the slug of the board that a command without --board uses: the board in HERMES_KANBAN_BOARD, otherwise the
+// board that [Boards.Switch] has chosen, otherwise the default board.
 func (b *Boards) Current() string {
 	line, _ := wholefile.Read(b.currentBoardFile(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
@@ -78,7 +78,7 @@ func (b *Boards) Current() string {
 	return DefaultBoard
 }
 
-// Exists reports whether a board has a database or metadata. The default board always exists.
+// Exists reports whether a board has a database or a board.json. The default board always exists.
 func (b *Boards) Exists(slug string) bool {
 	return slug == DefaultBoard || isFile(b.db(slug)) || isFile(filepath.Join(b.dir(slug), "board.json"))
 }
@@ -103,8 +103,8 @@ func (b *Boards) List() ([]Meta, error) {
 	return list, nil
 }
 
-// Meta reads a board's metadata. If the file is missing or malformed, the result contains only the slug, and a name made from the
-// slug.
+// Meta reads a board's board.json. If the file is missing or malformed, the result has only the slug and a display name made from
+// the slug.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
 	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), maxFileSize)
@@ -119,7 +119,7 @@ func (b *Boards) Meta(slug string) Meta {
 	return m
 }
 
-// Create makes a board with its metadata and its database. Existing files are kept.
+// Create makes a board: its board.json and its database. Existing files are kept.
 func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
 	slug, err := Slug(m.Slug)
 	if err != nil {
@@ -144,6 +144,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 	return m, store.Close()
 }
 
+// Update reads a board's board.json, lets change modify the content, and saves it.
 // Update changes a board's metadata: it passes the metadata to the function change, and saves the result.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existing(slug)
@@ -175,7 +176,7 @@ func (b *Boards) save(m Meta) error {
 	return writeWhole(filepath.Join(b.dir(m.Slug), "board.json"), append(data, '\n'))
 }
 
-// Switch makes a board the current board, see [Boards.Current].
+// Switch makes a board the current board, which commands without --board use, see [Boards.Current].
 func (b *Boards) Switch(slug string) error {
 	slug, err := b.existing(slug)
 	if err != nil {
@@ -184,8 +185,8 @@ func (b *Boards) Switch(slug string) error {
 	return writeWhole(b.currentBoardFile(), []byte(slug+"\n"))
 }
 
-// Remove moves a board to the archive and returns its new path. If hard is true, it deletes the board instead. The default board
-// can't be removed.
+// Remove moves a board to the archive and returns its new path. With hard, it deletes the board instead. The default board can't
+// be removed.
 func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
 	slug, err = b.existing(slug)
 	if err != nil {
@@ -194,9 +195,9 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", refuse("cannot remove board default: it is the one that always exists")
 	}
-	movedTo, err = b.archive(now, slug) // move the board in one step, so that no service opens a partly removed board
+	movedTo, err = b.archive(now, slug) // rename the directory first, so that no program opens a partly removed board
 	if err == nil && hard {
-		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was created in the directory during the removal
+		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a program created a file in the directory during the removal
 			err = os.RemoveAll(movedTo)
 		}
 		movedTo = ""
@@ -223,11 +224,11 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return to, os.Rename(b.dir(slug), to)
 }
 
-// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if the root
-// contains a directory for it. `default` always exists.
+// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if it has a
+// directory under the root. The profile `default` always exists.
 type ProfileDirs string
 
-// path returns the home directory of a profile. It returns "" for an invalid name.
+// path returns the home directory of a profile, or "" if the name is invalid.
 func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
@@ -247,7 +248,7 @@ func (p ProfileDirs) Exists(name string) (bool, error) {
 	return err == nil && st.IsDir(), err
 }
 
-// Dir returns a profile's home directory, or "" if it doesn't exist.
+// Dir returns a profile's home directory, or "" if the profile doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
 	if st, err := os.Stat(p.path(name)); err != nil || !st.IsDir() {
 		return ""
@@ -267,9 +268,9 @@ func (p ProfileDirs) List() []string {
 	return names
 }
 
-// Toolsets returns the toolsets that a profile's configuration enables for its command line. These are platform_toolsets.cli, the
-// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. If the configuration enables none, the
-// result is nil, and the worker uses the agent's defaults.
+// Toolsets returns the toolsets that a profile's config.yaml enables for a worker: platform_toolsets.cli, the board's own toolset
+// and the profile's MCP servers, without agent.disabled_toolsets. If the file enables none, the result is nil, and the worker
+// uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {
@@ -283,7 +284,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 		} `yaml:"agent"`
 	}
 	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), maxFileSize)
-	var doc yaml.Node // the values are limited, because one dispatcher reads the files of all profiles
+	var doc yaml.Node // bounded decoding, because an agent can write this file, and one dispatcher reads the files of all profiles
 	if err != nil || p.Dir(name) == "" || yamltext.LineOfTooManyValues(data) > 0 || yaml.Unmarshal(data, &doc) != nil ||
 		yamltext.LineOfTooManyAliases(&doc) > 0 || doc.Decode(&file) != nil || len(file.Platform.CLI) == 0 {
 		return nil
@@ -300,14 +301,15 @@ func (p ProfileDirs) Toolsets(name string) []string {
 	return slices.DeleteFunc(sets, func(set string) bool { return set == noServers || slices.Contains(file.Agent.Disabled, set) })
 }
 
-// Env returns the value of an environment variable, or "". os.Getenv is an Env.
+// Env looks up an environment variable, and returns "" if it is unset. os.Getenv is an Env; tests supply their own.
 type Env func(name string) string
 
-// trimmed returns the value of a variable without surrounding blanks. A variable that contains only blanks counts as unset.
+// trimmed returns the value of a variable without surrounding white space. A variable that contains only white space counts as
+// unset.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
 // Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if set. Otherwise it is
-// derived from HERMES_HOME, which may be the home directory of a single profile. The parameter home is the user's home directory.
+// derived from HERMES_HOME, which may be the home directory of a single profile. home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expand(dir, home)
@@ -337,35 +339,35 @@ func expand(path, home string) string {
 	return filepath.Clean(path)
 }
 
-// Paths holds the paths of one board.
+// Paths holds the paths of one board's files.
 type Paths struct {
 	Board           string // slug of the board
 	DB              string
 	Workspaces      string
 	Logs            string
 	Attachments     string
-	ScratchHintFile string // file whose existence records that the hint about scratch workspaces was given; "": give no hint
+	ScratchHintFile string // its existence means that the hint about scratch workspaces was already given; "": never give the hint
 }
 
-// Log returns the path of the file with the output of a task's workers.
+// Log returns the path of the log with the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
-// TickLock returns the path of the file that a dispatcher locks during each pass over this board.
+// TickLock returns the path of the lock file for passes over this board. A dispatcher holds the lock during each pass, so that
+// two never work on one board at a time.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
-// initLock returns the path of a lock file. A program locks this file while it checks the board's database and brings it up to
-// date.
+// initLock returns the path of the lock file that a program holds while it checks the board's database and migrates it.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// ledger returns the path of the file in which the dispatcher records the workers that it has started.
+// ledger returns the path of the file in which the dispatcher records the workers that it has started, see the type [ledger].
 func (p Paths) ledger() string { return p.DB + ".workers" }
 
-// GatewayLock returns the path of the lock file of an installation's gateways. Only the gateway that holds the lock dispatches
-// tasks.
+// GatewayLock returns the path of the lock file that the gateways of an installation compete for. Only the gateway that holds the
+// lock dispatches tasks.
 func GatewayLock(root string) string { return filepath.Join(root, "kanban", ".dispatcher.lock") }
 
-// Paths returns the paths of a board. An empty slug means the current board. Variables such as HERMES_KANBAN_DB override single
-// paths.
+// Paths returns the paths of a board's files. An empty slug means the current board. Variables such as HERMES_KANBAN_DB override
+// single paths.
 func (b *Boards) Paths(slug string) (Paths, error) {
 	slug, err := Slug(slug)
 	if err != nil {

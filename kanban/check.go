@@ -21,8 +21,8 @@ import (
 
 const magic = "SQLite format 3\x00"
 
-// check returns an error if the board's file isn't a sound database. It does not change the file. A new or missing file is
-// accepted.
+// check returns an error if the board's file isn't a sound database. It does not change the file. A missing or empty file is
+// accepted: it is a new board.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
@@ -60,8 +60,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. A TLS record in the file means that a program
-// has mixed up its descriptors, and has written data from an encrypted connection into the database.
+// tlsNote explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors and
+// written data of an encrypted connection into the database. For any other content it returns "".
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -71,8 +71,8 @@ func tlsNote(head []byte) string {
 	return ""
 }
 
-// integrity returns a description of the fault in a database file, or "". It opens the file read-only. Otherwise, closing the
-// file could write the write-ahead log into a damaged file.
+// integrity runs SQLite's quick_check on a database file and returns a description of the fault, or "". It opens the file
+// read-only, because SQLite could otherwise write the write-ahead log into the damaged file when it closes it.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	defer db.Close()
 	lines, err := read[string](ctx, db, "PRAGMA integrity_check")
 	switch {
-	case corrupt(err): // other read errors don't mean that the file is damaged
+	case corrupt(err): // any other error, such as EACCES, doesn't mean that the file is damaged
 		return err.Error(), nil
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err
@@ -89,8 +89,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged database file with its write-ahead log and the index of the log. It returns the path of the copy.
-// The copy's name contains a hash of the file's content, so repeated attempts make only one copy.
+// copyCorrupt saves a copy of a damaged database file, its write-ahead log and the index of the log, and returns the path of the
+// copy. The copy's name contains a hash of the file's content, so repeated attempts to open the board make only one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -121,7 +121,7 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// copyFile copies a file. If the copy exists already, copyFile keeps it.
+// copyFile copies a file. If the destination exists already, copyFile keeps it.
 func copyFile(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
@@ -134,7 +134,8 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, in, 0o600)
 }
 
-// TornError means that a file is shorter than its header says, although each commit reported success.
+// TornError means that a database file is shorter than its header says, although each commit reported success. The end of the
+// file was lost.
 type TornError struct {
 	Path         string
 	Pages, Bytes int64
@@ -145,14 +146,14 @@ func (e *TornError) Error() string {
 		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
 }
 
-// tornWait is the time for which a database file may be shorter than its header says. After that, the file is reported as
-// damaged. A checkpoint writes the header before the pages that extend the file. The file can also seem too short if a
-// writer restarts the write-ahead log between the two checks.
+// tornWait is how long a database file may be shorter than its header says before it is reported as damaged. Two harmless causes
+// go away by themselves. A checkpoint writes the header before the pages that extend the file. And a writer may restart the
+// write-ahead log between our two reads.
 const tornWait = 2 * time.Second
 
-// checkLength returns a [TornError] if pages are missing at the end of the file. A page counts as missing if neither the
-// file nor the write-ahead log has it. A process that dies in a checkpoint, or finds the disk full, leaves pages in the log.
-// The next checkpoint writes these pages.
+// checkLength returns a [TornError] if pages are missing at the end of the file. A page that is still in the write-ahead log
+// isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there, and the next checkpoint writes
+// them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
@@ -167,7 +168,7 @@ func (s *Store) lengthError() error {
 	var header [100]byte
 	if n, err := s.raw.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {
-			return nil // the file is empty: all pages are still in the write-ahead log
+			return nil // all pages are still in the write-ahead log
 		}
 		return fmt.Errorf("cannot read header of board %s: %w", s.raw.Name(), err)
 	}
@@ -186,16 +187,17 @@ func (s *Store) lengthError() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog reports whether a write-ahead log contains every page from number first to number last. The parameter size is the size of
-// a page in bytes. In SQLite's format, the log is a header of 32 bytes, followed by frames. Each frame is a header of 24 bytes
-// and a page. inLog ignores frames whose salt differs from the salt in the header.
+// inLog reports whether a write-ahead log contains every page from number first to number last. size is the size of a page in
+// bytes. In SQLite's format, the log is a header of 32 bytes, followed by frames, each with a header of 24 bytes and one page. A
+// frame whose salt differs from the header's salt is left over from an earlier use of the log; inLog ignores it.
 func inLog(path string, size, first, last int64) bool {
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	// Reject a page count for which the log is too small. Any program can write the header, so the page count may be wrong.
+	// Any program can write the header, so the page count may be wrong. Reject a count for which the log is too small before
+	// allocating memory for it.
 	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size {
 		return false
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// ttl returns the duration of a claim in seconds. This is the parameter asked if it is set, or else
-// HERMES_KANBAN_CLAIM_TTL_SECONDS, or else fifteen minutes.
+// ttl returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
+// fifteen minutes.
 func (s *Store) ttl(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -19,8 +19,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below the parameter
-// least, the result is the parameter otherwise, in seconds.
+// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, the
+// result is otherwise, in seconds.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -29,12 +29,12 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// lockOf returns the value of claim_lock for one claim. The value is the claimer's host:pid, as all writers of the board
-// store it, then a dot and the number of the run. Each claim has a different lock. So an update whose condition is a lock
-// can't match a later claim of the same process.
+// lockOf returns the value of the column claim_lock for one claim. This is the claimer's host:pid, as all writers of the board
+// store it, a dot, and the number of the run. The number makes each claim's lock different. An update that requires the lock can
+// therefore never hit a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
-// claimant returns the process that made the claim with this lock, as host:pid.
+// claimant returns the host:pid part of a claim lock: the process that made the claim.
 func claimant(lock string) string {
 	colon := strings.LastIndexByte(lock, ':')
 	if dot := strings.IndexByte(lock[colon+1:], '.'); colon >= 0 && dot >= 0 {
@@ -47,11 +47,11 @@ type claimOptions struct {
 	ttl     time.Duration // 0: the default
 	from    Status
 	profile string // required assignee of the task; empty: any
-	scratch string // directory of scratch workspaces; if set, the claim also stores the workspace's path in the same transaction
+	scratch string // directory for scratch workspaces; if set, the transaction of the claim also stores the workspace's path
 }
 
-// claim claims a task for a worker. It returns false if another worker has the task, the task has another status, or a parent
-// isn't finished. In the last case a ready task goes back to todo. The returned task has no body.
+// claim claims a task for a worker. It returns won false if another worker has the task, the task has another status than o.from,
+// or a parent isn't finished. In the last case, a ready task goes back to todo. The returned task has no body.
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
 	expires := now.Unix() + s.ttl(o.ttl)
@@ -89,7 +89,8 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 	return task, won && err == nil, err
 }
 
-// HeartbeatClaim extends the claim with this lock. It returns false if the task isn't running, or has another claim.
+// HeartbeatClaim extends the claim that has this lock. The program that made the claim calls it while the work goes on.
+// HeartbeatClaim returns false if the task isn't running or has another claim.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.ttl(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
@@ -99,8 +100,8 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 	return ok && err == nil, err
 }
 
-// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if the
-// parameter condition isn't met. condition is SQL that continues the WHERE clause.
+// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
+// condition isn't met. condition is SQL that continues the WHERE clause; args are its arguments.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -110,8 +111,8 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 	return rows > 0
 }
 
-// HeartbeatWorker records that a worker is alive. If run is neither 0 nor the task's current run, it returns false and changes
-// nothing.
+// HeartbeatWorker records that the worker of a task is alive. note is a text for the history; it may be empty. If run is neither
+// 0 nor the task's current run, HeartbeatWorker changes nothing and returns false.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
@@ -128,24 +129,24 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release describes how a running task returns to the status in which it was claimed, and what is recorded.
+// release says what to record when a running task loses its worker and returns to the status in which it was claimed.
 type release struct {
 	event          string
 	payload        object
 	outcome        string    // value for the columns outcome and status of the run
 	why            string    // value for the column error of the run
-	resultList     *[]string // list in [Result] to which the task's id is added
+	resultList     *[]string // list in [Result] to which the task's id is added; nil: none
 	counts         bool      // the release is a failure of the task
-	limitOverride  int       // failure limit that applies in place of the dispatcher's limit; 0: none
-	extra          object    // further members of the event gave_up, which is recorded if the task reaches the failure limit
+	limitOverride  int       // failure limit for this release, in place of the dispatcher's; 0: none
+	extra          object    // more members of the event gave_up, which is recorded if the task reaches the failure limit
 	set            string    // SQL that sets more columns; args are the arguments of this SQL
 	args           []any
-	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
+	unlessExtended bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
-// release returns a task to ready, or to review if it was claimed there. No other method of a pass changes the status of a
-// running task. release requires the run and the claim that the pass has read, so it does not touch a claim that has
-// changed.
+// release returns a task to ready, or to review if it was claimed there. It is the only method of a pass that changes the status
+// of a running task. It requires the run and the claim that the pass has read: if another program has changed either since,
+// release changes nothing and returns false.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -184,20 +185,20 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. If the worker has never sent one, it
-// returns false.
+// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent one is not
+// stale.
 func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims handles expired claims. If the worker is alive, it extends the claim. Otherwise it ends the worker and then
-// releases the claim.
+// releaseStaleClaims handles expired claims. If the worker is alive, it extends the claim. Otherwise, or if the heartbeats have
+// stopped, it ends the worker and then releases the claim.
 func (p *pass) releaseStaleClaims() error {
 	var over []*observedTask
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // the claim is valid, or the worker has ended: detectCrashed examines how the worker ended
+			continue // the claim is still valid, or detectCrashed will handle the end of the worker
 		case w.local && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
@@ -215,9 +216,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates workers, and calls the function gone for each worker that has ended. A worker that survives keeps its
-// task, because a second worker on the same task would be worse. For a survivor, endWorkers extends the claim and adds an event.
-// The parameter survives is the event's reason.
+// endWorkers terminates the workers in list, and calls gone for each one that has ended. A worker that survives SIGKILL keeps its
+// task, because a second worker on the same task would do more harm. endWorkers extends its claim and adds an event with the
+// reason survives.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -255,7 +256,7 @@ func (p *pass) extend(w *observedTask) error {
 	})
 }
 
-// releaseForReclaim returns the release for a claim that is taken from its worker. The release does not count as a failure of the
+// releaseForReclaim returns the release for a claim that is taken away from its worker. It does not count as a failure of the
 // task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
 	info := w.info(end)
@@ -270,7 +271,8 @@ func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) r
 	}.with(info[0], info[2], info[3], info[4])}
 }
 
-// detectStale releases tasks that have run for a long time without a heartbeat. It does not count them as failures.
+// detectStale ends the workers that have run for a long time ([Config.StaleTimeout]) without a heartbeat, and releases their
+// tasks. It does not count them as failures.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
@@ -296,11 +298,11 @@ func (p *pass) detectStale() error {
 	})
 }
 
-// Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor
-// claimed. It releases the task even if the worker can't be killed, because an operator has requested the release.
+// Reclaim terminates the worker of a task and releases the task, on request of an operator. It releases the task even if the
+// worker can't be killed. It returns false if the task is neither running nor claimed.
 //
-// A dispatcher that runs at the same time may see the end of the worker first and release the task. The task may then get
-// another worker. Reclaim does not touch that new attempt.
+// A dispatcher that runs at the same time may see the end of the worker first, release the task and start a new attempt. Reclaim
+// does not touch that new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {

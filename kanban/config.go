@@ -17,7 +17,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Times and limits. The agent's own dispatcher uses most of these values. A time that isn't a [time.Duration] is in seconds.
+// Defaults and limits. Most are equal to the values in the agent's own dispatcher, which may work on the same board. A number
+// that isn't a [time.Duration] is a time in seconds, unless its comment or its name says otherwise.
 const (
 	DefaultTTL          = 900 * time.Second
 	DefaultCrashGrace   = 30 * time.Second
@@ -28,26 +29,26 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // time for which a worker may still run after its attempt is over
+	DefaultLeaveTime    = 60 * time.Second // how long a worker may still run after its attempt is over
 
 	TerminateGrace = 5 * time.Second // time from SIGTERM to SIGKILL
 
 	heartbeatStaleAfter  = 3600
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
-	survivorDefers       = 120
-	clockSlack           = 60 // a time that is further in the future was written before the clock was set back
-	systemicCrashes      = 3
-	exitRateLimited      = 75
+	survivorDefers       = 120 // how long a task keeps a worker that survived SIGKILL, until the next try
+	clockSlack           = 60  // a time further in the future than this was written before the clock was set back
+	systemicCrashes      = 3   // number of equal crashes in one pass that suggest a common cause
+	exitRateLimited      = 75  // exit code of a worker that has reached a quota
 	sigTerm              = 15
 	failureErrorMaxChars = 500
 )
 
-// Config is the section `kanban:` of a profile's config.yaml. A limit that is nil isn't set.
+// Config is the section `kanban:` of a profile's config.yaml. A nil limit is not set.
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // limits the number of all running workers, not the number of starts in one pass
+	MaxSpawn                *int // limit on all running workers, not on the starts in one pass
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
@@ -68,8 +69,8 @@ func (c Config) GatewaysDispatch(env Env) bool {
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
-// ReadConfig reads the board's configuration from a config.yaml. If the file is missing, it returns the default configuration. If
-// the file can't be read, it returns the default configuration and an error.
+// ReadConfig reads the board's configuration from a config.yaml. If the file is missing or can't be read, it returns the default
+// configuration, in the second case with an error.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := wholefile.Read(path, maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +86,8 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 	return c, warnings, err
 }
 
-// ParseConfig parses the board's configuration. It ignores an invalid value and returns a warning with its key, because a
-// gateway must be able to run with any configuration file.
+// ParseConfig parses the board's configuration. It ignores an invalid value and returns a warning that names the key, because a
+// gateway must be able to start with any configuration file.
 func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
@@ -125,8 +126,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value converts the value of a key with the function use. It returns the parameter missing if the key is absent or null. If use
-// rejects the value, it returns the parameter invalid and adds a warning, in which want describes the valid values.
+// value looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects the
+// value, the result is invalid, and a warning says what want describes: the valid values.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {
@@ -140,13 +141,13 @@ func value[T any](r *configReader, key, want string, missing, invalid T, use fun
 	return got
 }
 
-// typed is a conversion for [value] that accepts values of the type T.
+// typed is the conversion for [value] that accepts only values of the type T.
 func typed[T any](v any) (T, bool) {
 	got, is := v.(T)
 	return got, is
 }
 
-// Int converts a configuration value to an integer, like Python's int(). It accepts text with an integer, cuts off a fraction,
+// Int converts a configuration value to an integer as Python's int() does: it accepts text with an integer, cuts off a fraction,
 // and reads true as 1.
 func Int(v any) (int, bool) {
 	switch v := v.(type) {

@@ -21,12 +21,13 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ownLocks makes SQLite use open file description locks (fcntl(2)). With ordinary record locks, SQLite would lose its locks
-// whenever this process closes another descriptor of the board's file.
+// ownLocks makes SQLite use open file description locks (fcntl(2), F_OFD_SETLK). The kernel drops a process's ordinary record
+// locks whenever the process closes any descriptor of the file, and this package opens the board's file beside SQLite.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a database file with the SQLite settings that all writers of the board use. It allows only one connection, so a
-// caller must read all rows before the next query. The parameter mode is "rwc", "rw", "ro", or [unchanging].
+// connect opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
+// [unchanging]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
+// must read all rows before its next query.
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
 	query := url.Values{"_pragma": {
@@ -43,15 +44,15 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	return db, nil
 }
 
-// unchanging is the mode for a file on a volume that is mounted read-only. With it, SQLite needs no companion files.
+// unchanging is the mode for a file on a volume that is mounted read-only. It tells SQLite not to create companion files.
 const unchanging = "ro&immutable=1"
 
-// busy reports whether an error means that another program is using the file. Such an error does not mean that the file is
-// damaged.
+// busy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a later
+// try may succeed.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain tells users why the board's file can't be used. It returns "" if the message of SQLite or the kernel is clear
-// enough.
+// Explain returns a sentence for users about why the board's file can't be used, or "" if the message of SQLite or the kernel is
+// clear enough.
 func Explain(err error) string {
 	switch {
 	case busy(err):
@@ -73,13 +74,13 @@ func isCode(err error, codes ...int) bool {
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. The field now is the time that the transaction stores in all rows it writes. After the first error,
-// later calls do nothing, and the transaction fails with that error. So its methods return no errors.
+// tx is a write transaction. After the first error, later calls do nothing, and the transaction fails with that error at its end.
+// So the methods return no errors, and callers need not check each step.
 type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call
 	store *Store
-	now   int64
+	now   int64 // time in seconds since 1970, which the transaction stores in all rows that it writes
 	err   error
 }
 
@@ -118,17 +119,17 @@ func firstInTx[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing tells [Store.write] that its function has nothing to commit. write rolls the transaction back and returns no
-// error.
+// errNothing is returned by a function that runs in [Store.write] and has nothing to commit. write then rolls the transaction
+// back and returns no error.
 var errNothing = errors.New("nothing to do")
 
-// Writable returns the reason why the board can't be written now, or nil.
+// Writable returns the reason why the board can't be written now, or nil. It tries an empty write transaction.
 func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs the function do in one transaction, with the task that has this id. It returns false if the task does not exist, or
-// if do returns [errNothing].
+// change runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
+// returns [errNothing].
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
@@ -144,8 +145,8 @@ func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t 
 	return done && err == nil, err
 }
 
-// write runs the function do in one immediate transaction. It isn't re-entrant: the store has only one connection, so do must use
-// only the transaction t.
+// write runs do in one immediate transaction and commits it if do succeeds. It isn't re-entrant: the store has only one
+// connection, so do must use t and never the store.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -168,8 +169,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
 		}
 	}
-	// Report the first error. Don't use a connection again that can't roll back. The code SQLITE_ERROR means that the engine has
-	// already rolled back.
+	// Report the first error, not one of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the rollback
+	// failed for another reason, drop the connection, which may still be in the transaction.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -179,13 +180,13 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	return err
 }
 
-// querier is a connection for reading, inside or outside a transaction.
+// querier is what can run a query: a database, a connection or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// read returns the rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
-// that is a struct stands for several columns.
+// read returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
+// that is itself a struct stands for as many columns as it has fields.
 func read[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -202,7 +203,7 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	return list, rows.Err()
 }
 
-// scanTargets returns pointers to the fields of row, in the order of the columns. A Scan stores the values there.
+// scanTargets returns pointers to the fields of row, in the order of the columns, as arguments for [sql.Rows.Scan].
 func scanTargets(row reflect.Value) (places []any) {
 	if row.Kind() != reflect.Struct {
 		place := row.Addr().Interface()
@@ -217,7 +218,7 @@ func scanTargets(row reflect.Value) (places []any) {
 	return places
 }
 
-// first returns the first row of a query, or the zero value if the query has no rows.
+// first returns the first row of a query, or the zero value if there is none.
 func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
 	rows, err := read[T](ctx, q, query, args...)
 	if len(rows) > 0 {
@@ -226,15 +227,15 @@ func first[T any](ctx context.Context, q querier, query string, args ...any) (ro
 	return row, err
 }
 
-// load reads rows of a table into T, whose fields are the table's columns in order. The parameter rest is the end of the query,
-// such as WHERE and ORDER BY.
+// load reads rows of a table into T, which has a field for each column, in order. rest is the end of the query, such as WHERE and
+// ORDER BY.
 func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the list of a table's columns for a SELECT by [load]. SQLite lets any writer store a value whose type is
-// not the column's type. So each column is converted to the type of its field in T. The conversion never fails. A null
-// becomes the zero value, unless the field is a pointer.
+// selection returns the list of columns for a SELECT by [load]. SQLite lets any program store a text in an integer column and the
+// reverse, so each column is converted to the type of its field in T. The conversion never fails. A null becomes the zero value,
+// unless the field is a pointer.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
@@ -252,11 +253,11 @@ func selection[T any](t table) string {
 	return strings.Join(names, ", ")
 }
 
-// asInteger returns an SQL expression that reads a column as a whole number, whatever value a row contains.
+// asInteger returns an SQL expression that reads a column as an integer. A value that isn't a number counts as 0.
 func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// NonIntegerValues lists the tasks and runs with a value in a numeric column that is not a whole number. Each text contains the
-// id of the row and the name of the column.
+// NonIntegerValues lists the numeric columns of tasks and runs that hold something else than an integer, for `hinit kanban
+// doctor`. Each text names the row's id and the column.
 func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
@@ -267,7 +268,7 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
-// jsonList is a column that contains a JSON array of strings. Any other value is read as an empty list.
+// jsonList reads a column that contains a JSON array of strings. Anything else in the column is read as an empty list.
 type jsonList []string
 
 // Scan implements [sql.Scanner].
@@ -278,8 +279,8 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// tasksWithoutBody is the table of tasks with an empty text in place of the body. Operations on a task don't need its body, whose
-// size has no limit.
+// tasksWithoutBody is the table of tasks with an empty text in place of the body. Operations on a task don't need its body, which
+// can be arbitrarily large.
 var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -287,7 +288,7 @@ var tasksWithoutBody = func() table {
 	return t
 }()
 
-// readTask reads the task with this id. t is tasksTable, or [tasksWithoutBody] to leave out the body.
+// readTask reads the task with this id. t is tasksTable, or [tasksWithoutBody] to skip the body.
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
 	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {
@@ -304,8 +305,8 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 	return readTask(ctx, s.db, id, tasksTable)
 }
 
-// Filter selects tasks. An empty field does not restrict the selection. Archived tasks are selected only if IncludeArchived is
-// true or Status is [Archived].
+// Filter selects tasks for [Store.Tasks]. An empty field does not restrict the selection. Archived tasks are selected only if
+// IncludeArchived is true or Status is [Archived].
 type Filter struct {
 	Status          Status
 	Assignee        string
@@ -313,8 +314,8 @@ type Filter struct {
 	SessionID       string
 	Template, Step  string // workflow template and step of the task
 	IncludeArchived bool
-	Sort            string // order of the tasks, one of [Orders]; empty: priority
-	Limit           int
+	Sort            string // order of the result, one of [Orders]; empty: by priority
+	Limit           int    // maximum number of tasks; 0: no limit
 }
 
 // orders maps each value of [Filter.Sort] to its SQL order.
@@ -323,7 +324,7 @@ var orders = map[string]string{
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
 }
 
-// Orders returns the names of the orders in which tasks can be listed.
+// Orders returns the valid values of [Filter.Sort], for a command's help.
 func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
 
 // Tasks lists tasks. Tasks that are equal in the selected order are listed oldest first.
@@ -360,13 +361,13 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns returns at most limit attempts, at any tasks, newest first.
+// LastRuns returns the latest attempts at any tasks, newest first, at most limit of them.
 func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
 }
 
-// Events returns the events of one task, or of all tasks if task is empty. It returns only events with an ID greater than the
-// parameter after.
+// Events returns the events of one task, or of all tasks if task is empty. It returns only events whose ID is greater than after,
+// so that a reader can continue where it stopped.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)

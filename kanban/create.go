@@ -13,10 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// Create makes a task with the properties in n, which waits for the parents, and returns its id. An empty WorkspaceKind means
-// scratch. The Status is triage, blocked or scheduled; empty means ready, or todo while a parent is unfinished. Create ignores the
-// fields of n that describe the task's life: the id, its times, its claim, its failures, its workflow and its result. If unarchived
-// tasks already have the idempotency key of n, Create makes no task. It then returns the id of the newest of these tasks.
+// Create makes a task with the properties in n and returns its id. The task waits until all parents are finished. An empty
+// WorkspaceKind means scratch. Status may be triage, blocked or scheduled; empty means ready, or todo while a parent is
+// unfinished. Create ignores the fields of n that describe the task's life: its id, times, claim, failures, workflow and result.
+//
+// If an unarchived task already has n's idempotency key, Create makes no task and returns the id of the newest such task. A
+// caller can so repeat a request whose answer was lost.
 func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...string) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err
@@ -43,7 +45,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...st
 
 func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
-// validate checks the fields of n and brings them into canonical form.
+// validate checks the fields of n and rewrites them in canonical form.
 func (s *Store) validate(n *Task) error {
 	n.Title = strings.TrimSpace(n.Title)
 	if n.Title == "" {
@@ -75,8 +77,7 @@ func (s *Store) validate(n *Task) error {
 	return err
 }
 
-// canonical returns the canonical form of a profile's name. An empty name stays empty. A name that contains only blanks is an
-// error.
+// canonical returns the canonical form of a profile's name. An empty name stays empty. A name of only white space is an error.
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
@@ -134,7 +135,7 @@ func (t *tx) create(id string, n Task, parents []string) error {
 		{"goal_mode", n.GoalMode},
 	})
 	if status == Blocked {
-		// Without this event the block would not be sticky, and the next pass would undo the block.
+		// The event makes the block sticky. Without it, the next promotion pass would make the task ready.
 		t.event(id, 0, "blocked", object{{"reason", "created blocked"}})
 	}
 	if n.DueAt != 0 {
@@ -143,8 +144,8 @@ func (t *tx) create(id string, n Task, parents []string) error {
 	return nil
 }
 
-// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. All operations treat an archived
-// parent as finished, so that all of them agree about a child.
+// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. All queries use this one condition,
+// and an archived parent counts as finished in it, so that they agree about whether a task may start.
 const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
@@ -153,7 +154,7 @@ func (t *tx) waits(id string) bool {
 	return firstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
-// Assign assigns a task to a profile, or to none if assignee is empty. It returns false if the task does not exist. The error is
+// Assign assigns a task to a profile, or to none if assignee is empty. It returns false if the task does not exist, and
 // [ErrRunning] while a worker has the task.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
@@ -174,8 +175,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 	})
 }
 
-// Link makes the task with the id child wait until the task with the id parent is finished. It refuses a link that would close a
-// cycle.
+// Link makes the task child wait until the task parent is finished. It refuses a link that would close a cycle.
 func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
 	if parent == child {
 		return refuse("cannot link %s to itself", parent)
@@ -200,12 +200,12 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	})
 }
 
-// Unlink removes a link, and reports whether it existed.
+// Unlink removes a link. was reports whether the link existed.
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
-			t.promote(DefaultFailureLimit, "id = ?", child) // the child may have waited for this parent only
+			t.promote(DefaultFailureLimit, "id = ?", child) // the task may have waited only for this parent
 		}
 		return nil
 	})
@@ -229,14 +229,15 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	return comment, err
 }
 
-// Edit holds the new values of a task's fields. A field that is nil is not changed.
+// Edit holds new values for a task's fields. A nil field is not changed.
 type Edit struct {
 	Title, Body               *string
-	Result, Summary, Metadata *string // only for a task that is done
+	Result, Summary, Metadata *string // only for a task whose status is done
 	Priority                  *int64
 }
 
-// Edit changes the texts and the priority of a task, even while a worker has it. It returns false if the task does not exist.
+// Edit changes the texts and the priority of a task, even while a worker has the task. It returns false if the task does not
+// exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
 	if e == (Edit{}) {
 		return false, refuse("cannot edit %s: nothing to change was given", id)
@@ -295,8 +296,8 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 	return done, err
 }
 
-// DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. If the task
-// isn't archived, the error is a [ValueError]. If it doesn't exist, the result is false.
+// DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. It returns false
+// if the task doesn't exist, and a [ValueError] if the task isn't archived.
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
 	done, err = s.change(ctx, time.Time{}, id, func(t *tx, task Task) error {
 		if task.Status != Archived {
@@ -315,8 +316,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes the directory path if it is inside the directory that the parameter managed names. Symbolic links can't
-// make it remove anything outside.
+// removeInside removes the directory path, but only if it is inside the directory managed. It follows no symbolic links, so an
+// agent can't make it remove anything outside.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {
@@ -330,8 +331,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes the scratch workspaces of a finished task and of its parents, unless they are still needed. A workspace
-// stays while a child of its task isn't finished, because the child may read it.
+// cleanFamily removes the scratch workspaces of a finished task and of its parents. A workspace stays while a child of its task
+// isn't finished, because the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
 	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

@@ -14,36 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dispatcher makes passes over one board. A pass releases the tasks of dead workers and starts workers for ready tasks. Only
-// one goroutine may use a Dispatcher at a time. If several dispatchers, in any processes, work on one board, the board's
-// tick lock excludes all but one.
+// Dispatcher makes passes over one board. A pass releases the tasks of dead workers and starts workers for ready tasks. Only one
+// goroutine may use a Dispatcher at a time. Several dispatchers, in any processes, may work on one board: the board's tick lock
+// lets only one of them make a pass at a time.
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
-	Runner   Runner // nil: no worker can be started, and workers are observed by their pids only
+	Runner   Runner // nil: no worker can be started, and workers are observed only by their pids
 	Profiles Profiles
 	Spawn    SpawnOptions
-	Procs    Processes // observes and ends workers by pid; nil: with /proc and pidfd
+	Procs    Processes // observes and ends workers by pid; nil: use /proc and pidfd
 	Git      Git       // nil: a task with a worktree can't start
 
-	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it
-	// is set, no worker of an earlier container on this volume can be alive.
+	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it is
+	// set, all workers that an earlier container started on this volume are known to be dead.
 	Volume string
 
-	// Backoff is the pause between a failed attempt and the next one. It doubles after each further failure. 0: no pause, as in
-	// the command `hinit kanban dispatch`.
+	// Backoff is the pause between a failed attempt and the next one. It doubles after each further failure. With 0 there is no
+	// pause, as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	memories map[int64]*runNotes // this dispatcher's notes about each run, by the run's number
+	memories map[int64]*runNotes // by the number of the run
 }
 
-// runNotes holds the data that a dispatcher keeps about a run between passes.
+// runNotes holds what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
 type runNotes struct {
-	start        uint64 // start time of the process that had the worker's pid when the pid was first seen
-	askedToEndAt int64  // time at which the worker survived a request to end, after the end of its attempt; 0: none
+	start        uint64 // start time of the process that had the worker's pid when this dispatcher first saw the pid, to recognise a reused pid
+	askedToEndAt int64  // time of the last unsuccessful try to end the worker after the end of its attempt; 0: none
 }
 
-// notesOf returns the runNotes of a run. They are empty at first; the caller may change them.
+// notesOf returns the runNotes of a run, which the caller may change. They are empty at first.
 func (d *Dispatcher) notesOf(run int64) *runNotes {
 	if d.memories == nil {
 		d.memories = make(map[int64]*runNotes)
@@ -54,18 +54,18 @@ func (d *Dispatcher) notesOf(run int64) *runNotes {
 	return d.memories[run]
 }
 
-// Profiles reports whether an assignee is an existing profile.
+// Profiles tells whether an assignee is an existing profile, so that a worker can run for it.
 type Profiles interface {
 	Exists(name string) (bool, error)
 }
 
-// TickOptions holds the options for one pass.
+// TickOptions are the options of one pass.
 type TickOptions struct {
 	DryRun   bool
 	MaxSpawn *int // overrides the max_spawn of the configuration
 }
 
-// observe begins a pass that changes nothing. It determines the state of every worker.
+// observe begins a pass that changes nothing: it only determines the state of every worker.
 func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	return p, p.observeWorkers()
@@ -77,11 +77,11 @@ func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 
 // Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
 // If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the agent's own
-// dispatcher does, but it does not assign, claim or start any task.
+// dispatcher does, but it does not assign, claim or start any.
 //
-// After an error, the result contains the changes that were made before the error; the next pass does the rest.
+// If Tick returns an error, the result lists what was changed before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
-	res = Result{ // the lists are empty, not null, in JSON
+	res = Result{ // make the lists empty, because nil would be null in JSON
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
 		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []Capped{}, AutoAssigned: []string{},
 		RespawnGuarded: []Guarded{}, RateLimited: []string{},
@@ -106,7 +106,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // the result still lists the tasks that would start
+		case opt.DryRun: // list the tasks that would start, without starting them
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
 		default:
@@ -132,8 +132,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	return res, err
 }
 
-// Hold takes the lock of the board and keeps it for all passes until the store is closed. Meanwhile, other dispatchers, such as
-// the agent's gateways, skip this board. Hold returns false if another process has the lock.
+// Hold takes the board's tick lock and keeps it for all passes until the store is closed. Other dispatchers, such as the agent's
+// gateways, skip the board meanwhile. Hold returns false if another process has the lock.
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
@@ -145,11 +145,11 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 // startCandidate is a task that may be started.
 type startCandidate struct {
 	ID, Assignee string
-	Again        bool // an earlier attempt at the task was started
+	Again        bool // true if an earlier attempt exists, so that its processes may still run
 }
 
-// runningProfiles returns the profile of each running task, by the number of the task's run. For a task without a run, the number
-// is negative.
+// runningProfiles returns the profile of each running task by the number of the task's run. A running task without a run gets a
+// negative number, so that it is counted too.
 func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	type running struct {
 		Run  int64
@@ -159,7 +159,7 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// dispatch starts ready tasks, and then tasks in review, until a limit on workers is reached.
+// dispatch starts the workers of a pass: first for ready tasks, then for tasks in review, until a limit on workers is reached.
 func (p *pass) dispatch(opt TickOptions) error {
 	who, err := p.Store.runningProfiles(p.ctx)
 	if err != nil {
@@ -167,10 +167,10 @@ func (p *pass) dispatch(opt TickOptions) error {
 	}
 	for _, w := range p.watched {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.workerEnded(w) {
-			who[w.CurrentRunID] = w.Assignee // the worker is still alive, but its attempt has ended during this pass
+			who[w.CurrentRunID] = w.Assignee // the worker still runs although its attempt ended during this pass; it counts against the limits
 		}
 	}
-	for _, w := range p.leaving { // a worker whose attempt is over is counted until its process has ended
+	for _, w := range p.leaving { // it counts against the limits until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
 	p.busy = lo.CountValues(lo.Values(who))
@@ -208,8 +208,8 @@ func (p *pass) startTasks(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and caches the answer. After an error, it
-// returns the parameter ifUnknown.
+// isProfile reports whether a profile exists. It asks [Profiles] at most once in a pass for each name, and caches the answer. If
+// Profiles fails, it returns ifUnknown.
 func (p *pass) isProfile(who string, ifUnknown bool) bool {
 	if known, asked := p.exists[who]; asked {
 		return known
@@ -223,8 +223,8 @@ func (p *pass) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit on the workers of each profile
-// don't apply to a task in review.
+// startIfAllowed starts a task if its assignee is a profile below its limit. A task without an assignee first gets the default
+// assignee. Neither rule applies to a task in review.
 func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 	if r.Assignee == "" && from == Ready && p.fallback != "" && p.assignDefault(r.ID) {
 		r.Assignee = p.fallback
@@ -244,8 +244,8 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 	return nil
 }
 
-// assignDefault assigns a task without an assignee to the default assignee. It returns false if that fails, or if the task has
-// got an assignee in the meantime.
+// assignDefault assigns a task to the default assignee. It returns false if that fails, or if another program has assigned the
+// task in the meantime.
 func (p *pass) assignDefault(task string) bool {
 	if p.dry {
 		return true
@@ -263,7 +263,7 @@ func (p *pass) assignDefault(task string) bool {
 }
 
 // start claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes of an
-// earlier attempt remain.
+// earlier attempt can't be ended.
 func (p *pass) start(r startCandidate, from Status) error {
 	reason, err := p.holdReason(r.ID, from)
 	if err != nil {
@@ -281,8 +281,8 @@ func (p *pass) start(r startCandidate, from Status) error {
 	if r.Again && !p.endLeftovers(r.ID) {
 		return nil
 	}
-	p.remember(workerRecord{Lock: p.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
-	// The claim fails if the task has got another assignee in the meantime, because that profile may be at its limit.
+	p.remember(workerRecord{Lock: p.Store.Claimer()}) // if this dispatcher dies after a claim, the next one must know who made the claim
+	// The claim requires the assignee whose limit was checked. If somebody reassigned the task meanwhile, the claim fails.
 	claim := claimOptions{from: from, profile: r.Assignee, scratch: p.Store.paths.Workspaces}
 	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {

@@ -13,18 +13,19 @@ import (
 	"github.com/samber/lo"
 )
 
-// Completion is the result of a worker. If Run is set, it must be the task's current run; otherwise nothing changes.
+// Completion is what a worker reports when it completes a task. If Run is set, it must be the task's current run; otherwise
+// nothing changes.
 type Completion struct {
 	Result, Summary string
 	Metadata        string   // a JSON object, or empty
-	CreatedCards    []string // tasks that the worker claims to have created; Complete verifies them first
+	CreatedCards    []string // tasks that the worker claims to have created; Complete verifies the claim
 	Artifacts       []string
 	Run             int64
 }
 
-// changeStatus sets a task's status to the parameter to, and clears the claim. The parameter more is SQL that sets more columns;
-// args are its arguments. changeStatus returns errNothing if the task's status isn't in the list from, or if run is neither 0 nor
-// the task's current run.
+// changeStatus sets a task's status to the status to and clears the claim. more is SQL that sets further columns; args are its
+// arguments. It returns errNothing if the task's status isn't in the list from, or if run is neither 0 nor the task's current
+// run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -34,8 +35,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run with the values in e, and returns its id. If the task has no run, it adds a run
-// with a duration of zero. So the summary and the metadata in e are not lost.
+// closeOrAddRun closes the task's current run with the values in e and returns its id. If the task has no run, it adds one with a
+// duration of zero. Otherwise the summary and the metadata in e would be lost.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -48,9 +49,9 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow
-// that, or if c.Run is set and isn't the task's current run. A [PhantomError] means that the result names tasks that the
-// worker didn't create. In that case, Complete only records this in an event.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
+// or if c.Run is set and isn't the task's current run. A [PhantomError] means that c names tasks that the worker didn't create.
+// Complete then only records an event.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError
@@ -58,7 +59,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
-		// phantoms are tasks that the worker only claims to have created.
+		// phantoms are the tasks that the worker only claims to have created.
 		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
 			return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
@@ -104,8 +105,8 @@ func firstLine(s string) string {
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist. It is a hint for readers of
-// the board.
+// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for people who
+// read the task's history.
 func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		refs := lo.Uniq(references.FindAllString(text[1], -1))
@@ -123,8 +124,7 @@ func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run
 	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
-// Schedule gives a task the status scheduled, in which no dispatcher starts it. The parameter run has the same meaning as in
-// [Store.Block].
+// Schedule gives a task the status scheduled, in which no dispatcher starts it. run has the same meaning as in [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
@@ -157,7 +157,7 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 	})
 }
 
-// Promotion holds the options of a manual promotion. Force ignores unfinished parents. DryRun only checks whether the promotion
+// Promotion holds the options of a promotion by hand. Force ignores unfinished parents. DryRun only checks whether the promotion
 // would succeed.
 type Promotion struct {
 	Actor, Reason string
@@ -185,23 +185,25 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 	})
 }
 
-// promotable is the SQL condition under which the promotion pass makes a task ready. Its parameter is the failure limit.
+// promotable is the SQL condition under which the promotion pass makes a todo or blocked task ready. Its parameter is the failure
+// limit.
 //
 // A sticky block stays until a person ends it. A block is sticky if the latest `blocked` or `unblocked` event of the task is
-// `blocked`. A block at the failure limit has no such event, so the task continues when the limit is raised.
+// `blocked`. A block at the failure limit has no such event, so the task becomes ready when the limit is raised.
 //
-// The plus signs keep SQLite from searching all waiting tasks by their status, where a caller names a few tasks.
+// The unary plus keeps SQLite from using the index on status. Where a caller names a few tasks, that index would make SQLite read
+// all waiting tasks.
 const promotable = `(+status = 'todo' OR +status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: it makes todo and blocked tasks ready if they may start now (see [promotable]). It
-// returns the number of these tasks.
+// RecomputeReady is the promotion pass: it makes the todo and blocked tasks ready that may start now (see [promotable]), and
+// returns how many.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	some, err := first[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waiting+")", failureLimit)
-	if err != nil || !some { // don't take the write lock in each pass
+	if err != nil || !some { // most passes have nothing to promote; don't take the write lock for that
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
@@ -220,7 +222,7 @@ func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 	return len(ids)
 }
 
-// The SQL conditions for [tx.promote] select all tasks that wait, and the tasks that waited for a task.
+// Conditions for [tx.promote]: all tasks that wait, or the tasks that wait for one parent.
 const (
 	waiting    = "status IN ('todo', 'blocked')"
 	childrenOf = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
@@ -235,16 +237,17 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending holds the values that are stored in a run when it is closed.
+// ending holds the values that closeRun stores in a run.
 type ending struct {
 	outcome, err      string
 	summary, metadata string
 }
 
-// closeRun closes a run if it is open. Its status becomes the outcome, or "done" after the outcome "completed". The caller clears
-// the task's current_run_id. closeRun never stores an end before the start. The time of this transaction was taken before the
-// transaction waited for the database's lock, so this time may be earlier than the start of the run. During that wait, another
-// process may have started the run, or the clock may have been set.
+// closeRun closes a run if it is open. The run's status becomes the outcome, or "done" after the outcome "completed". The caller
+// clears the task's current_run_id.
+//
+// closeRun never stores an end that is before the start. t.now was taken before the transaction waited for the database's lock.
+// During that wait another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return
@@ -255,7 +258,7 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run to which a task still refers although the task isn't running.
+// closeLeaked closes a run that was left open: the task still refers to it but isn't running.
 func (t *tx) closeLeaked(task Task) {
 	t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)

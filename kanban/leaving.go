@@ -19,8 +19,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was finished, or
-// another program has released it. The parameter open is the set of the runs of all running tasks.
+// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board, because it was finished or
+// another program has released it. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
@@ -48,9 +48,9 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted sorts the workers whose attempt is over into three lists of the pass. The list leaving has the workers that
-// still run, and endedEntries the workers that have ended. The list unanswered has the workers that were requested and may still
-// start.
+// settleDeparted sorts the workers whose attempt is over by the state of their process. p.leaving gets the workers that still
+// run, and p.endedEntries the workers that have ended. p.unanswered gets the workers whose start was requested and may still
+// happen.
 func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -68,9 +68,8 @@ func (p *pass) settleDeparted(left []*observedTask) {
 	}
 }
 
-// cancelStarts cancels the requests to start the workers in list, because these requests got no answer. Otherwise, a late request
-// could start a worker beside another attempt. If a worker was already started, cancelStarts adds it to p.leaving, the workers
-// whose attempt is over.
+// cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. A late start could
+// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to p.leaving.
 func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -88,28 +87,28 @@ func (p *pass) cancelStarts(list []*observedTask) {
 	}
 }
 
-// leaveDeadline returns the time at which to end a worker whose attempt is over. The worker gets some time first, because it
-// usually still writes something after it has finished its task.
+// leaveDeadline returns the time, in seconds since 1970, at which to end a worker whose attempt is over. The worker first gets
+// some time, because it usually still writes something after it has finished its task. 0 means now.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
 	asked, at := p.notesOf(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	// Another attempt waits for the end of this worker. Or the clock was set back, so that w.since is useless.
+	// End it now: the next attempt waits for its end. Or the clock was set back, so that w.since is useless.
 	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
 		return 0
 	}
 	return at
 }
 
-// endLeaving ends the workers whose attempt is over and whose deadline has passed, see [pass.leaveDeadline].
+// endLeaving ends the workers whose attempt is over and whose [pass.leaveDeadline] has passed.
 func (p *pass) endLeaving() error {
 	due, stay := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
 	p.leaving = append(stay, p.terminateDeparted(due)...)
 	return nil
 }
 
-// terminateDeparted ends workers whose attempt is over, and returns the workers that survive.
+// terminateDeparted ends the workers in due, whose attempt is over, and returns those that survive SIGKILL.
 func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
@@ -124,7 +123,7 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 }
 
 // endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It reports
-// whether all have ended. Only then may the task start again, because two attempts must not use one workspace.
+// whether all have ended. Only then may the task start again, because two attempts must not use one workspace at a time.
 func (p *pass) endLeftovers(task string) bool {
 	mine, others := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
@@ -178,18 +177,18 @@ type workerRecord struct {
 	Worker
 }
 
-// ledger is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object
-// per line. The last entry of a run is the valid one. Only the holder of the tick lock writes the file. The file needs no fsync,
-// because it only has to outlive the dispatcher. After a crash of the machine, no worker is left.
+// ledger is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object a
+// line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it has to
+// survive the dispatcher, but not a crash of the machine, after which no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]workerRecord
-	locks map[string]workerRecord // by claimant, the process that makes the claims
+	locks map[string]workerRecord // by claimant
 }
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]workerRecord), locks: make(map[string]workerRecord)}
-	data, _ := wholefile.Read(path, maxFileSize) // treat an unreadable file as empty; saving the ledger replaces it
+	data, _ := wholefile.Read(path, maxFileSize) // an unreadable file counts as empty, and the next save replaces it
 	for line := range bytes.Lines(data) {
 		var e workerRecord
 		if json.Unmarshal(line, &e) == nil {
@@ -220,8 +219,8 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// instance returns a text that identifies the boot of the machine and the PID 1 of this container. If a worker's entry has
-// another instance, the worker has ended with its container or machine.
+// instance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another instance
+// has ended with its container or machine. "" means that /proc can't be read.
 func instance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

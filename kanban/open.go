@@ -22,33 +22,32 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options holds the options for opening a board. With the zero value, Open opens a board in the same way as the agent's own
-// programs.
+// Options are the options for opening a board. With the zero value, Open works like the agent's own programs.
 type Options struct {
-	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if the variable is not set
+	BusyTimeout time.Duration // how long to wait for another program's lock; 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, otherwise two minutes
 	Env         Env           // environment of the program; nil: os.Getenv
 	Host        string        // host name in the claims of this store; empty: os.Hostname
 	PID         int           // pid in the claims of this store; 0: this process
 	Workdir     string        // the board's default_workdir
-	Toolsets    []string      // names of toolsets, which can't be used as skills
+	Toolsets    []string      // names of toolsets, which Create refuses as names of skills
 	Trust       bool          // skip the integrity check of the whole file at the first open in this process
 
-	initWait  time.Duration      // only tests set it
-	crashHook func(string) error // only tests set it
+	initWait  time.Duration      // how long to wait for the initLock; only tests set it
+	crashHook func(string) error // called at each [Store.crashPoint]; only tests set it
 	Log       *slog.Logger       // nil: slog.Default
 }
 
-// Store is one open board. Several goroutines may use it. Each call is one transaction at most.
+// Store is one open board. Several goroutines may use it at a time. Each call is at most one transaction.
 type Store struct {
 	db       *sql.DB
-	raw      *os.File       // second descriptor of the file, used to check the file's length
+	raw      *os.File       // second descriptor of the file, to check its length
 	logs     [2]fs.FileInfo // the write-ahead log and its index, which SQLite keeps while the board is open; nil if they did not exist
 	paths    Paths
 	opt      Options
-	keptLock *Lock // lock of the board, if a dispatcher holds it between passes
+	keptLock *Lock // tick lock, if a dispatcher holds it between passes
 }
 
-// crashPoint marks a place at which a test can make the process die.
+// crashPoint marks a place at which a test can make the process die, to prove that the board survives it.
 func (s *Store) crashPoint(name string) error {
 	if s.opt.crashHook == nil {
 		return nil
@@ -56,20 +55,20 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits the time that Open waits while another process checks and migrates the file. After this time, Open does the
-// work itself without the lock, because the work is idempotent.
+// maxInitWait limits how long Open waits while another process checks and migrates the file. After that, Open does the work
+// itself without the lock. That is safe, because each step has no effect when it is repeated.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the files that this process has checked and migrated, by path. If another file has replaced one of them, Open
-// checks the new file.
+// initialised holds the files that this process has checked and migrated, by path, so that it does so only once. If another file
+// has replaced one of them, Open checks the new file.
 var initialised = struct {
 	sync.Mutex
 	files map[string]fs.FileInfo
 }{files: make(map[string]fs.FileInfo)}
 
-// Open opens a board. It creates a missing file. It migrates an old file after a backup.
+// Open opens a board. It creates a missing file, and migrates the file of an older version after making a backup.
 //
-// Open follows symbolic links, as other writers of the board do. So a caller that is root must become the agent's user
+// Open follows symbolic links, as other writers of the board do. A caller that is root must therefore become the agent's user
 // first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 	if opt.Env == nil {
@@ -119,7 +118,7 @@ func (s *Store) open(ctx context.Context) error {
 		return s.attach(ctx, "rwc")
 	}
 
-	initialised.Lock() // allow only one first open at a time in this process
+	initialised.Lock() // one first open at a time in this process
 	defer initialised.Unlock()
 	if lock := s.lockInit(ctx); lock != nil {
 		defer lock.Release()
@@ -140,10 +139,11 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// companions are the suffixes of the write-ahead log and its index.
+// companions are the suffixes of the files that SQLite keeps beside the database: the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
 
-// readOnly reports whether a path is on a read-only file system. It checks the nearest existing directory.
+// readOnly reports whether a path is on a read-only file system. If the path doesn't exist, it checks the nearest existing
+// directory above it.
 func readOnly(path string) bool {
 	var st unix.Statfs_t
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -153,7 +153,7 @@ func readOnly(path string) bool {
 	}
 }
 
-// openReadOnly opens a board on a volume that is mounted read-only, for commands that only read. Each write fails.
+// openReadOnly opens a board on a volume that is mounted read-only, for commands that only read. Every write to the store fails.
 func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	if empty {
 		return fmt.Errorf("cannot make board %s: its volume is mounted read-only; mount it without :ro", s.paths.DB)
@@ -182,8 +182,8 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock for checking and migrating the file, which only one process at a time may do. It returns nil if it
-// can't get the lock in time.
+// lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process holds the
+// lock for longer than maxInitWait.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()
@@ -203,7 +203,7 @@ var errHeld = errors.New("another program holds it")
 
 var warnNoWAL sync.Once
 
-// journal enables the write-ahead log if the file system supports it.
+// journal switches the database to a write-ahead log if the file system supports that, and warns once otherwise.
 func (s *Store) journal(ctx context.Context) error {
 	mode, err := first[string](ctx, s.db, "PRAGMA journal_mode")
 	if err != nil || strings.EqualFold(mode, "wal") {
@@ -220,7 +220,7 @@ func (s *Store) journal(ctx context.Context) error {
 	return s.cannotOpen(err)
 }
 
-// Close closes the file, and releases the board's lock if a dispatcher holds it.
+// Close closes the file, and releases the tick lock if a dispatcher holds it.
 func (s *Store) Close() error {
 	var err error
 	if s.db != nil {
@@ -235,9 +235,9 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. Another program may have
-// replaced the file, for instance by a backup. If the log or its index was removed, other programs don't see the changes of this
-// store.
+// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. If another program has
+// replaced the file, for instance by a backup, or removed the log or its index, then other programs don't see what this store
+// writes. The caller must open the board again.
 func (s *Store) InPlace() bool {
 	if !isFileAt(s.raw, s.paths.DB) {
 		return false
@@ -256,10 +256,11 @@ func (s *Store) Paths() Paths { return s.paths }
 // Claimer returns the identity that this store writes into its claims, as host:pid.
 func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
 
-// hostLocal reports whether a claim was made on this host, so that its pid is valid here.
+// hostLocal reports whether a claim was made on this host. Only then does its pid mean anything here.
 func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
 
-// DataVersion returns a number that changes whenever another connection has changed the board.
+// DataVersion returns a number that changes whenever another connection has changed the board. Comparing it is much cheaper than
+// reading the tasks.
 func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 	return first[int64](ctx, s.db, "PRAGMA data_version")
 }
@@ -267,10 +268,10 @@ func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.
 type Lock struct{ file *os.File }
 
-// TryLock locks a file without waiting. The result held is false if another process holds the lock. An error means that the file
-// can't be locked.
+// TryLock locks a file without waiting. held is false if another process holds the lock. An error means that the file can't be
+// locked at all.
 //
-// TryLock takes two locks: flock(2), and a record lock of the whole file. These two kinds don't exclude each other, and other
+// TryLock takes two locks: flock(2) and a record lock of the whole file. The two kinds don't exclude each other, and other
 // writers of the board may use either.
 func TryLock(path string) (l *Lock, held bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -294,15 +295,15 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release releases the lock. It unlocks the file before it closes it. A child that is being started may still have a copy of
-// the descriptor, which would keep the lock.
+// Release releases the lock. Closing the file is not enough: a child that is being started may still have a copy of the
+// descriptor, which would keep the lock. So Release unlocks the file first.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
 	_ = l.file.Close()
 }
 
-// maxFileSize is the maximum size, in bytes, of a board's or profile's file that is read as a whole.
+// maxFileSize limits the files that are read as a whole, in bytes. An agent can write these files.
 const maxFileSize = 16 << 20
 
 // isFileAt reports whether an open file is still the file at a path. Another program with write access to the directory may have

@@ -16,50 +16,50 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Runner starts workers, reports how each one ended, and kills a worker together with the processes that it has left behind. The
-// dispatcher calls the methods from one goroutine at a time.
+// Runner starts workers, reports how each one ended, and kills a worker together with the processes that it has left behind. PID
+// 1 is one, and package runner has another. The dispatcher calls the methods from one goroutine at a time.
 //
-// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown]. For
-// such a worker the dispatcher relies on the pid, like the other writers of the board.
+// A runner reports only what it knows. If another program started a worker, or the runner has forgotten it, the worker is
+// [Unknown]. The dispatcher then relies on the pid, like the other writers of the board.
 type Runner interface {
 	// Start starts the worker of a run, and returns as soon as the worker's program is executing. After an error, no process of
 	// the worker is left. A second call for the same run must not start a second worker.
 	Start(ctx context.Context, job Job) (Worker, error)
 
-	// WorkerStates returns the state of each run's worker, in the order of refs. It doesn't block.
+	// WorkerStates returns the state of each worker in refs, in the same order. It doesn't block.
 	WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error)
 
-	// Withdraw cancels a start that got no answer, so that it does not take effect later. If the worker was already started, the
+	// Withdraw cancels a start that got no answer, so that it can't take effect later. If the worker was already started, the
 	// result describes it. After an error, it is still unknown whether the worker will start.
 	Withdraw(ctx context.Context, ref Ref) (WorkerReport, error)
 
-	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and SIGKILL after
-	// the grace. It returns when all workers are dead, or when SIGKILL had no effect in time. The results are in the order of
-	// refs. For a run that the runner doesn't know, Attempted is false.
+	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and after the grace
+	// SIGKILL. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of refs. For a
+	// worker that the runner doesn't know, Attempted is false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
-	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It finds
-	// them by the environment that they inherit. It uses only the fields DB and Task of ref. ok is false if the processes can't
-	// be determined now.
+	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It
+	// recognises them by environment variables that every descendant of a worker inherits. It uses only the fields DB and Task of
+	// ref. ok is false if the processes can't be determined now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
-	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers
-	// have ended. This may be a moment after the end of the task.
+	// Forget tells the runner that these runs are over on the board. The runner may drop its data about them as soon as their
+	// workers have ended, which may be a moment later.
 	Forget(refs []Ref)
 }
 
-// Job describes a worker to start. The worker's stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a new
-// session.
+// Job is a request to start a worker. The worker's stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a
+// new session (setsid).
 type Job struct {
 	Ref
 	Profile string
-	Options []string          // arguments that depend on the task: --skills, -m and --toolsets, with their values
+	Options []string          // arguments that depend on the task: --skills, -m and --toolsets with their values
 	Dir     string            // working directory; empty: the dispatcher's
 	Vars    map[string]string // environment variables of this worker
-	Log     string            // path of the log, which is already rotated; its directory exists
+	Log     string            // path of the log, which the dispatcher has rotated; its directory exists
 }
 
-// Ref identifies the worker of one run by DB and Run. Worker describes its process, if known.
+// Ref names the worker of one run, by DB and Run. The embedded Worker is its process, if known.
 type Ref struct {
 	DB    string // absolute path of the board's file
 	Board string
@@ -68,17 +68,17 @@ type Ref struct {
 	Worker
 }
 
-// Worker identifies a process, even after another process has got its pid.
+// Worker identifies a process for ever, even after the kernel has given its pid to another process.
 type Worker struct {
 	PID   int    // process id; 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // boot of the machine, and container, in which the process runs, see [instance]; empty: not known
+	Boot  string // boot and container in which the process runs, see [instance]; empty: not known
 }
 
-// Liveness is the state of a worker as a runner knows it.
+// Liveness says what a runner knows about a worker.
 type Liveness int
 
-// The possible states of a worker.
+// The values of Liveness.
 const (
 	Unknown Liveness = iota // not started by this runner, or forgotten
 	Alive
@@ -86,7 +86,7 @@ const (
 	NeverStarted // the runner is sure that no worker of this run exists or will exist
 )
 
-// WorkerReport is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if the worker has ended.
+// WorkerReport is a runner's answer about one worker. Worker is set if Liveness is Alive, and Exit if it is Ended.
 type WorkerReport struct {
 	Liveness Liveness
 	Worker   Worker
@@ -96,37 +96,38 @@ type WorkerReport struct {
 // Exit describes how a worker ended.
 type Exit struct {
 	Known      bool // false: it is unknown how the worker ended
-	Code       int  // exit code, if Signal is 0
-	Signal     int
+	Code       int  // exit code; valid if Signal is 0
+	Signal     int  // signal that killed the worker; 0: none
 	OOM        bool // the kernel killed the worker because memory ran out
-	Terminated bool // the worker was ended on purpose: by the dispatcher, by a stop of its container, or by an operator
+	Terminated bool // ended on purpose: by the dispatcher, by a stop of its container, or by an operator
 	Shutdown   bool // the worker ended because its container stopped
 	At         time.Time
 }
 
-// Termination is the result of an attempt to end a worker. If Attempted is true and Terminated is false, the worker survived.
+// Termination is the result of a try to end a worker. If Attempted is true and Terminated is false, the worker survived.
 type Termination struct {
 	Attempted  bool
 	Terminated bool
 	Killed     bool // SIGKILL was needed
 }
 
-// Processes observes and ends workers by pid. It is used for workers that the runner doesn't know.
+// Processes observes and ends workers by pid. The dispatcher uses it for workers that the runner doesn't know.
 type Processes interface {
 	// Alive reports whether the process exists and isn't a zombie. If the process can't be examined, it returns true.
 	Alive(pid int) bool
-	// End sends SIGTERM and waits up to grace until the process has ended. If the process still runs then, End sends SIGKILL and
-	// waits a moment.
+	// End sends SIGTERM and waits up to grace for the process to end. If the process still runs then, End sends SIGKILL and waits
+	// up to a second.
 	End(ctx context.Context, pid int, grace time.Duration) Termination
 	// Start returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or the
 	// time is unknown.
 	Start(pid int) uint64
 }
 
-// kernel implements [Processes] with /proc and pidfd.
+// kernel implements [Processes] for real processes, with /proc and pidfd_open(2).
 type kernel struct{}
 
-// maxPID is the maximum process id. The kernel would truncate a larger number, and so find another process.
+// maxPID is the largest process id of Linux. The board may contain any number, and the kernel would cut off a larger one and so
+// find the wrong process.
 const maxPID = 1 << 22
 
 // Alive implements [Processes].
@@ -144,7 +145,7 @@ func (kernel) Start(pid int) uint64 {
 	return st.Start
 }
 
-// killWait limits the wait for a killed process. A process that still exists after it is stuck in the kernel.
+// killWait limits the wait for a process after SIGKILL. A process that exists for longer is stuck in the kernel.
 const killWait = time.Second
 
 // End implements [Processes].
@@ -164,8 +165,7 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits until the process of the pidfd fd has ended, and reports whether it has. The parameter wait limits the time. A
-// zombie counts as ended.
+// ended waits up to wait until the process of the pidfd fd has ended, and reports whether it has. A zombie counts as ended.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
@@ -181,7 +181,7 @@ func ended(ctx context.Context, fd int, wait time.Duration) bool {
 }
 
 // AwaitProcess blocks until a process has ended. The process need not be a child of this one. AwaitProcess returns immediately if
-// the process does not exist, or if the kernel can't wait for it.
+// the process does not exist, or if the kernel has no pidfd_open(2).
 func AwaitProcess(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -196,8 +196,9 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with the environment variables in vars. Processes whose parent was started
-// without these variables come first. The result sure tells whether the environments of all processes of this user could be read.
+// ProcessesWith finds the processes that were started with the environment variables in vars. A process whose parent wasn't comes
+// before the others, as the root of a tree. sure is false if the environment of a process of this user could not be read, so that
+// the list may be incomplete.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {

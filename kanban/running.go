@@ -12,44 +12,45 @@ import (
 	"github.com/samber/lo"
 )
 
-// observedTask is a task with the state of its worker, as this pass sees it. Most observed tasks are running. For the others, the
-// attempt is over, but the worker may still run.
+// observedTask is a task with the state of its worker, as this pass sees it. The task is running, or its attempt is over but the
+// worker may still run.
 type observedTask struct {
 	Task
-	since             int64  // start of the current run, or of the task without a run; after the attempt, the end of the attempt
+	since             int64  // start of the current run, or of the task without a run; if the attempt is over, its end; seconds since 1970
 	from              Status // status in which the task was claimed, and to which a release returns it
 	ref               Ref
-	dispatcherStarted bool // the ledger shows that a dispatcher started the run
-	local             bool // the worker's pid is valid on this host
-	sight             Liveness
+	dispatcherStarted bool     // the ledger shows that a dispatcher started the run
+	local             bool     // the worker's pid is valid on this host
+	sight             Liveness // what the runner knows about the worker
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
 	pidReused         bool // the worker's pid now belongs to another process
-	isHandled         bool // a step of this pass has handled the task
+	isHandled         bool // an earlier step of this pass has handled the task; later steps skip it
 }
 
-// pass is one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
+// pass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
 	ctx          context.Context //nolint:containedctx // it lives as long as the tick
-	now          int64
-	dry          bool
-	mayStart     bool // this pass may start workers
+	now          int64           // time of the pass in seconds since 1970
+	dry          bool            // dry run: start nothing
+	mayStart     bool            // this pass may start workers
 	res          *Result
 	ledger       *ledger
-	instance     string
-	watched      []*observedTask
+	instance     string          // see the function [instance]
+	watched      []*observedTask // running tasks
 	leaving      []*observedTask // living workers whose attempt is over
 	endedEntries []workerRecord  // entries of the ledger whose workers have ended
-	unanswered   []*observedTask // attempts that are over, but whose worker was requested and may still start
+	unanswered   []*observedTask // workers whose attempt is over, but whose start was requested and may still happen
 
-	free     int             // number of workers that may still be started
+	free     int             // how many workers may still be started
 	busy     map[string]int  // number of running workers by profile
-	exists   map[string]bool // answers of [Profiles], by profile
+	exists   map[string]bool // cached answers of [Profiles], by profile
 	fallback string          // the default assignee
 }
 
-// workerEnded reports whether the worker has ended. If the runner does not know the worker, workerEnded checks the worker's pid.
+// workerEnded reports whether the worker has ended. It trusts the runner. If the runner does not know the worker, it checks the
+// pid.
 func (p *pass) workerEnded(w *observedTask) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
@@ -57,10 +58,10 @@ func (p *pass) workerEnded(w *observedTask) bool {
 	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
 
-// pidWasReused reports whether the worker's pid now belongs to another process, which has another start time. The ledger has the
-// worker's start time, or it was recorded when the pid was first seen for this run.
+// pidWasReused reports whether the worker's pid now belongs to another process. Then the start time differs from the one in the
+// ledger, or from the one that this dispatcher noted when it first saw the pid.
 func (p *pass) pidWasReused(w *observedTask) bool {
-	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
+	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must never end itself or PID 1
 		return true
 	}
 	start := p.procs().Start(w.WorkerPID)
@@ -72,8 +73,8 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// observeWorkers determines the state of the workers of all running tasks. It also determines the state of the workers in
-// the dispatcher's ledger whose attempt is over.
+// observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
+// over. It fills the lists of the pass.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -129,8 +130,8 @@ func (p *pass) observeWorkers() error {
 	return nil
 }
 
-// dropEnded drops the records of workers that have ended. For the remaining tasks, it records the programs that have claimed
-// them. Only the holder of the tick lock may call it.
+// dropEnded drops the ledger's records of workers that have ended. For the remaining tasks, it records which programs have
+// claimed them. Only the holder of the tick lock may call it.
 func (p *pass) dropEnded() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
@@ -141,7 +142,7 @@ func (p *pass) dropEnded() {
 	for _, w := range append(p.watched, p.leaving...) {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
-		if w.Status == Running && w.local && !w.containerGone { // the record shows later whether the worker can be alive
+		if w.Status == Running && w.local && !w.containerGone { // a later pass needs the record to tell whether the worker can still be alive
 			p.remember(workerRecord{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
 		}
 	}
@@ -161,7 +162,7 @@ func (p *pass) dropEnded() {
 	p.saveLedger()
 }
 
-// remember writes an entry to the ledger, with the identity of this container.
+// remember writes an entry to the ledger, with this host, volume and container. It must be called before the worker can start.
 func (p *pass) remember(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {
@@ -177,15 +178,15 @@ func (p *pass) saveLedger() {
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container
-// of this host made the entry. It is also the case if the entry's container had the data volume of this container, because
-// only one container at a time can have the volume.
+// isGone reports whether the worker of a ledger entry has certainly ended. Then the entry is from an earlier boot or container of
+// this host, or from an earlier container that had this container's data volume. Only one container at a time can have the
+// volume.
 func (p *pass) isGone(e workerRecord) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref builds the Ref by which the runner finds the worker of a running task. It fills the Ref from the ledger, and sets
+// ref builds the Ref by which the runner finds the worker of a running task. It takes the process from the ledger, and sets
 // w.dispatcherStarted and w.containerGone.
 func (p *pass) ref(w *observedTask) Ref {
 	ref := p.Dispatcher.ref(w.Task)
@@ -211,8 +212,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// storeSighting stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run: a claim
-// without a worker may belong to a person at a terminal.
+// storeSighting stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run, because a
+// claim without a worker may belong to a person at a terminal.
 func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
 	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
@@ -226,8 +227,8 @@ func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
 	}
 }
 
-// recordMissingPIDs records the pids of workers whose dispatcher died before it could record them. The pid comes from the runner
-// or the ledger.
+// recordMissingPIDs writes the pids of workers to the board whose dispatcher died before it could do so. The pid comes from the
+// runner or the ledger.
 func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
@@ -255,7 +256,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
 		case w.WorkerPID == 0 || !w.local:
-			// Kill nothing: there is no pid, or the pid belongs to another host.
+			// Kill nothing: the pid is unknown, or belongs to another host.
 		default:
 			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })
 		}
@@ -264,7 +265,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner has not ended it, but knows its process
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't have this run, but gave its process
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
 		}
@@ -276,7 +277,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
 func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info returns the members for the payload of an event that describe a termination.
+// info returns members for the payload of an event: how the worker was terminated.
 func (w *observedTask) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},

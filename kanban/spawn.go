@@ -23,20 +23,20 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// SpawnOptions hold the data for the environment and the arguments of workers.
+// SpawnOptions says where the environment and the arguments of workers come from.
 type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
 	ProfileDir func(profile string) string   // returns a profile's home directory; empty: the profile does not exist
 	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
-	// Isolated reports whether the workers of a profile are isolated. nil: the workers of no profile are isolated. An agent can
-	// write everything in its profile's home, so the dispatcher must not use a repository there outside the isolation.
+	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write everything
+	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
 	Isolated func(profile string) (bool, error)
 }
 
-// reviewSkill is the skill of a worker in review. It replaces the task's own skills.
+// reviewSkill is the skill of a worker that reviews a finished task. It replaces the task's own skills.
 const reviewSkill = "sdlc-review"
 
-// run starts the worker of a claimed task. If that fails, it releases the task. It reports whether a worker was started.
+// run starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was started.
 func (p *pass) run(task Task, from Status) (started bool, err error) {
 	why, err := p.startWorker(&task, from)
 	host, is := errors.AsType[*HostError](why)
@@ -52,8 +52,8 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// startWorker prepares a claimed task and starts its worker. The result why explains why the worker couldn't be started; err is
-// an error of the board.
+// startWorker prepares a claimed task and starts its worker. It returns two kinds of error: why is the reason why the worker
+// couldn't be started, err a failure of the board itself.
 func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
@@ -65,7 +65,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	}
 	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID})
 	worker, why := p.Runner.Start(p.ctx, job)
-	if why != nil || worker.PID == 0 { // no pid: the attempt ends when its claim expires
+	if why != nil || worker.PID == 0 { // without a pid, only the expiry of the claim ends the attempt
 		return why, nil
 	}
 	if worker.Start == 0 {
@@ -75,14 +75,14 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt again, because the dispatcher died before the first request or got no answer
-// to it. It keeps the run, because the runner starts only one worker for a run, even if the first request takes effect late.
-// With a new run, two workers could run at the same time.
+// startAgain requests the worker of an attempt a second time: the dispatcher died before the first request, or got no answer to
+// it. It keeps the run, because the runner starts only one worker for a run, even if the first request takes effect late. With a
+// new run, two workers could run at the same time.
 func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // somebody has reclaimed the task
 		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:
@@ -92,7 +92,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	return err
 }
 
-// hostFailed releases a task because the runner's host can't start any worker now. It returns an error, which ends the pass. If
+// hostFailed releases a task because the runner's host can't start any worker now, and returns an error that ends the pass. If
 // the worker may have been started in spite of the error, hostFailed keeps the claim.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
@@ -103,7 +103,8 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 
-// recordSpawn records the pid of a run's worker. It adds the event `spawned` even if the worker has already finished its task.
+// recordSpawn writes the pid of a run's worker to the board. It adds the event `spawned` even if the worker has already finished
+// its task.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
@@ -112,7 +113,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job returns the data from which the runner makes the command of a task's worker. It also rotates the worker's log.
+// job returns what the runner needs to start a task's worker. It also rotates the worker's log.
 func (p *pass) job(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
@@ -171,22 +172,22 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	}
 	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
 	maps.Copy(env, optional)
-	for name, value := range env { // an environment variable can't contain a NUL byte
+	for name, value := range env { // the kernel refuses an environment with a NUL byte in a value
 		env[name] = strings.ReplaceAll(value, "\x00", "")
 	}
 	return env
 }
 
-// Git runs git in a directory and returns its output. It stops git when ctx ends. If profile is not empty, git runs in the
-// isolation of that profile, because git executes programs that the repository specifies.
+// Git runs git in a directory and returns its output. It kills git when ctx ends. If profile is not empty, git runs in the
+// isolation of that profile, because git executes programs that the repository names, such as hooks.
 type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
 // gitTimeout is the time limit for making a worktree.
 const gitTimeout = 60 * time.Second
 
-// Claim claims a ready task and makes its workspace. It is for a caller that works on the task itself. A ttl of 0 means the default.
-// Claim returns false if another worker has the task, the task isn't ready, or a parent isn't finished. In the last case the task goes
-// back to todo. The returned task has no body.
+// Claim claims a ready task and makes its workspace, for a caller that works on the task itself, such as a person at a terminal.
+// A ttl of 0 means the default. Claim returns false if another worker has the task, the task isn't ready, or a parent isn't
+// finished. In the last case the task goes back to todo. The returned task has no body.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	task, won, err := d.Store.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 	if !won || err != nil {
@@ -197,8 +198,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// makeWorkspace makes the workspace of a claimed task and records it. The result why explains why the workspace can't be made;
-// err is an error of the board.
+// makeWorkspace makes the workspace of a claimed task and stores its path on the board. why is the reason why the workspace can't
+// be made; err is a failure of the board itself.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -214,7 +215,7 @@ func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	})
 }
 
-// workspace makes the working directory of a worker, and returns its path and its branch.
+// workspace makes the working directory of a worker, and returns its path and its git branch.
 func (p *pass) workspace(task Task) (path, branch string, err error) {
 	otherwise, known := map[string]string{
 		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
@@ -230,7 +231,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
-	path = filepath.Clean(path) // PID 1 accepts only a clean path
+	path = filepath.Clean(path) // PID 1 refuses a path with .. or a double slash
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
 	if p.Spawn.Isolated != nil && task.WorkspaceKind != Scratch {
 		if isolated, err = p.Spawn.Isolated(who); err != nil {
@@ -243,7 +244,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case task.WorkspaceKind == Worktree:
 		return p.worktree(task, path, "")
 	case isolated && statError(path) != nil:
-		made, _, err := fsutil.MakeReal(path, 0o755, nil) // don't follow symbolic links, which the agent could point at another home
+		made, _, err := fsutil.MakeReal(path, 0o755, nil) // an agent could make a symbolic link that points at another profile's home
 		if err == nil {
 			err = made.Close()
 		}
@@ -252,8 +253,8 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked git worktree. If path is a repository, the worktree is in its directory .worktrees. Otherwise it is at
-// path, and belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
+// worktree makes a linked git worktree. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise
+// the worktree is at path, and belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
 func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
@@ -263,7 +264,7 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 	branch := cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
-		target = filepath.Join(path, ".worktrees", task.ID) // path is the repository itself
+		target = filepath.Join(path, ".worktrees", task.ID) // path is itself a repository
 	} else {
 		if err == nil { // path is a linked worktree, whose .git is a file
 			return path, branch, nil
@@ -291,8 +292,8 @@ func statError(path string) error {
 	return err
 }
 
-// addScratchHint adds an event with the hint that a scratch workspace is removed when its task is done. It does so only once in
-// an installation.
+// addScratchHint adds an event to the task: its scratch workspace will be removed when the task is done. It does so only for the
+// first such task of an installation.
 func (p *pass) addScratchHint(task Task) {
 	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {
@@ -300,7 +301,7 @@ func (p *pass) addScratchHint(task Task) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return // the hint was already given, or can't be recorded
+		return // given before, or impossible to record
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {
@@ -318,8 +319,8 @@ func (c Config) rotateBytes() int64 { return cmp.Or(max(c.RotateBytes, 0), Defau
 
 func (c Config) logBackups() int { return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0) }
 
-// rotate renames a log that is larger than size bytes. It keeps at most as many old logs as the parameter backups says. It also
-// makes the directory of the log.
+// rotate renames a log that is larger than size bytes, and keeps at most backups old logs. It also makes the directory of the
+// log.
 func rotate(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -342,7 +343,8 @@ func rotate(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
-// maxTail is the maximum number of bytes that TailLog returns. A worker can make its log seem larger than the memory.
+// maxTail is the maximum number of bytes that TailLog returns. A worker can make its log larger than the memory, for instance
+// with a sparse file.
 const maxTail = 64 << 20
 
 // TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole
@@ -353,13 +355,13 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // 0 stands for the maximum
+	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // 0 means the maximum
 	st, err := f.Stat()
 	if err != nil || limit >= st.Size() {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))
 		return data, errors.Join(err, failed)
 	}
-	// Also read the byte before the tail: if it is a line end, the first line is complete.
+	// Also read the byte before the tail: if it is a line end, the tail begins with a complete line.
 	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1))
 	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
 		return whole, err
@@ -367,14 +369,13 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	return data[min(1, len(data)):], nil
 }
 
-// Collected counts the events and files that [Store.Collect] has removed.
+// Collected counts what [Store.Collect] has removed.
 type Collected struct {
 	Events int64 `json:"events"`
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes the events of finished tasks that are older than the parameter events. It also removes the log files that are
-// older than the parameter logs.
+// Collect removes the events of finished tasks that are older than events, and the log files that are older than logs.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
@@ -400,5 +401,5 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	return c, err
 }
 
-// logNames matches the names of workers' logs and of their rotated files.
+// logNames matches the names of workers' logs and of their rotated copies, so that Collect removes nothing else.
 var logNames = regexp.MustCompile(`\.log(\.\d+)?$`)

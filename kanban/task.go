@@ -12,10 +12,11 @@ import (
 	"unicode/utf8"
 )
 
-// Status is the state of a task. A board shows the tasks of each status in a column.
+// Status is the state of a task. A board shows one column for each status.
 type Status string
 
-// The nine statuses of a task. A row with any other status was written by another program. It is shown but never changed.
+// The nine statuses of a task. A row with any other status was written by another program; this package shows it but never
+// changes it.
 const (
 	Triage    Status = "triage"
 	Todo      Status = "todo"
@@ -28,19 +29,19 @@ const (
 	Archived  Status = "archived"
 )
 
-// Statuses lists all statuses in the order in which a board shows them.
+// Statuses lists all statuses in the order in which a board shows its columns.
 var Statuses = []Status{Triage, Todo, Scheduled, Ready, Running, Blocked, Review, Done, Archived}
 
-// The kinds of workspace, the working directory of a task. A scratch directory is removed after the task. A worktree is a linked
-// worktree of git. The kind dir is a directory whose path the task contains.
+// The kinds of workspace, which is the working directory of a task's worker. A scratch directory is removed when the task is
+// done. A worktree is a linked git worktree. A dir is an existing directory, whose path is in the task.
 const (
 	Scratch  = "scratch"
 	Worktree = "worktree"
 	Dir      = "dir"
 )
 
-// Task is a row of the board. It has a field for each column, so that a reader needs no second query. Times are in seconds since
-// 1970. A zero time, a zero number and an empty string stand for null, unless the field is a pointer.
+// Task is a row of the table tasks, with a field for each column. Times are in seconds since 1970. A zero time, a zero number and
+// an empty string stand for null, unless the field is a pointer.
 type Task struct {
 	ID                  string   `json:"id" sql:"TEXT PRIMARY KEY"`
 	Title               string   `json:"title" sql:"TEXT NOT NULL"`
@@ -55,7 +56,7 @@ type Task struct {
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
 	Branch              string   `json:"branch_name" sql:"TEXT"`
-	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // the claimer's host:pid, with .RUN added by this package
+	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer, with .RUN added by this package, see [lockOf]
 	ClaimExpires        int64    `json:"claim_expires" sql:"INTEGER"`
 	Tenant              string   `json:"tenant" sql:"TEXT"`
 	Result              string   `json:"result" sql:"TEXT"`
@@ -122,16 +123,16 @@ var ErrNoTask = errors.New("no such task")
 // ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
-// ValueError is an input that the board refuses. Nothing was changed.
+// ValueError means that the caller's input is invalid. Nothing was changed.
 type ValueError struct{ Text string }
 
 func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
-// HostError means that the runner's host, for instance PID 1, can't start any worker now. The dispatcher releases the claim
-// without a failure of the task. If Unsure is true, the worker may start in spite of the error, so the claim stays until the
-// worker's state is known.
+// HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
+// dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error, so the
+// claim stays until the worker's state is known.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -139,7 +140,7 @@ type HostError struct {
 
 func (e *HostError) Error() string { return e.Err.Error() }
 
-// Unwrap implements [errors.Unwrap].
+// Unwrap returns the cause, for [errors.Is] and [errors.As].
 func (e *HostError) Unwrap() error { return e.Err }
 
 // CorruptError means that a file isn't a sound database. The file was not changed.
@@ -167,29 +168,30 @@ func (e *PhantomError) Error() string {
 	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
-// Result lists the changes of one pass. Its JSON names are the names in the output of the agent's own command. Each list of
+// Result lists what one pass changed. Its JSON has the form of the agent's own command, which other programs parse. Each list of
 // strings contains task ids.
 type Result struct {
-	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
-	Crashed             []string    `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
-	TimedOut            []string    `json:"timed_out"`                  // tasks over their maximum runtime
-	Stale               []string    `json:"stale"`                      // tasks that ran for a long time without a heartbeat
-	AutoBlocked         []string    `json:"auto_blocked"`               // tasks that were blocked at the failure limit
-	Promoted            int         `json:"promoted"`                   // todo and blocked tasks that became ready
-	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: the tasks that would be started
-	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // tasks without an assignee: an operator must act
-	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // tasks whose assignee is no profile, such as a person
-	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
-	AutoAssigned        []string    `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
-	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
-	RateLimited         []string    `json:"rate_limited"` // tasks that reached a rate limit; ready again, not a failure
-	SkippedLocked       bool        `json:"skipped_locked"`
-	Stuck               int         `json:"-"` // tasks that were due but not started, for a reason that this result does not contain
-	Leaving             int         `json:"-"` // living workers whose attempt is over
-	Alive               int         `json:"-"` // workers of running tasks that the runner reports as alive
-	Exits               []EndedRun  `json:"-"` // workers whose end this pass recorded
-	Released            []string    `json:"-"` // tasks whose worker ended through no fault of the task; ready again, not a failure
-	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
+	Reclaimed           int        `json:"reclaimed"`                  // claims released because they had expired
+	Crashed             []string   `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
+	TimedOut            []string   `json:"timed_out"`                  // tasks over their maximum runtime
+	Stale               []string   `json:"stale"`                      // tasks that ran for a long time without a heartbeat
+	AutoBlocked         []string   `json:"auto_blocked"`               // tasks that were blocked at the failure limit
+	Promoted            int        `json:"promoted"`                   // todo and blocked tasks that became ready
+	Spawned             []Spawned  `json:"spawned"`                    // in a dry run: the tasks that would be started
+	SkippedUnassigned   []string   `json:"skipped_unassigned"`         // tasks without an assignee: an operator must act
+	SkippedNonspawnable []string   `json:"skipped_nonspawnable"`       // tasks whose assignee is no profile, such as a person
+	SkippedCapped       []Capped   `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
+	AutoAssigned        []string   `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
+	RespawnGuarded      []Guarded  `json:"respawn_guarded"`            // tasks that the respawn guard held back
+	RateLimited         []string   `json:"rate_limited"`               // tasks that reached a rate limit; ready again, not a failure
+	SkippedLocked       bool       `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
+	Stuck               int        `json:"-"`                          // tasks that were due but not started, for a reason that no other field shows
+	Leaving             int        `json:"-"`                          // living workers whose attempt is over
+	Alive               int        `json:"-"`                          // workers of running tasks that the runner reports as alive
+	Exits               []EndedRun `json:"-"`                          // workers whose end this pass recorded
+	// Tasks whose worker ended through no fault of the task; ready again, not a failure.
+	Released []string    `json:"-"`
+	Refused  []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
 
 // Spawned is a task whose worker was started.
@@ -212,7 +214,7 @@ type Guarded struct {
 	Reason string `json:"reason"`
 }
 
-// EndedRun describes how the worker of a run ended, as exactly as the runner knows.
+// EndedRun says how the worker of a run ended, as far as the runner knows.
 type EndedRun struct {
 	Task    string
 	Run     int64
@@ -227,7 +229,8 @@ type SpawnFail struct {
 	Error string
 }
 
-// The MarshalJSON methods below write null for a column that is null in the file, because readers in other languages need that.
+// The MarshalJSON methods below write null for a column that is null in the file. The agent's own commands do so, and programs
+// that parse either output rely on it.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return marshalRow(tasksTable, t), nil }
@@ -238,7 +241,7 @@ func (r Run) MarshalJSON() ([]byte, error) { return marshalRow(runsTable, r), ni
 // MarshalJSON implements [json.Marshaler].
 func (e Event) MarshalJSON() ([]byte, error) { return marshalRow(eventsTable, e), nil }
 
-// marshalRow returns a row of a table as a JSON object. Its keys are the column names.
+// marshalRow returns a row of a table as a JSON object whose keys are the column names.
 func marshalRow(t table, row any) []byte {
 	var o object
 	for i, c := range t.columns {
@@ -263,7 +266,8 @@ type pair struct {
 	value any
 }
 
-// object is a JSON object that keeps the order of its members, like the JSON of the board's other writers.
+// object is a JSON object that keeps the order of its members. The board's other writers keep the order too, so equal payloads
+// are equal texts.
 type object []pair
 
 // with returns a copy of the object with members appended.
@@ -282,7 +286,8 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// encode returns a value as JSON in the form of Python's json.dumps: a space after each comma and colon, ASCII only.
+// encode returns a value as JSON in the form of Python's json.dumps: a space after each comma and colon, and ASCII only. Other
+// writers of the board use that form.
 func encode(v any) string {
 	var compact bytes.Buffer
 	e := json.NewEncoder(&compact)

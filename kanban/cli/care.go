@@ -21,7 +21,7 @@ import (
 	"hinit/kanban"
 )
 
-// careVerbs maintain the board: they clean it up, back it up, and find faults.
+// careVerbs are the verbs that maintain a board: clean it up, back it up, and find what is wrong with it.
 var careVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
@@ -47,14 +47,14 @@ func backup(c *call) action {
 	}
 }
 
-// examination holds the data that doctor examines, and its findings so far.
+// examination is one run of the verb doctor: what it examines, and what it has found so far.
 type examination struct {
 	*call
 	*kanban.Store
 	findings       client.Findings
 	cfg            kanban.Config
 	ready, running []kanban.Task
-	host           string // name of this host in claims
+	host           string // this host's name in claims
 }
 
 func doctor(c *call) action {
@@ -109,7 +109,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// file checks that the board's file can be written, and that its number columns hold numbers.
+// file reports a board whose file can't be written, and numeric columns that contain something else.
 func (x *examination) file(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
@@ -124,7 +124,7 @@ func (x *examination) file(ctx context.Context) error {
 	return err
 }
 
-// assignees reports ready tasks for which no worker can be started.
+// assignees reports ready tasks whose assignee can't get a worker.
 func (x *examination) assignees(context.Context) error {
 	profiles := kanban.ProfileDirs(x.boards().Root)
 	var nobody []string
@@ -160,7 +160,7 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// firstOf returns the first few task ids as text, followed by the number of remaining ids.
+// firstOf returns the first few task ids as text, and how many more there are.
 func firstOf(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -169,15 +169,14 @@ func firstOf(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// claims reports running tasks whose worker is gone, or that have no valid claim. A claim is invalid if it is missing, has
-// expired, or belongs to another host.
+// claims reports running tasks whose worker is gone, or whose claim is missing, has expired or belongs to another host.
 func (x *examination) claims(context.Context) error {
 	now, sound := x.Now().Unix(), true
 	for _, t := range x.running {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "" || t.ClaimExpires == 0: // the other writers of the board treat such a task as unclaimed
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // other programs treat such a task as unclaimed, and may start a second worker
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
@@ -208,7 +207,7 @@ func (x *examination) workers(ctx context.Context) error {
 	return err
 }
 
-// held reports ready tasks that the dispatcher holds back after a failure until an operator acts.
+// held reports ready tasks that the respawn guard holds back until an operator acts.
 func (x *examination) held(ctx context.Context) error {
 	for _, t := range x.ready {
 		if t.LastFailureError == "" {
@@ -226,13 +225,13 @@ func (x *examination) held(ctx context.Context) error {
 	return nil
 }
 
-// maxClaimAge is the maximum time since a claim expired. A process with an older claim no longer counts as a dispatcher.
+// maxClaimAge is how long after the expiry of a claim the process that made it still counts as a dispatcher.
 const maxClaimAge = 10 * time.Minute
 
-// dispatchers reports which processes start the workers of this board.
+// dispatchers reports which processes dispatch this board's tasks.
 func (x *examination) dispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
-	if len(pids) == 0 { // no process holds the board's lock; see whether a gateway dispatches
+	if len(pids) == 0 { // no process holds the board's lock, but a gateway takes it only during its passes
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-maxClaimAge).Unix()
@@ -260,7 +259,7 @@ func (x *examination) dispatchers(context.Context) error {
 	return nil
 }
 
-// dispatcherAdvice returns advice on how to start a dispatcher for the board.
+// dispatcherAdvice says how to start a dispatcher for the board.
 func (x *examination) dispatcherAdvice() string {
 	if !x.cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
@@ -268,8 +267,8 @@ func (x *examination) dispatcherAdvice() string {
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
-// lockHolders returns the pids of the processes that hold a lock on a file (proc_locks(5)). The result known is false if the
-// kernel does not show its locks.
+// lockHolders returns the pids of the processes that hold a lock on a file (proc_locks(5)). known is false if the kernel does not
+// show its locks.
 func lockHolders(path string) (pids []int, known bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -277,14 +276,15 @@ func lockHolders(path string) (pids []int, known bool) {
 	}
 	suffix := fmt.Sprintf(":%d", st.Ino)
 	err := procstat.Locks(func(_ string, pid int, file string) {
-		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // an open file description lock has no pid
+		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // an open file description lock belongs to no pid
 			pids = append(pids, pid)
 		}
 	})
 	return pids, err == nil
 }
 
-// warnIdle warns if no dispatcher is running that would start a ready task. If this can't be determined, it prints nothing.
+// warnIdle prints a warning if a task was made ready but no dispatcher is running. If that can't be determined, it prints
+// nothing.
 func (c *call) warnIdle() {
 	paths, err := c.paths()
 	if err != nil {

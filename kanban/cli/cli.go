@@ -29,7 +29,7 @@ import (
 // program is the command that precedes the name of a verb.
 const program = "hinit kanban"
 
-// Terminal holds the outputs, the environment and the clock of the command line. Tests replace them.
+// Terminal is what the command line needs from its process: outputs, environment and clock. Tests replace it.
 type Terminal struct {
 	Out, Err io.Writer
 	Env      kanban.Env
@@ -43,26 +43,26 @@ func NewTerminal() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action runs a verb. The parameter s is the open board, or nil for a verb with noBoard set. The parameter words holds the
-// arguments that aren't flags.
+// action is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with noBoard. words
+// are the arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
-// verb is one command of hinit kanban.
+// verb is one verb of `hinit kanban`, such as create or list.
 type verb struct {
 	name          string
 	aliases       []string
-	args          string // description of the positional arguments: "[X]" is optional, "X..." may be repeated
+	args          string // positional arguments for the help: "[X]" is optional, "X..." may be repeated
 	multiWordFlag string // flag that takes all words up to the next flag
 	summary       string
 	help          string
-	json          bool          // the verb has the flag --json
-	checks        bool          // the verb checks the integrity of the whole file when it opens the board
-	noBoard       bool          // the verb does not open the board
-	patience      time.Duration // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
-	define        func(c *call) action
+	json          bool                 // the verb has the flag --json
+	checks        bool                 // the verb checks the integrity of the whole file when it opens the board
+	noBoard       bool                 // the verb does not open the board
+	patience      time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
+	define        func(c *call) action // defines the flags of the verb and returns its action
 }
 
-// call is one invocation of a verb.
+// call is one invocation of a verb, from the command line to the exit code.
 type call struct {
 	*cmdline.Call
 	*Terminal
@@ -76,7 +76,8 @@ func verbs() []verb {
 	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
 }
 
-// agentVerbs are verbs of the agent's own kanban command that hinit can't do, because they need a model or the agent's chats.
+// agentVerbs are verbs of the agent's own kanban command that hinit doesn't have, because they need a language model or the
+// agent's chats. hinit executes the agent for them.
 var agentVerbs = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
 // Main runs the command line args, which begins with a verb. It returns the exit code of the process.
@@ -106,7 +107,7 @@ func (t *Terminal) Main(args []string) int {
 	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 
-// becomeAgent replaces this program by the agent's own command (execve(2)). It returns only on failure.
+// becomeAgent executes the agent's own command in place of this program (execve(2)). It returns only on failure.
 func (t *Terminal) becomeAgent(args []string) error {
 	cfg, err := config.Load(config.Options{Env: t.lookupEnv})
 	if err != nil {
@@ -131,8 +132,7 @@ func (t *Terminal) call(v verb, args []string) *call {
 	return c
 }
 
-// expandMultiWordFlag lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to
-// the next flag.
+// expandMultiWordFlag lets a flag take all words up to the next flag: it turns "--ids a b" into "--ids=a --ids=b".
 func expandMultiWordFlag(args []string, flag string) (out []string) {
 	takes := false
 	for _, a := range args {
@@ -163,7 +163,7 @@ The agent itself answers: %s.
 }
 
 var (
-	// errAlreadyPrinted means that the failure was already printed, so this error only sets the exit code.
+	// errAlreadyPrinted only sets the exit code: the failure is already on stderr.
 	errAlreadyPrinted = errors.New("said")
 	// errNotAllowed means that the task does not exist, or that its status does not allow the operation.
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
@@ -202,7 +202,8 @@ func (c *call) run() int {
 	return c.failed(doing, act(ctx, s, words))
 }
 
-// failed prints the failed action and the reason on one line, and returns the exit code. If err is nil, it prints nothing.
+// failed prints an error on one line, as "cannot" and what the verb was doing, and returns the exit code. If err is nil, it
+// prints nothing and returns 0.
 func (c *call) failed(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
@@ -220,7 +221,7 @@ func (c *call) failed(doing string, err error) int {
 	return c.Fail(code, "%s", message)
 }
 
-// reportDone prints a message if an operation succeeded. If the operation failed, it returns err, or errNotAllowed if err is nil.
+// reportDone prints a message if ok is true and err nil. Otherwise it returns err, or errNotAllowed if err is nil.
 func (c *call) reportDone(ok bool, err error, format string, args ...any) error {
 	if err == nil && !ok {
 		err = errNotAllowed
@@ -231,8 +232,8 @@ func (c *call) reportDone(ok bool, err error, format string, args ...any) error 
 	return err
 }
 
-// forEachTask calls the function do for every task in ids, even after a failure. After each success it prints done, a format for
-// the task's id. It fails if at least one call failed.
+// forEachTask calls do for every task in ids, even after a failure. After each success it prints done, a format for the task's
+// id. It returns an error if a call failed.
 func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {
@@ -245,11 +246,11 @@ func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, 
 	return failed
 }
 
-// prose is text that [call.print] may print on several lines.
+// prose is a text for [call.print] that may have several lines.
 type prose string
 
-// print prints text for people. An agent may have written the text of a task, so print makes escape sequences visible. It also
-// turns each argument into one line unless it is [prose].
+// print prints text for people. An agent may have written any argument, so print makes escape sequences visible, and turns line
+// ends into spaces except in [prose].
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {
@@ -261,8 +262,8 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v as JSON if --json was given. Otherwise it calls the function people, which prints v in readable form. If err is
-// not nil, show prints nothing and returns err.
+// show prints v as JSON if --json was given. Otherwise it calls people, which prints v for people. If err is not nil, show prints
+// nothing and returns err.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -274,17 +275,18 @@ func (c *call) show(v any, err error, people func()) error {
 	return nil
 }
 
-// printJSON prints a value as JSON, indented by two spaces. An agent may have written any part of it.
+// printJSON prints a value as JSON, indented by two spaces. Unlike [call.print] it needs no care with what an agent wrote,
+// because JSON escapes control characters.
 func (c *call) printJSON(v any) error { return cmdline.WriteJSON(c.Terminal.Out, v, "  ") }
 
-// table prints a table. It calls fill, which adds the rows. Each cell is one line of limited length.
+// table prints a table whose rows fill adds. Each cell becomes one line of limited length.
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), emptyCell) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // ignore the error: Flush fails only if the reader of the output is gone
+	_ = w.Flush() // fails only if the reader of the output is gone
 }
 
 // boards returns the boards of this installation.
@@ -316,7 +318,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	var toolsets []string // names that are refused as skills
+	var toolsets []string // names of toolsets, which can't be used as skills
 	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
@@ -336,8 +338,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag. It converts the flag's value with the function read, and stores the result in *n. If the flag is
-// absent, *n stays nil.
+// optional defines a flag whose value read converts and stores in *n. If the flag is absent, *n stays nil.
 func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
@@ -382,10 +383,10 @@ func parseTime(text string) (int64, error) {
 	return n, err
 }
 
-// emptyCell is the text of an empty table cell.
+// emptyCell is what a table shows for an empty value.
 const emptyCell = "-"
 
-// formatTime formats a time in seconds since 1970 for the user. 0 means that there is no such time.
+// formatTime formats a time in seconds since 1970 for people. 0 means that there is no time.
 func formatTime(epoch int64) string {
 	if epoch == 0 {
 		return emptyCell

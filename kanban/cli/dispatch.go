@@ -49,15 +49,14 @@ func (c *call) configPath() string {
 	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host says where the workers are started: by PID 1 or in this process.
+// host says where workers are started: by PID 1, or in this process.
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container uses it; otherwise empty
+	volume string       // see [kanban.Dispatcher.Volume]
 }
 
-// chooseHost returns the host that starts workers. The host is PID 1, or this process if the parameter here is true or PID 1 does
-// not answer.
+// chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
@@ -81,8 +80,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// idOfServedVolume returns a name for the data volume. It returns "" unless the board is on the volume and PID 1 holds the volume's
-// lock. While PID 1 holds this lock, no other container has workers on the volume.
+// idOfServedVolume returns a name for the data volume if PID 1 holds the volume's lock and the board is on the volume; otherwise
+// "". While PID 1 holds the lock, no other container has workers on the volume.
 func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
@@ -96,7 +95,7 @@ func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 	return strconv.FormatUint(st.Ino, 10)
 }
 
-// dispatcher returns a dispatcher for the open board s, which starts its workers on h.
+// dispatcher returns a dispatcher for the board s that starts its workers on h.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
@@ -121,7 +120,7 @@ func dispatch(c *call) action {
 	opt := kanban.TickOptions{}
 	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
-		cfg, _, _ := kanban.ReadConfig(c.configPath()) // treat an unreadable file as empty, like the agent's own command
+		cfg, _, _ := kanban.ReadConfig(c.configPath()) // an unreadable file counts as empty, as in the agent's own command
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
@@ -131,7 +130,7 @@ func dispatch(c *call) action {
 	}
 }
 
-// showResult prints the result of a pass in the same format as the agent's own command.
+// showResult prints what a pass has done, in the format of the agent's own command, which scripts parse.
 func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count := func(name string, n int, ids []string) {
 		c.print("%-14s%d\n", name+":", n)
@@ -170,7 +169,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	}
 }
 
-// quoted quotes a text like Python's repr, because the agent's own command prints it that way.
+// quoted quotes a text like Python's repr, which the agent's own command uses.
 func quoted(s string) string {
 	q := "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
@@ -207,7 +206,8 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines the flag --local. The returned function calls do with a dispatcher that can start and stop workers.
+// withWorkers is for verbs that start or stop workers. It defines the flag that the parameter local names, and returns a function
+// that calls do with a dispatcher on the chosen host.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -227,7 +227,7 @@ func serveBoards(c *call) action {
 	}
 }
 
-// daemon implements the deprecated verb daemon of the agent's own command.
+// daemon implements the verb daemon, which the agent's own command has and calls deprecated.
 func daemon(c *call) action {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
@@ -259,8 +259,8 @@ func daemon(c *call) action {
 	}
 }
 
-// serve dispatches all boards until ctx ends. Before it starts, it calls the function change to adjust the configuration. If the
-// parameter here is true, this process starts the workers.
+// serve dispatches all boards until ctx ends. change can modify the configuration first. If here is true, this process starts the
+// workers.
 func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
 	log := c.logger()
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
@@ -289,7 +289,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		},
 	}
 	socket := c.Variable(notify.SocketVar, "")
-	tell := func(text string) { _ = notify.Send(socket, text) } // ignore the error: without READY=1, PID 1 restarts this service
+	tell := func(text string) { _ = notify.Send(socket, text) } // if READY=1 doesn't arrive, PID 1 restarts this service
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {
@@ -300,7 +300,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 		defer cancel()
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails if this process is not PID 1's service; then the status does not show the text
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails outside PID 1's service kanban, where no status shows the text
 	}
 	workers := "from here"
 	if h.pid1 != nil {
@@ -317,9 +317,9 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime limits each call to PID 1: the report about the boards, and the question whether the container is stopping.
+	// sayTime limits each call to PID 1: the text for the status page, and the question whether the container is stopping.
 	sayTime = 5 * time.Second
-	// maxStatusBytes is the length, in bytes, of the longest text that PID 1 accepts.
+	// maxStatusBytes is the length of the longest text that PID 1 accepts for its status.
 	maxStatusBytes = 200
 )
 

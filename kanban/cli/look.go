@@ -20,7 +20,7 @@ import (
 	"hinit/kanban/cli/serve"
 )
 
-// lookVerbs show the board as a whole.
+// lookVerbs are the verbs that show the board as a whole.
 var lookVerbs = []verb{
 	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
 	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
@@ -133,7 +133,7 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview describes one board in the output of `stats --all`. hinit's status page shows this output.
+// overview describes one board in the output of `stats --all`, from which hinit-web makes its page of the boards.
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
@@ -163,8 +163,8 @@ type attemptLine struct {
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
-// onEach calls the function do for every board. If the board's file is missing or can't be opened, its parameter s is nil and err
-// says why. onEach doesn't create a missing file.
+// onEach calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. onEach doesn't
+// create a missing file.
 func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
@@ -179,7 +179,7 @@ func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Stor
 		}
 		do(m, s, err)
 		if s != nil {
-			_ = s.Close() // ignore the error: the store has written nothing
+			_ = s.Close() // nothing was written, so nothing can be lost
 		}
 	}
 	return err
@@ -229,7 +229,7 @@ func assignees(c *call) action {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
 			Name   string                `json:"name"`
-			OnDisk bool                  `json:"on_disk"` // a profile of this name exists
+			OnDisk bool                  `json:"on_disk"` // the name is a profile's, not only an assignee's
 			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]line)
@@ -333,7 +333,7 @@ func boards(c *call) action {
 	}
 }
 
-// boardLine describes a board and the counts of its tasks.
+// boardLine is a board in the output of `boards list`.
 type boardLine struct {
 	kanban.Meta
 	DB      string                `json:"db_path"`

@@ -38,16 +38,16 @@ var workVerbs = []verb{
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines the flag --reason. The returned function returns the value of this flag, or else the words that follow the
-// task.
+// reasons defines the flag --reason. It returns a function that the verb calls after parsing: its result is the value of the
+// flag, otherwise the words after the task.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines the flag --run. The returned function returns the number of an attempt, or 0 for any attempt. The verb changes
-// the task only if this attempt is the task's current one. Without the flag, the function returns the attempt of the worker that
-// runs this command. A worker may change only its own task.
+// attempt defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns a
+// function that the verb calls after parsing: its result is the number of the attempt, or 0 for any. If a worker runs this
+// command, the default is the worker's own attempt, and any other task is an error, because a worker may change only its own.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -55,7 +55,7 @@ func (c *call) attempt() func(task string) (int64, error) {
 			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
 		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
-			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // 0: any attempt
+			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // not set or invalid: 0, any attempt
 			return n, nil
 		}
 		return *run, nil
@@ -93,8 +93,8 @@ func (c *call) idsFlag() *list {
 	return ids
 }
 
-// withReason runs an operation on every task in ids. Like the agent's own command, it adds the reason as a comment to each task
-// that was changed.
+// withReason runs do for every task in ids. Like the agent's own command, it adds the reason as a comment to each task that was
+// changed.
 func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
 	return c.forEachTask(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
@@ -105,8 +105,7 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside returns the action of the verbs block and schedule. The action calls the function do for each task that the arguments
-// name.
+// putAside returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
 	reason, ids, attempt := c.reasons(), c.idsFlag(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -218,7 +217,8 @@ func runs(c *call) action {
 	}
 }
 
-// leaving sets the worker's pid in each attempt of list that is over but whose worker is still alive.
+// leaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at the
+// end of an attempt.
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {
@@ -259,7 +259,7 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		if c.Screen { // an agent wrote the text
+		if c.Screen { // an agent wrote the text, which may contain escape sequences
 			data = cmdline.Lines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)

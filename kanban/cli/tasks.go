@@ -119,7 +119,7 @@ func listTasks(c *call) action {
 	}
 }
 
-// taskDetails is the output of the verb show: a task with its parents, children, comments and attempts.
+// taskDetails is the output of the verb show.
 type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
 	Latest   *string          `json:"latest_summary"` // summary of the latest attempt that has a summary
@@ -144,10 +144,11 @@ func readWhole(ctx context.Context, s *kanban.Store, id string) (w taskDetails, 
 	return w, errors.Join(failed[:]...)
 }
 
-// listed returns an empty list for nil, because the agent's JSON has [] instead of null.
+// listed turns a nil list into an empty one, because the JSON of the agent's own command has [] instead of null.
 func listed[T any](list []T) []T { return append([]T{}, list...) }
 
-// runState defines the flags that select attempts. The returned function returns the selected attempts of a list.
+// runState defines the flags that select attempts by their state. It returns a function that filters a list of attempts by the
+// flags' values.
 func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
 	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")
@@ -172,7 +173,7 @@ func showTask(c *call) action {
 	}
 }
 
-// row prints the name and the value of a property on one line. It prints nothing if the value is empty.
+// row prints the name and the value of a property on one line, or nothing if the value is empty.
 func (c *call) row(name, value string) {
 	if value != "" && value != emptyCell {
 		c.print("  %-16s %s\n", name, value)
@@ -215,7 +216,7 @@ func (c *call) showWhole(all taskDetails) {
 	}
 }
 
-// metadata returns an error if the value of --metadata is set but isn't a JSON object.
+// metadata checks the value of --metadata: it must be a JSON object, or nil.
 func metadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return misused("--metadata must be a JSON object")
@@ -249,7 +250,7 @@ func edit(c *call) action {
 	}
 }
 
-// author returns the author of a comment or task. If named is empty, the author is the value of HERMES_PROFILE, or "user".
+// author returns the author of a comment or task: named if set, otherwise HERMES_PROFILE, otherwise "user".
 func (c *call) author(named string) string {
 	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }
@@ -285,7 +286,7 @@ func archive(c *call) action {
 	}
 }
 
-// profile returns the assignee that a word on the command line names. The words none, - and null, in upper or lower case, mean no
+// profile returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
 // assignee ("").
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {

@@ -32,7 +32,7 @@ import (
 // Template is the name of the command in hinit.yaml that runs as the worker of a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner that asks PID 1, through the client c, to start the workers.
+// ByPID1 returns a runner whose workers the container's PID 1 starts. c is the client of PID 1.
 func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
 // pid1 is the host that asks PID 1 to start and stop runs.
@@ -44,7 +44,8 @@ func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run
 	})
 }
 
-// Local returns a runner that supervises its workers in this process. It uses the command in hinit.yaml.
+// Local returns a runner that starts its workers in this process, with the command in hinit.yaml. It is for a machine where hinit
+// isn't PID 1.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := book()
 	if err != nil {
@@ -53,17 +54,17 @@ func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	return newRunner(ctx, local{b, cfg})
 }
 
-// local is the host that starts runs in this process, on a machine where hinit isn't PID 1.
+// local is the host that starts runs in this process.
 type local struct {
 	book *runs.Book
 	cfg  *config.Config
 }
 
-// agentName is the usual name of the agent's command. It is used if the configured command does not exist.
+// agentName is the usual name of the agent's command, which [Agent] tries if the configured command does not exist.
 const agentName = "hermes"
 
-// Agent returns the path of the agent's command. If the configured command does not exist, Agent returns the path of the command
-// with the usual name, agentName. A name without a directory is searched in PATH, but never in the current directory.
+// Agent returns the path of the agent's command: the configured one if it exists, otherwise the one named agentName in PATH. It
+// never searches the current directory, where an agent could put a program of that name.
 func Agent(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
@@ -101,7 +102,7 @@ func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Ru
 	})
 }
 
-// refuseIsolated returns an error for an isolated profile, because this host can't isolate its workers.
+// refuseIsolated returns an error if the profile is isolated, because this host can't isolate a worker.
 func refuseIsolated(profile string) error {
 	isolated, err := Isolated(os.LookupEnv)(profile)
 	if isolated {
@@ -138,17 +139,17 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 // maxGitOutput is the maximum number of bytes of git's output that are read.
 const maxGitOutput = 1 << 20
 
-// book returns the registry of runs that this process supervises. Its supervisor reaps all children of this process.
+// book returns the registry of the runs of this process. Its supervisor reaps all children of this process.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, with
-// the hooks of the repository disabled. Git is a [kanban.Git].
+// Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, and
+// with the repository's hooks disabled. Git is a [kanban.Git].
 func Git(ctx context.Context, profile, dir string, args ...string) (string, error) {
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	where := ""
 	if profile != "" {
 		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
-		spec.Path, _ = cmdline.Hinit() // Hinit fails only without /proc, and then no process can be started anyway
+		spec.Path, _ = cmdline.Hinit() // fails only without /proc, where starting the command fails too
 		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
@@ -159,9 +160,9 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	return string(text), err
 }
 
-// Isolated returns a function that reports whether a profile is isolated, for [kanban.SpawnOptions]. It reads hinit.yaml. If this
-// process can't read that file, it reads the list that PID 1 writes. In a process that is itself isolated, the function always
-// returns false.
+// Isolated returns a function for [kanban.SpawnOptions] that reports whether a profile is isolated. The function reads
+// hinit.yaml. If this process may not read that file, it reads the list that PID 1 writes. In a process that is itself isolated,
+// the function always returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.Confined(os.Getpid())
@@ -185,7 +186,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 	}
 }
 
-// output runs a command and returns at most maxGitOutput bytes of its output. It stops the command when ctx ends.
+// output runs a command and returns at most maxGitOutput bytes of its output. It kills the command when ctx ends.
 func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	b, err := book()
 	if err != nil {
@@ -213,7 +214,7 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // reading from memory can't fail
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // the file is in memory, so reading can't fail
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

@@ -23,27 +23,26 @@ type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls the function tell once for every run, and again whenever a run begins or ends. It returns when ctx ends.
-	// It returns an error when the host can no longer report runs.
+	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends, or with an
+	// error when the host can no longer report runs.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
-// Runner implements [kanban.Runner].
+// Runner implements [kanban.Runner] for workers that a host starts as one-shot runs. Close it after use.
 type Runner struct {
 	host       host
 	cancel     context.CancelFunc
 	followDone chan struct{} // closed when the goroutine that follows the runs has ended
 
 	mu       sync.Mutex
-	runs     map[string]client.Run // the key is the tag of the run
-	adopted  map[int]bool          // pids of workers of an earlier dispatcher, each with a goroutine that waits for its exit
-	runEnded chan struct{}         // closed and replaced when a run has ended
+	runs     map[string]client.Run // by tag
+	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
+	runEnded chan struct{}         // closed when a run has ended, then replaced by a new channel
 	wake     chan struct{}
-	scanning sync.Mutex // locked during a scan of all processes
+	scanning sync.Mutex // held during a scan of all processes, so that only one can hang
 }
 
-// followPause is the pause before FollowRuns is called again after it has failed. It can fail because PID 1 is replacing its
-// program.
+// followPause is the pause before FollowRuns is called again after a failure. The usual failure is that PID 1 re-executes itself.
 const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
@@ -75,7 +74,7 @@ func (r *Runner) Close() {
 	<-r.followDone
 }
 
-// Wake returns a channel that receives a value when a worker has ended, so that a dispatcher can make a pass.
+// Wake returns a channel that receives a value when a worker has ended. The dispatcher should then make a pass.
 func (r *Runner) Wake() <-chan struct{} { return r.wake }
 
 func (r *Runner) refresh(ctx context.Context) error {
@@ -89,12 +88,12 @@ func (r *Runner) refresh(ctx context.Context) error {
 	return nil
 }
 
-// note records the new state of a run, and wakes the waiting goroutines if the run has ended.
+// note stores the new state of a run. If the run has ended, it wakes all goroutines that wait for the end of a run.
 func (r *Runner) note(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
-	if had && known.End != nil { // this state is older than the known one
+	if had && known.End != nil { // the new state is older than the stored one
 		return
 	}
 	r.runs[run.Tag] = run
@@ -105,10 +104,10 @@ func (r *Runner) note(run client.Run) {
 	}
 }
 
-// tag returns the name of the run for an attempt. The name is unique among all boards of a container.
+// tag returns the name of the run for an attempt. No other attempt on any board of the container has the same name.
 func tag(ref kanban.Ref) string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(ref.DB)) // a hash never returns an error
+	_, _ = h.Write([]byte(ref.DB)) // writing to a hash never fails
 	return fmt.Sprintf("%s.%x/%s/%d", ref.Board, h.Sum64(), ref.Task, ref.Run)
 }
 
@@ -126,14 +125,14 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 }
 
 // hostErrors lists the kinds of error that mean that the host can't start any worker now. The value is true if the worker may
-// have been started despite the error.
+// start in spite of the error.
 var hostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// wrapHostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that
-// the host refuses this worker.
+// wrapHostError turns an error of the host into a [kanban.HostError] if it means that the host can't start any worker now. Other
+// errors concern only this worker, and stay as they are.
 func wrapHostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
@@ -152,7 +151,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
-		if !known && ref.PID == 0 && !fresh { // the dispatcher may have died after its claim, before the host answered
+		if !known && ref.PID == 0 && !fresh { // no pid: the dispatcher may have died after its claim, before the host answered
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
@@ -182,12 +181,12 @@ func workerReport(run client.Run) kanban.WorkerReport {
 	return s
 }
 
-// missingDir is the path of a directory that can never exist, so a run with this directory fails to start.
+// missingDir is a path at which no directory can ever exist, so a run in this directory fails to start.
 const missingDir = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. A host starts only one run for each tag. So Withdraw starts a run with the worker's tag in
-// a directory that can't exist. This run fails, and the host never starts the worker. If the worker was already started, the host
-// returns the worker's run. A host that refuses this run also refuses the worker.
+// Withdraw implements [kanban.Runner]. It uses that a host starts only one run for each tag: it starts a run with the worker's
+// tag in missingDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already started,
+// the host returns the worker's run instead. If the host refuses this run, it also refuses the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: missingDir})
 	if err == nil {
@@ -225,7 +224,7 @@ func exitOf(run client.Run) kanban.Exit {
 	return x
 }
 
-// endTime is the maximum time from the kill of a worker, after its grace, until the host reports its end.
+// endTime is how long End waits, after the grace of a worker, for the host to kill it and report its end.
 const endTime = 5 * time.Second
 
 // End implements [kanban.Runner].
@@ -265,7 +264,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 	}
 }
 
-// Forget implements [kanban.Runner]. It removes only the entries in this process; the host removes its own entries itself.
+// Forget implements [kanban.Runner]. It removes only what this process remembers; the host cleans up by itself.
 func (r *Runner) Forget(refs []kanban.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,8 +275,8 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// wakeWhenEnded starts a goroutine that waits until a worker of an earlier dispatcher has ended. The goroutine then wakes the
-// dispatcher, which decides about the task.
+// wakeWhenEnded starts a goroutine that waits for the exit of a worker that an earlier dispatcher started, and then wakes the
+// dispatcher.
 func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
@@ -298,7 +297,7 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 }
 
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
-// environments of all processes for the id of the attempt.
+// environments of all processes for the attempt's variables.
 func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
@@ -317,8 +316,8 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 	return pids, ok
 }
 
-// scanTime limits the wait for a scan of all processes. A scan can hang, because the environment of a frozen process (cgroup)
-// can't be read.
+// scanTime limits the wait for a scan of all processes. A scan can hang, because reading the environment of a process in a frozen
+// control group blocks.
 const scanTime = 5 * time.Second
 
 // byEnv calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTime,

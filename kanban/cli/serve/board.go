@@ -17,46 +17,44 @@ import (
 	"hinit/kanban"
 )
 
-// board is one board that the server dispatches.
+// board is one board that the server dispatches, in a goroutine of its own.
 type board struct {
 	server      *Server
 	slug        string
-	workerEnded chan struct{}
-	tried       chan struct{} // closed after the first try to lock the board, or if the board can't be opened
+	workerEnded chan struct{} // receives a value when a worker of any board has ended
+	tried       chan struct{} // closed after the first try to lock the board, or when the board can't be opened
 
 	d       *kanban.Dispatcher
-	changes <-chan struct{}
-	version int64 // data version of the file before the last pass
-	took    time.Duration
-	stuck   time.Time // since when tasks are ready and none is started; zero: tasks are being started, or none is ready
-	warned  time.Time
-	summary time.Time // time of the last summary
+	changes <-chan struct{} // receives a value after a change of the board's file
+	version int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
+	took    time.Duration   // duration of the last pass
+	stuck   time.Time       // time since which tasks are ready and none is started; zero: no such tasks
+	warned  time.Time       // time of the last warning about stuck tasks
+	summary time.Time       // time of the last summary
 }
 
 const (
-	// brokenRetry is the delay before the server tries again to open a board's file that it couldn't open. A change of the file
-	// ends the delay.
+	// brokenRetry is how long the server leaves a board alone whose file it couldn't open. A change of the file ends the wait.
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
-	// passLimit is the time limit of a pass. The next pass does the remaining work.
+	// passLimit is the time limit of a pass. The next pass does the rest.
 	passLimit = 5 * time.Minute
-	// lockRetryPause is the pause between two attempts to lock a board. A gateway, or a command that makes one pass, releases the
-	// lock within patientTimes such pauses. Only a longer wait is reported.
+	// lockRetryPause is the pause between two tries to lock a board. A gateway, or a command that makes one pass, usually releases
+	// the lock within patientTimes such pauses, so only a longer wait is reported.
 	lockRetryPause = 250 * time.Millisecond
 	patientTimes   = 4
-	// lastLook is the pause between the passes that the server makes while the container stops. lastLimit is the time limit for
-	// all these passes together.
+	// While the container stops, the server makes passes with the pause lastLook, for at most lastLimit in all.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// maxPassPause is the longest pause between a change of the file and the pass that it causes, see [board.pauseBeforePass].
+	// maxPassPause limits the pause before a pass that a change of the file causes, see [board.pauseBeforePass].
 	maxPassPause = 20 * time.Millisecond
-	// The server warns when tasks are ready and none was started for stuckRounds intervals. Two such warnings are at least
-	// stuckEvery apart.
+	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
+	// stuckEvery.
 	stuckRounds = 6
 	stuckEvery  = 300 * time.Second
-	// summaryEvery is the shortest time between two summaries of the board. Each summary must count all its tasks.
+	// summaryEvery is the shortest time between two summaries of a board, because each summary counts all tasks.
 	summaryEvery = time.Second
 )
 
@@ -92,9 +90,9 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// hold takes the lock of the board. While another dispatcher holds the lock, hold opens the lock's file again for each
-// attempt, because the file may be replaced. If locking fails with an error, hold returns true without the lock. It returns
-// false if ctx ends or the board is removed.
+// hold waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may replace
+// the file. If locking fails with an error, hold returns true all the same: the board is then dispatched without the lock. It
+// returns false if ctx ends or the board is removed.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -116,8 +114,8 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 	}
 }
 
-// lastPasses makes passes while the container stops, to release the claims of the workers that end with it. Otherwise the next
-// dispatcher would have to wait until the claims expire.
+// lastPasses makes passes while the container stops, until the workers have ended, to release their claims. Otherwise the next
+// dispatcher would have to wait until the claims expire. The passes start no workers.
 func (b *board) lastPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
 	defer cancel()
@@ -130,7 +128,7 @@ func (b *board) lastPasses() {
 	}
 }
 
-// awaitRepair waits until a broken database file changes. It waits at most for brokenRetry.
+// awaitRepair waits until a broken database file changes, at most for brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
 	changes, stop := Watch(db)
@@ -142,7 +140,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	}
 }
 
-// identity returns a text that identifies the current version of a file. It changes whenever the file changes.
+// identity returns a text that changes whenever a file is changed or replaced.
 func identity(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -163,14 +161,14 @@ func (b *board) passes(ctx context.Context) {
 		case <-b.changes:
 			changed = true
 		case <-b.workerEnded:
-		case <-due: // fires immediately for the first pass
+		case <-due: // the first pass comes at once
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return
 		}
 		if changed {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // no other program has written; the planned pass remains
+				continue // the change was our own; keep to the planned pass
 			}
 			if !b.pauseBeforePass(ctx) {
 				return
@@ -187,9 +185,9 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// pauseBeforePass waits before a pass that another program has caused by a change of the file. It waits as long as the last
-// pass took, at most maxPassPause. Without this pause, a busy board would cause one pass after the other. The end of a worker
-// ends the pause. pauseBeforePass returns false if ctx has ended.
+// pauseBeforePass waits before a pass that a change of the file causes: as long as the last pass took, at most maxPassPause.
+// Without this pause, a busy board would keep the server busy with passes. The end of a worker ends the pause. pauseBeforePass
+// returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	select {
 	case <-time.After(min(b.took, maxPassPause)):
@@ -200,16 +198,17 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 	return true
 }
 
-// pass makes one pass. The result wait is the time until the next pass if nothing happens earlier; 0 means that no pass is
-// planned. ok is false if the board can no longer be used.
+// pass makes one pass. wait is the time until the next pass if nothing happens before; 0 means that no pass is planned. ok is
+// false if the board can no longer be used.
 func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
-	// Read the version before the pass, because the pass may miss a change that is made while it runs.
+	// Read the version before the pass. If another program changes the board during the pass, the versions then differ, and one
+	// more pass follows.
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // a pass continues even after this program is told to stop
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // when this program is told to stop, the pass continues
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.took = b.server.Now().Sub(begin)
@@ -260,8 +259,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// reportAndWarn reports a summary of the board. It warns if tasks are ready, none is started, and the reason is unknown. The
-// result again is the time after which reportAndWarn must run again, or 0.
+// reportAndWarn updates the board's text on the status page. It warns if tasks are ready, none is started, and the reason is
+// unknown. again is the time after which it must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if left := summaryEvery - now.Sub(b.summary); left > 0 {
 		again = left
@@ -287,7 +286,7 @@ func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.T
 	return again
 }
 
-// Summary describes a board on one line: "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
+// Summary describes a board in one line, such as "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
 func Summary(st kanban.Stats, res kanban.Result) string {
 	parts := []string{fmt.Sprintf("%d ready", st.ByStatus[kanban.Ready])}
 	running := fmt.Sprintf("%d running", st.ByStatus[kanban.Running])

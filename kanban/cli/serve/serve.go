@@ -20,46 +20,46 @@ import (
 	"hinit/kanban"
 )
 
-// Server dispatches the tasks of all boards of an installation. Its fields must not change while it runs.
+// Server dispatches the tasks of all boards of an installation. Set the exported fields before [Server.Run], and don't change
+// them afterwards.
 type Server struct {
 	Boards *kanban.Boards
-	// Board returns a new dispatcher for a board. The Server closes the dispatcher's store.
+	// Board opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // reports the state of the boards, and the faults that a person must repair, or ""
-	Ready func()                     // called once, after the first attempt to lock each board or maxReadyDelay; may be nil
-	// Stopping reports whether the container is stopping, which also ends the workers. Nil means that it never is.
+	Say   func(text, trouble string) // shows a text about all boards on the status page; trouble is the part that a person must repair, or ""
+	Ready func()                     // called once, when each board's lock was tried or maxReadyDelay has passed; may be nil
+	// Stopping reports whether the container is stopping. Its workers then end too. nil means that it never is.
 	Stopping func() bool
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	mu              sync.Mutex
-	serves          map[string]*board
-	boardsAtWarning int           // number of boards in the last warning that there are too many; 0: none yet
-	ended           chan struct{} // receives when the server stops serving a board
+	serves          map[string]*board // served boards by slug
+	boardsAtWarning int               // number of boards in the last warning that there are too many; 0: none yet
+	ended           chan struct{}     // receives when the server stops serving a board
 
 	saying sync.Mutex           // guards the map words, and allows one call of Say at a time
-	words  map[string]boardText // texts about the boards, by the board's slug
-	said   [2]string
+	words  map[string]boardText // texts for Say by the board's slug
+	said   [2]string            // arguments of the last call of Say
 }
 
-// boardText is the text about one board for [Server.Say]. The field trouble is true if the text describes a fault that a person
-// must repair.
+// boardText is the text about one board for [Server.Say]. trouble is true if a person must repair something.
 type boardText struct {
 	text    string
 	trouble bool
 }
 
-// maxBoards is the maximum number of boards that are served. A limit is needed because each board uses descriptors and a
-// watcher, and an agent can create any number of board directories.
+// maxBoards limits the boards that are served. Each board needs descriptors and a watcher, and an agent can make any number of
+// board directories.
 const maxBoards = 64
 
-// rescanEvery is the interval at which the list of boards is read even if no change is reported.
+// rescanEvery is the interval at which the list of boards is read even if the kernel reports no change.
 const rescanEvery = time.Hour
 
-// Run serves until ctx ends. It returns an error only if the directory of the boards can't be made.
+// Run dispatches the boards until ctx ends. It returns an error only if it can't make the directory of the boards.
 //
-// Run holds the lock of each board that it serves. While a board is locked, the agent's gateways don't dispatch its tasks. They
+// Run holds the tick lock of each board that it serves. Meanwhile, the agent's gateways don't dispatch the board's tasks. They
 // still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-listChanges: // a new directory is empty at first; the watcher reports the directory again after a pause
+		case <-listChanges: // a new board's directory is empty at first; the watch reports it again after settleFirst
 			s.scan(ctx, &all)
 		case <-rescan:
 			s.scan(ctx, &all)
@@ -87,7 +87,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.boardsAtWarning > 0 {
 				s.scan(ctx, &all)
 			}
-		case <-s.Wake: // a worker has ended: let every board examine its workers
+		case <-s.Wake: // let every board look for the end of its worker
 			s.mu.Lock()
 			for _, b := range s.serves {
 				pause.Wake(b.workerEnded)
@@ -97,11 +97,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// maxReadyDelay is the longest delay of the readiness report because of boards that can't be opened. The gateways wait for this
-// report, and a broken board must not prevent their start.
+// maxReadyDelay limits how long the server waits, before it calls Ready, for boards that can't be opened. The gateways start only
+// after that call, and a broken board must not prevent their start.
 const maxReadyDelay = 3 * time.Second
 
-// tellReady reports that the service is ready, once it has tried to lock each board or maxReadyDelay has passed.
+// tellReady calls Ready when each board's lock was tried or maxReadyDelay has passed.
 func (s *Server) tellReady(ctx context.Context) {
 	s.mu.Lock()
 	boards := slices.Collect(maps.Values(s.serves))
@@ -116,7 +116,7 @@ func (s *Server) tellReady(ctx context.Context) {
 	}
 }
 
-// scan reads the list of boards and starts a goroutine for each new board.
+// scan reads the list of boards and starts a goroutine for each new one.
 func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
 	if err != nil {
@@ -147,13 +147,13 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)
-			pause.Wake(s.ended) // there is room for another board
+			pause.Wake(s.ended) // there is room for another board, so read the list again
 		})
 	}
 }
 
-// say replaces the text about one board, and reports the texts of all boards through Say. An empty boardText removes the board's
-// text.
+// say replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text removes
+// the board from them.
 func (s *Server) say(slug string, w boardText) {
 	s.saying.Lock()
 	defer s.saying.Unlock()
@@ -178,24 +178,24 @@ func (s *Server) say(slug string, w boardText) {
 	s.said = now
 }
 
-// A change of the board may become visible only some time after the file event, because the writer first syncs its data. So the
-// watch reports each event again after settleFirst, and then after pauses that double up to settleLast.
+// A change may become visible only some time after the kernel reports it, because the writer syncs its data first. So the watch
+// reports each change again after settleFirst, and then with pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
 )
 
-// pollEvery is the interval of the checks if the kernel does not report all changes of a file.
+// pollEvery is how often a file is reported as changed if the kernel does not report all changes, as on a network file system.
 const pollEvery = 2 * time.Second
 
-// Watch starts watching the database file db. The channel receives a value after one or more changes, and sometimes without a
-// change. The function stop ends the watch. Watch watches the whole directory, because the write-ahead log is created and removed
-// there.
+// Watch watches the database file db. changes receives a value after one or more changes, and sometimes without one. stop ends
+// the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
 func Watch(db string) (changes <-chan struct{}, stop func()) {
 	return follow(filepath.Dir(db), filepath.Base(db))
 }
 
-// follow watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in dir.
+// follow watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in
+// dir.
 func follow(dir, base string) (changes <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	news, over := make(chan struct{}, 1), make(chan struct{})
@@ -218,10 +218,10 @@ func follow(dir, base string) (changes <-chan struct{}, stop func()) {
 	}
 }
 
-// run sends a value to the channel news after each change, and again after each settle pause. If the parameter poll is not 0, it
-// also sends a value at this interval.
+// run sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a value at this
+// interval.
 func run(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
-	for settle := settleFirst; ; { // changes from just before the watch may not be visible yet
+	for settle := settleFirst; ; { // begin with a settle pause, because a change from just before the watch may not be visible yet
 		limit := settle
 		if settle > settleLast {
 			limit = poll
