@@ -14,20 +14,23 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// probeTime limits how long the engine may take to answer a question about containers.
+// probeTime is how long the engine may take to answer a question about containers.
 var probeTime = 10 * time.Second
 
 const (
 	startTime     = 30 * time.Second
-	createTime    = 120 * time.Second // includes the time to fetch an image
+	createTime    = 120 * time.Second // the engine may have to fetch an image
 	removalLimit  = 10 * time.Second
 	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // limit of the wait for a container that is being made or removed and still has the name
+	nameTakenTime = 5 * time.Second // how long to wait for a container that has the name but is still being made or removed
 )
 
-// findOrMake finds or makes the sandbox's container. It holds the lock of the sandbox's key, because another process may be
-// looking for the same container. If a process was killed while it made the container, the engine may still be making the
-// container. The engine does not list this container yet, but its name, which is derived from the key, is already taken.
+// findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may look for the same
+// container.
+//
+// A process may have been killed after it asked the engine for the container. Then the engine may still be making it, and does
+// not list it yet. But its name is derived from the key and already taken, so a second one is refused, and findOrMake looks
+// again.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -43,7 +46,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
 		spec := plan
-		if time.Now().After(limit) { // the name belongs to a container that can't be used
+		if time.Now().After(limit) { // the container with the name can't be used
 			spec.Name = randomName()
 		}
 		c.Name = spec.Name
@@ -72,28 +75,27 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	return nil
 }
 
-// refusesDiskLimit reports whether an engine's error means that it can't limit the size of a file system.
+// refusesDiskLimit reports whether the engine's error means that it can't limit the size of a container's file system.
 func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// planContainer returns the Spec of the container to make. The container starts in the directory to which the last command
-// changed.
+// planContainer returns the Spec of the container to make. The container starts in the directory to which the last command has
+// changed, so that a replaced container continues there.
 func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	spec, err := s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spec.Name = s.manager.containerName(s.labels)
-	if s.dir != s.manager.opts.Cwd { // the last command has changed the directory
+	if s.dir != s.manager.opts.Cwd { // a command has changed the directory
 		spec.Dir = s.dir
 	}
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which the
-// function skip returns true. It also ignores a container that it can't start; the sweep removes this container later. If the
-// engine doesn't answer, Find returns an error. In this case the container may exist, so the caller must not make a second one.
-// The caller holds the lock of the key.
+// Find finds a container by its labels and makes it run. It prefers a running one. It ignores containers for which skip returns
+// true, and containers that it can't start, which the sweep removes later. If the engine doesn't answer, Find returns an error:
+// the container may exist, so the caller must not make a second one. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -113,7 +115,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // the command's error will say that the container is paused, and how to unpause it
+			case state == Paused: // return it: the command's error then says that it is paused, and how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -128,8 +130,8 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake starts or unpauses a container. If the container is stopped, killed or paused in the meantime, Wake tries again. It does
-// not give up early, because a new container would not have the state of the old container.
+// Wake starts or unpauses a container. If somebody stops, kills or pauses it in the meantime, Wake tries again several times,
+// because a new container would not have the state of this one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	defer setTimeLimit(&ctx, startTime)()
 	for try := 1; ; try++ {
@@ -153,7 +155,7 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If it fails, no container
+// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If Make fails, no container
 // remains. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would go on
 // with the request, and the container would appear after Make has tried to remove it.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
@@ -169,11 +171,11 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	spec.Labels[LabelVolume] = m.store.id
 	own, err := m.addHelper(&spec)
-	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone { // a container of this name was removed and left its directory
+	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone { // an earlier container of this name has left its directory
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine reports that
+	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine says so
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -184,14 +186,14 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
-		m.noMounts.Store(true) // the engine is on another machine, or this process is in a container, so the engine can't see its paths
+		m.noMounts.Store(true) // the engine can't see the paths of this process: it is on another machine, or this process is in a container
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
 	}
 	if err == nil && !own && !m.opts.AttachOnly && m.helperError == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
-			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs the helper tries again
+			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs the helper copies it
 		}
 	}
 	if err == nil && own {
@@ -208,7 +210,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		crashPoint("started")
 		return id, nil
 	}
-	if !refusesDiskLimit(err) { // the caller tries again without the limit
+	if !refusesDiskLimit(err) { // otherwise the caller tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
@@ -218,24 +220,24 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // remove the record only if this call has made it
+	if own { // another call's record stays
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err
 }
 
-// pull fetches an image. The fetch is limited by the caller's context and by createTime.
+// pull fetches an image, for at most createTime.
 func (m *Manager) pull(ctx context.Context, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, createTime)
 	defer cancel()
 	return m.engine.Pull(ctx, image)
 }
 
-// isHelperMount reports whether a mount is one of the two mounts that addHelper adds.
+// isHelperMount reports whether a mount is one of the two that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. The result own tells whether addHelper has added them. If it has, the
-// container has a record in the store.
+// addHelper adds the mounts of the helper to a Spec. own is false if it has added none because the engine can't see this
+// process's paths. If it is true, the container now has a record in the store.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
@@ -258,7 +260,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// askState asks the engine for the state of a container. If the engine doesn't answer, State is empty.
+// askState asks the engine for the state of a container. State is empty if the engine doesn't answer.
 func (m *Manager) askState(ctx context.Context, id string) Container {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()

@@ -32,9 +32,9 @@ import (
 // docker implements FullEngine for Docker and for engines with the same API.
 type docker struct{ c *client.Client }
 
-// Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one
-// with the same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the
-// first existing socket. The connection is made later, by the first request.
+// Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
+// same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the first
+// existing socket. Docker does not connect; the first request does.
 func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
@@ -51,8 +51,8 @@ func Docker(address string) (FullEngine, error) {
 	return &docker{c}, nil
 }
 
-// engineError adds a description of the failed request, the parameter what, to the engine's error. The result wraps an error of
-// this package that callers can recognise.
+// engineError returns an error that says which request failed (what) and why. It wraps one of this package's errors, such as
+// [ErrGone], that callers can recognise.
 func engineError(what string, err error) error {
 	var kind error
 	switch {
@@ -76,7 +76,7 @@ func engineError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// parseBytes parses a size as docker does.
+// parseBytes parses a size such as 512m in the same way as docker.
 func parseBytes(text string) (int64, error) { return units.RAMInBytes(text) }
 
 func (d *docker) Close() error { return d.c.Close() }
@@ -152,7 +152,8 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	since := strconv.FormatInt(time.Now().Unix()-1, 10) // one second early: the engine begins to send events after its answer
+	// One second back: the engine begins to send events only after its answer, so without this some events would be lost.
+	since := strconv.FormatInt(time.Now().Unix()-1, 10)
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
@@ -176,15 +177,14 @@ func convertMounts(points []container.MountPoint) []Mount {
 	})
 }
 
-// parseTime parses a timestamp from the engine. It returns the zero Time if the text is invalid, or is the engine's zero time,
-// which means never.
+// parseTime parses a timestamp from the engine. An invalid text, and the engine's own zero time, become the zero Time, which
+// means never.
 func parseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t.UTC()
 }
 
-// answerTime limits the duration of a request about one container. An engine may hang on one container and still answer about
-// others.
+// answerTime limits a request about one container. An engine may hang on one container and still answer about others.
 var answerTime = 10 * time.Second
 
 func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
@@ -229,7 +229,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	return made.ID, nil
 }
 
-// hostConfig returns the part of a Spec that Docker's API calls HostConfig.
+// hostConfig converts the part of a Spec that Docker's API calls HostConfig: mounts, limits and rights.
 func hostConfig(spec Spec) (*container.HostConfig, error) {
 	h := &container.HostConfig{
 		NetworkMode: container.NetworkMode(spec.Network), CapAdd: spec.CapAdd, CapDrop: spec.CapDrop, DNS: spec.DNS, ExtraHosts: spec.Hosts,
@@ -298,7 +298,7 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself waits for 10 s after the grace
+	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself may take 10 s more than the grace
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+shortID(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
@@ -311,7 +311,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
 		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
-			return err // on fuse-overlayfs, an engine can't always remove files immediately after they were written
+			return err // on fuse-overlayfs, an engine can't always remove files that were just written; try again
 		}
 	}
 }
@@ -332,12 +332,12 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is the connection to a command that the engine runs. The engine multiplexes both output streams. A header of 8
-// bytes precedes each part of the output, with the number of the stream and the size of the part.
+// dockerExec is the connection to a command that the engine runs. The engine sends standard output and standard error over one
+// connection, in parts. Each part begins with a header of 8 bytes: the number of the stream and the size of the part.
 type dockerExec struct {
 	types.HijackedResponse
 	once        sync.Once
-	unread      int    // unread bytes of the current part of standard output
+	unread      int    // bytes of the current part of standard output that are not read yet
 	outputStart []byte // the beginning of standard output, where an engine writes its errors
 	errorTail   textTail
 }
@@ -391,7 +391,7 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
 	filter := labelFilter(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // the engine's filter matches the text anywhere in a name
+		filter.Add("name", prefix) // also matches names that contain the text elsewhere; those are dropped below
 	}
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// address says how to reach an engine.
+// address is where an engine listens.
 type address struct {
 	host string
-	tls  string // directory of the engine's certificates, "" for none
+	tls  string // directory with the certificates for the connection; "" for none
 }
 
-// defaultSockets returns the paths where engines listen by default, in the order in which they are tried.
+// defaultSockets returns the paths at which engines listen by default, in the order in which they are tried.
 func defaultSockets() []string {
 	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -27,7 +27,8 @@ func defaultSockets() []string {
 	return append(list, "/run/podman/podman.sock")
 }
 
-// findEngine resolves an address as the docker command does. An empty host means the default.
+// findEngine resolves the address of an engine as the docker command does. An empty host means DOCKER_HOST, the current docker
+// context, or a default socket.
 func findEngine(host string) (address, error) {
 	if host = cmp.Or(host, os.Getenv("DOCKER_HOST")); host != "" {
 		at := address{host: host}
@@ -69,7 +70,7 @@ func dockerConfigPath(name string) string {
 	return filepath.Join(cmp.Or(os.Getenv("DOCKER_CONFIG"), filepath.Join(home, ".docker")), name)
 }
 
-// contextName returns the name of the current docker context, or "" if none is selected.
+// contextName returns the name of the docker context that `docker context use` has selected, or "".
 func contextName() string {
 	var config struct {
 		CurrentContext string `json:"currentContext"`
@@ -79,8 +80,8 @@ func contextName() string {
 	return cmp.Or(os.Getenv("DOCKER_CONTEXT"), config.CurrentContext)
 }
 
-// contextAddress returns the address of a docker context. The directory of a context is named after the SHA-256 of the context's
-// name.
+// contextAddress returns the address of a docker context. Docker names the directory of a context after the SHA-256 of the
+// context's name.
 func contextAddress(name string) (address, error) {
 	id := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
 	data, err := os.ReadFile(dockerConfigPath("contexts/meta/" + id + "/meta.json"))
@@ -106,10 +107,10 @@ func contextAddress(name string) (address, error) {
 	return at, nil
 }
 
-// isUnreachable reports whether err means that the engine's socket is missing or has no listener.
+// isUnreachable reports whether err means that the engine's socket is missing, or that no engine listens there.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// shortID returns the first 12 characters of an id, as docker prints it.
+// shortID returns the first 12 characters of a container's id, which is what docker prints.
 func shortID(id string) string { return id[:min(12, len(id))] }

@@ -19,27 +19,27 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchInterval is the interval between checks of a running command's connection. If the helper has not answered for
-	// askEngineAfter, the check asks the engine why.
+	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for askEngineAfter,
+	// the check asks the engine why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter limits how long the helper may be silent in a running container. After that time, its command is reported as
-	// lost. The limit is long, because the machine may just be busy.
+	// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. It is long,
+	// because the machine may just be busy.
 	giveUpAfter = 30 * time.Second
-	// endLimit limits how long a command may take to end after its time limit and the grace period. In this time, the helper
-	// ends the command's process tree. After endLimit, the connection is closed.
+	// endLimit is how much longer than its time limit and its grace a command may take to end, while the helper ends its process
+	// tree. Then the connection is closed.
 	endLimit = 8 * time.Second
 )
 
-// Exit codes that the sandbox itself sets in a [Result].
+// Exit codes in a [Result] that come from the sandbox and not from the command.
 const (
 	CodeTimedOut    = 124
 	CodeInterrupted = 130
 )
 
 // Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, the command's whole process
-// tree is ended, and the Result has Interrupted set. A shell line (Request.Command) takes over the directory and the exported
-// variables from the last shell line. A shell line that is killed or calls exit does not change them.
+// tree is ended, and the Result has Interrupted set. A shell line (Request.Command) starts with the directory and the exported
+// variables of the last shell line. A shell line that is killed or calls exit does not change them.
 //
 // The error is a *LostError if the end of the command is unknown. If the command was not started, the error wraps [ErrGone],
 // [ErrNoEngine] or [ErrClosed].
@@ -55,7 +55,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	switch {
 	case errors.Is(err, ErrLost):
 		return res, err
-	case err != nil && ctx.Err() != nil: // the command was not started
+	case err != nil && ctx.Err() != nil: // the caller gave up before the command was started
 		return Result{mux.End{Code: CodeInterrupted, Interrupted: true}, res.Duration}, nil
 	case err != nil:
 		return Result{}, err
@@ -72,8 +72,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// request sends a request to the helper and returns how it ended. If the connection is lost, request sends it once more, but only
-// if it had no effect or may be repeated.
+// request sends a request to the helper and returns how it ended. If the connection is lost, it sends the request once more, but
+// only if the request had no effect or may be repeated.
 func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.beginCommand()
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 // needsRootTexts are parts of the messages that programs print if they need root.
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces the
-// writers of req, so that it sees the output. Call the returned function with the exit code when the command has ended.
+// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. To see the output,
+// it replaces the writers of req. Call ended with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
 	if line == "" || req.TTY || s.noRootTold.Load() {
@@ -141,16 +141,16 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// attempt is a single try to perform a request through the helper: to run a command, or to copy data.
+// attempt is one try to send a request to the helper and to wait for its end.
 type attempt struct {
 	sandbox *Sandbox
 	link    *link
 	open    mux.Open
-	request Request // the request with its streams
+	request Request // request with its streams
 
 	start     time.Time
-	channel   *mux.Channel // nil if the request was not sent
-	inputRead bool         // some of the standard input was read, so the request can't be sent again
+	channel   *mux.Channel // nil: the request was not sent
+	inputRead bool         // some standard input was read, so the request can't be sent again
 }
 
 // sent reports whether the helper may have received the request.
@@ -163,8 +163,8 @@ func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 
 // its streams.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
-// run performs the request and returns how it ended. An error means that the end of the request is unknown, or that the helper
-// has refused the request.
+// run sends the request and returns how it ended. An error means that the end is unknown, or that the helper has refused the
+// request.
 func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st, err := t.link.client.Open(t.open)
 	if err != nil {
@@ -174,7 +174,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.ForwardSizes(t.request.Resizes)
 	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
-	if wrote := written(); err == nil && t.isTransfer() { // the caller of a command sees the errors of its own writers
+	if wrote := written(); err == nil && t.isTransfer() { // a command goes on after an error of its writers, which the caller sees there
 		err = wrote
 	}
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	return o
 }
 
-// shellExitCode returns the exit code by which a shell would report how the command ended.
+// shellExitCode returns the exit code with which a shell would report the end of a command.
 func shellExitCode(end mux.End) int {
 	switch {
 	case end.TimedOut:
@@ -229,8 +229,7 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until the command has ended. It returns an error if it can't find out any
-// more how the command ended.
+// awaitEnd passes input and cancellation to a command until it has ended. An error means that its end can't be known any more.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout)
 	grace := cmp.Or(t.request.Grace, defaultGrace)
@@ -281,16 +280,15 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			return errors.New("the helper does not end the command")
 		case <-tick:
 			if err := t.checkHelper(ctx, &said); err != nil {
-				t.link.close() // needed because the socket may outlive the helper
+				t.link.close() // the socket may outlive the helper, so close the connection here
 				return err
 			}
 		}
 	}
 }
 
-// checkHelper checks whether the helper still answers. If the helper does not answer, checkHelper asks the engine for the reason.
-// It returns an error if the command is lost. A paused container is not an error, because its commands continue when it is
-// unpaused. The variable said stores whether the reason was already handled.
+// checkHelper finds out why the helper is silent, and returns an error if the command is lost. A paused container is not an
+// error, because its commands continue later. said is true if the silence was already explained, and is changed accordingly.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
 	if c.SinceLastFrame() < watchInterval/2 {
@@ -329,15 +327,15 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	return s.request(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies the retained output of a background command to w, and returns the command's state. If follow is true, it
-// continues until the command ends.
+// JobOutput copies the retained output of a background command to w, and returns the command's state. With follow, it continues
+// until the command ends.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// Start starts a background command, which outlives this process. The helper keeps the newest 200,000 bytes of its output. The
-// streams and the terminal of the request are ignored.
+// Start starts a background command, which outlives this process. The helper keeps the newest 200,000 bytes of its output. Start
+// ignores the streams and the terminal of the request.
 func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err := req.validate(); err != nil {
 		return Job{}, err
@@ -351,8 +349,8 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL after the grace period. A grace of 0 means
-// two seconds.
+// Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL after the grace. 0 means a grace of two
+// seconds.
 func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
 	if err == nil && end.Survivors > 0 {
@@ -361,13 +359,14 @@ func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// PutTree unpacks a tar archive below a directory of the sandbox. Entries can't escape from that directory.
+// PutTree unpacks a tar archive below a directory of the sandbox. Its entries can't get out of that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err
 }
 
-// GetTree packs a path of the sandbox into a tar archive. Do not trust the names and links in it.
+// GetTree packs a path of the sandbox into a tar archive. The sandbox may be hostile: don't trust the names and links in the
+// archive.
 func (s *Sandbox) GetTree(ctx context.Context, path string, tar io.Writer) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpGetTree, Path: path}, nil, tar)
 	return err

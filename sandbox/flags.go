@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is not a flag, and returns the
-// remaining arguments: image and command. -e NAME takes the value from this process's environment. Do not use the Spec after an
-// error.
+// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is not a flag, and returns the rest:
+// image and command. -e NAME takes the value from this process's environment. After an error, the Spec is incomplete and must not
+// be used.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -28,16 +28,15 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	return f.Args(), nil
 }
 
-// NewFlags returns an empty flag set that parses flags in the same way as the docker command. It does not print anything by
-// itself.
+// NewFlags returns an empty flag set that parses as the docker command does and prints nothing.
 func NewFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("docker", pflag.ContinueOnError)
 	f.Usage = func() {}
 	return f
 }
 
-// Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec, except -e, which appends its
-// values to env.
+// Flags defines the flags of docker run that a sandbox supports. Each sets a field of the Spec, except -e, whose values it
+// appends to env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	for name, text := range map[string]*string{
 		"name": &s.Name, "network": &s.Network, "net": &s.Network, "pid": &s.PIDMode, "ipc": &s.IPCMode, "uts": &s.UTSMode, "userns": &s.UserNS,
@@ -79,7 +78,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// appendTo returns a flag function that appends the value to a list.
+// appendTo returns the function of a flag that may be given several times: it appends the value to a list.
 func appendTo(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
@@ -87,7 +86,7 @@ func appendTo(list *[]string) func(string) error {
 	}
 }
 
-// parseSize returns a flag function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
+// parseSize returns the function of a flag with a size, such as 512m, 1g or 10485760b.
 func parseSize(to *int64) func(string) error {
 	return func(v string) (err error) {
 		if *to, err = parseBytes(v); err != nil || *to < 0 {
@@ -97,7 +96,7 @@ func parseSize(to *int64) func(string) error {
 	}
 }
 
-// parsePair returns a flag function that parses NAME=VALUE into a map.
+// parsePair returns the function of a flag NAME=VALUE, which adds to a map.
 func parsePair(to *map[string]string) func(string) error {
 	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")
@@ -112,7 +111,8 @@ func parsePair(to *map[string]string) func(string) error {
 	}
 }
 
-// addMount returns a flag function that adds a mount. An invalid mount is also added, so that [Spec.FindEscape] sees it.
+// addMount returns the function of a flag that adds a mount. It adds an invalid mount too, so that [Spec.FindEscape] sees all
+// that the caller asks for.
 func (s *Spec) addMount(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
@@ -130,12 +130,12 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the options that the operator's volumes may have. An agent's volumes must not have any of them: with rshared,
-// for example, a mount that is made in the container would appear on the host.
+// mountOptions are the options that the operator's volumes may have. An agent's volumes may have none of them: with rshared, for
+// example, a mount made in the container would appear on the host.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
-// parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is the
-// home directory of this user. Valid options are ro, rw and the words in the parameter options.
+// parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume; "~/" is the
+// home directory of this user. Valid options are ro, rw and those in options.
 func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
@@ -204,22 +204,23 @@ func parseMount(v string) (Mount, error) {
 	return m, nil
 }
 
-// Values of HINIT_SANDBOX_ALLOW. This variable has no effect if the service of sandboxes runs.
+// Words of HINIT_SANDBOX_ALLOW, each of which permits something that could give a sandbox power over the host. The sandbox
+// service ignores this variable.
 const (
-	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than a sandbox has
+	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than in [Capabilities]
 	AllowHost       = "host"       // namespaces of the host or of another container
-	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains such a socket
+	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory with such a socket
 )
 
-// Capabilities are the only capabilities that a sandbox may have. A sandbox has all of them by default.
+// Capabilities are the only capabilities that a sandbox may have. It has all of them by default.
 var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}
 
-// socketDirs are directories that may contain the socket of an engine.
+// socketDirs are directories in which an engine may have its socket.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// FindEscape looks for settings in the Spec that give more rights than a sandbox may have, usually root on the host. It returns
-// the first such setting that the words in permitted do not allow, and the word that would allow it. Both results are "" if there
-// is no such setting. The service and the docker emulation both use it.
+// FindEscape looks in the Spec for a setting that gives more rights than a sandbox may have, usually root on the host. It returns
+// the first one that the words in permitted do not allow, and the word that would. Both results are "" if there is none. The
+// service and the emulated docker command use the same check.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

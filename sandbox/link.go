@@ -18,13 +18,13 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// The ways in which a client reaches the helper, see Description.Exec.
-const (
-	ExecDirect   = "direct"   // over a socket that the container shares with this machine
+// The ways to reach the helper in a container, see [Description.Exec].
+const ( // over a socket in a directory that the container shares with this machine
+	ExecDirect   = "direct"   // over one exec of the engine, which carries all commands of this process
 	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 
-// link is a connection to the helper in a sandbox's container. The field reason explains why the mode is not ExecDirect.
+// link is a connection to the helper in a sandbox's container. reason says why the mode is not ExecDirect.
 type link struct {
 	mode, reason string
 	id           string // the id of the container
@@ -40,13 +40,13 @@ func (l *link) close() {
 	}
 }
 
-// helperAnswerTime limits the wait for the helper's answer. After it, the manager asks the engine about the container.
+// helperAnswerTime is how long to wait for the helper's answer before asking the engine about the container.
 const helperAnswerTime = 250 * time.Millisecond
 
-// ensureLink returns a working link. Each command calls it first. If the helper answers on the current link, ensureLink returns
-// the current link. Otherwise it asks the engine for the state of the container, and connects to a running one. It returns an
-// error for a paused container, and for an adopted container that is not running. Any other container is started or made again.
-// If several callers need a new link, one caller makes it and the others wait.
+// ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise it
+// asks the engine for the state of the container and connects to a running one. A paused container is an error, and so is an
+// adopted container that is not running. Any other container is started or made again. If several callers need a new link, one
+// makes it and the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Sandbox) currentLink() (*link, error) {
 	return s.link, nil
 }
 
-// checkAnswer waits for an answer of the helper. Without an answer, it asks the engine about the container. It returns an
-// error if the container can't answer, for example because it is paused.
+// checkAnswer waits for an answer of the helper. If there is none, it asks the engine about the container. It returns an error if
+// the container can't answer, for example because it is paused.
 func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
@@ -93,18 +93,18 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	switch now := s.manager.askState(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
-	case now.State == "" && l.client.SinceLastFrame() > probeTime: // for example, the engine waits for a container that it could not freeze
+	// The engine doesn't answer either, for instance because it waits for a container that it could not freeze.
+	case now.State == "" && l.client.SinceLastFrame() > probeTime:
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
-	return nil // the machine may be busy; a lost helper is noticed while the command runs
+	return nil // the machine may just be busy; if the helper is lost, the running command notices it
 }
 
-// settleTime is the maximum time that the engine may need to notice that a container is ending. The helper notices the end
-// immediately.
+// settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks at once.
 const settleTime = 10 * time.Second
 
 // reconnect connects to the helper, and makes the container run first if necessary. It tries again for some time, because the
-// engine may report a container that is ending as running.
+// engine may report a container as running that is just ending.
 func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
@@ -118,12 +118,13 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// An error wraps errEnding if the caller should try again a moment later.
+// errEnding means that the caller should try again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 	id, name := s.idAndName()
-	if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil { // if the helper answers, the container runs and the engine need not be asked
+	// The helper answers, so the container runs, and the engine need not be asked.
+	if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil {
 		return l, nil
 	}
 	c, err := Container{State: Gone}, error(nil)
@@ -154,8 +155,8 @@ func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 }
 
 // dialDirect connects to the helper's socket in a container's directory on the volume. It returns nil if the helper does not
-// answer within limit. Processes in the container can replace the socket's file, so dialDirect does not follow links and accepts
-// only a socket.
+// answer within limit. A process in the container can replace the socket's file by a link, so dialDirect follows no links and
+// accepts only a socket.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
@@ -180,7 +181,7 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	return &link{mode: ExecDirect, id: id, client: c}
 }
 
-// helloTime limits how long the helper may take to answer.
+// helloTime is how long the helper may take for the first message.
 const helloTime = 2 * time.Second
 
 // connect connects to the helper in a running container, and starts the helper if necessary. It prefers a direct connection.
@@ -189,7 +190,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
 	}
 	reason := "the helper is not mounted there: the container was made by something else, or the engine can't see this volume"
-	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is below another directory, where no program will listen
+	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is in a directory of that volume
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.connectDirect(ctx, c)
 		if err == nil || ctx.Err() != nil {
@@ -215,7 +216,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // if the helper can't be started, the container may be ending
+	for range 10 { // try several times: if the helper can't be started, the container may be ending
 		if now := m.askState(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -226,11 +227,11 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", shortID(c.ID), err)
 }
 
-// listenTime limits how long a started helper may take until it listens.
+// listenTime is how long a helper may take from its start until it listens.
 const listenTime = 5 * time.Second
 
-// connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input,
-// so the exec ends as soon as the helper listens.
+// connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input, so it
+// ends as soon as the helper listens.
 func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
@@ -250,13 +251,14 @@ func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error)
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
-// connectAttached connects through an exec of the engine. If the helper isn't mounted, it is copied into the container first.
+// connectAttached connects through an exec of the engine. If the container doesn't mount the helper, it copies the helper into
+// the container first.
 func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux.Client, err error) {
 	err = errors.New("the helper is not mounted there")
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
-			path = mount.Target + "/" + gate.Name // the gate is the same program as the helper
+			path = mount.Target + "/" + gate.Name // the gate program is the same file as the helper
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
@@ -264,7 +266,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 			return client, err
 		}
 	}
-	if m.opts.AttachOnly { // a copy follows mounts by name, and the owner of a mount can redirect it
+	if m.opts.AttachOnly { // copying follows mounts by name, and the owner of a mount can redirect it
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
@@ -282,19 +284,19 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c.ID, path)
 }
 
-// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other error
-// the container may be ending, and copying would be dangerous. To copy the helper, the engine would mount the container's mounts
-// again. The removal of the container would then delete the files in these mounts.
+// saysMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may it be
+// copied. After any other error the container may be ending. To copy, the engine would mount the container's mounts again, and
+// the removal of the container would then delete the files in them.
 func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedPrefix begins the name of a helper that was copied to the container's root directory.
+// copiedPrefix begins the file name of a helper that was copied to a container's root directory.
 const copiedPrefix = ".hinit-sandbox-"
 
-// copyHelper copies the helper into a container, if possible before its first start. For a copy, an engine mounts all of the
-// container's mounts again. A running container would notice when they are unmounted.
+// copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
+// container's mounts again, and a running container would notice when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
 	if err != nil {
@@ -307,8 +309,7 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
-// attach starts the helper in the container. There, the helper relays one connection. attach checks that the helper answers
-// for this container.
+// attach starts the helper in the container as a relay for one connection, and checks that it answers for this container.
 func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
 	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
 	if err != nil {
@@ -326,7 +327,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	}
 	_ = conn.Close()
 	text := conn.Said()
-	if strings.Contains(text, "paused container") { // unlike the engine, runc looks at the cgroup
+	if strings.Contains(text, "paused container") { // the engine believes that the container runs, but runc sees the frozen control group
 		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", shortID(id), errFrozen)
 	}
 	if text != "" {
@@ -335,7 +336,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	return nil, err
 }
 
-// textTail is a writer that keeps the last 2 KiB of the text that is written to it.
+// textTail keeps the last 2 KiB of the text that is written to it, for an error message.
 type textTail []byte
 
 func (t *textTail) Write(p []byte) (int, error) {

@@ -13,10 +13,10 @@ import (
 	"github.com/samber/lo"
 )
 
-// Key identifies a sandbox: there is one container for each task and profile.
+// Key identifies a sandbox: each task of each profile has one container.
 type Key struct {
-	Task    string // name of the task; "" stands for "default"
-	Profile string // name of the profile; "" stands for Options.Profile
+	Task    string // "" means "default"
+	Profile string // "" means Options.Profile
 }
 
 // Manager finds, makes, keeps and removes the sandboxes of one volume.
@@ -24,9 +24,9 @@ type Manager struct {
 	engine      Engine
 	opts        Options
 	store       *store
-	helper      string // the path of the helper program
-	helperError error  // the reason why the helper was not found, or nil
-	swept       sync.Once
+	helper      string    // path of the helper program
+	helperError error     // why the helper was not found; nil if it was
+	swept       sync.Once // orphans were removed, see Options.SweepOrphans
 
 	noMounts atomic.Bool // the engine can't see the paths of the volume
 
@@ -36,8 +36,8 @@ type Manager struct {
 	closed  bool
 }
 
-// NewManager returns a manager. It creates the volume's state directory and does not connect to the engine yet. The manager takes
-// ownership of engine and closes it in Close.
+// NewManager returns a manager. It makes the volume's state directory, and does not connect to the engine yet. The manager owns
+// engine, and closes it in [Manager.Close].
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
@@ -50,7 +50,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
 		return nil, m.helperError
 	}
-	newBytes.Store(rememberedCheckBytes) // so that the first Remember checks the limits
+	newBytes.Store(rememberedCheckBytes) // makes the first Remember check the limits
 	m.store, err = openStore(opts.State)
 	return m, err
 }
@@ -58,16 +58,16 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
 
-// Key returns key with its empty fields set to the defaults.
+// Key returns key with the defaults in place of empty fields.
 func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
-// Open returns the sandbox for a key. It finds, starts or makes the container. Callers with the same key get the same sandbox.
-// The first call also removes orphaned containers if Options.SweepOrphans is set.
+// Open returns the sandbox for a key. It finds, starts or makes the container. All callers with the same key get the same
+// sandbox. If Options.SweepOrphans is set, the first call also removes orphaned containers.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
-	if m.opts.SweepOrphans { // ignore errors: a failed sweep must not prevent work
+	if m.opts.SweepOrphans { // a failed sweep must not prevent work, so ignore errors
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
 	}
 	m.mu.Lock()
@@ -83,7 +83,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		_, err = s.ensureLink(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
-		return s, nil // the next command returns an error that says that the container is paused
+		return s, nil // the next command returns the error that the container is paused
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,12 +97,11 @@ func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
 	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
-// maxAdopted is the maximum number of adopted containers' names that a Manager remembers.
+// maxAdopted limits the names of adopted containers that a Manager remembers.
 const maxAdopted = 1024
 
-// Adopt returns the sandbox of a running container by its id or name, even if another program has created it. All callers get the
-// same sandbox. An adopted container is never created or started again. The error is a *StateError if the container is not
-// running.
+// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the
+// same sandbox. An adopted container is never made or started again. If it is not running, the error is a *StateError.
 func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	m.mu.Lock()
 	s := m.adopted[ref]
@@ -113,7 +112,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	var l *link
 	c, found := m.store.findByID(ref)
 	if found {
-		l = m.dialDirect(c.ID, c.Name, helperAnswerTime) // if the helper answers, the container runs
+		l = m.dialDirect(c.ID, c.Name, helperAnswerTime) // the helper answers, so the container runs
 	}
 	if l == nil {
 		var err error
@@ -149,7 +148,8 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	return s, nil
 }
 
-// Forget makes the next Adopt of a container ask the engine again. Running commands continue.
+// Forget makes the next Adopt of a container ask the engine again, for instance because an error shows that the container may be
+// gone. Running commands continue.
 func (m *Manager) Forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,7 @@ func (m *Manager) Forget(id string) {
 	s.shutDown(false)
 }
 
-// Spec returns the container that Open would create. It creates the host directories that the container would mount.
+// Spec returns the container that Open would make, and makes the host directories that the container would mount.
 func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	limitsDisk := false
 	if m.opts.DiskMB > 0 {
@@ -171,7 +171,7 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	return buildSpec(m.opts, m.Key(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
-// Close ends the commands that this process runs, and closes the engine. The containers are left as they are.
+// Close ends the commands that this process runs, and closes the engine. The containers keep running.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,8 +186,8 @@ func (m *Manager) Close() error {
 	return m.engine.Close()
 }
 
-// LastUse returns the time at which the last command in a container ended. While a command is running, it returns the
-// current time. If no command has run since the sandbox was opened or adopted, it returns the zero time.
+// LastUse returns when the last command in a container ended, or the current time while one runs. It is zero if no command has
+// run since the sandbox was opened or adopted.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,10 +199,10 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// usedSandboxes returns the sandboxes that were opened or adopted, without duplicates. The caller holds the lock.
+// usedSandboxes returns the opened and the adopted sandboxes, each once. The caller holds the lock.
 func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
-// crashPoint is called at each place where a test may kill the process.
+// crashPoint is called at each place where a test may kill the process, to prove that another process can go on from there.
 var crashPoint = func(point string) {}

@@ -20,43 +20,43 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Options configure how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
+// Options say how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
 type Options struct {
 	Image      string
 	ForwardEnv []string          // names of variables to pass on; the values come from this process, otherwise from the profile's .env
-	Env        map[string]string // variables of the container, visible to everybody who may inspect it
+	Env        map[string]string // variables of the container; everybody who may inspect it can see them
 	Volumes    []Mount
 	ExtraArgs  []string // flags of docker run, applied after all others
 
-	Credentials []string // files of the profile, by path relative to Home, that commands may read below /root/.hermes
+	Credentials []string // files of the profile that commands may read below /root/.hermes, as paths below Home
 
-	MountCwd     bool // mount the host's working directory as /workspace
+	MountCwd     bool // mount HostCwd as /workspace
 	HostUser     bool // run as the user of this process
-	PersistFS    bool // keep /root and /workspace in directories of the host
+	PersistFS    bool // keep /root and /workspace in directories of the host, so that they outlive the container
 	SweepOrphans bool // remove orphaned containers at the first use
 	CPUs         float64
 	MemoryMB     int64
 	DiskMB       int64
-	Cwd          string        // the directory in which commands start at first
-	HostCwd      string        // the directory that MountCwd mounts
-	Timeout      time.Duration // time limit for commands that do not set one
-	Lifetime     time.Duration // time for which an unused sandbox is kept
+	Cwd          string        // directory in which the first command starts
+	HostCwd      string        // directory of the host for MountCwd
+	Timeout      time.Duration // time limit of a command that sets none
+	Lifetime     time.Duration // how long an unused sandbox is kept
 
-	Home       string // the directory of the profile: HERMES_HOME
-	Dir        string // the root of the sandboxes' directories; created if missing
+	Home       string // directory of the profile: HERMES_HOME
+	Dir        string // root of the sandboxes' directories, made if missing
 	AttachOnly bool   // the engine can't or must not mount State, so commands run through an exec of the engine
-	State      string // the private state of this package; "" for .hinit in Dir. Write access to it controls what the engine mounts.
+	State      string // private state of this package; "" for .hinit in Dir. Whoever can write it decides what the engine mounts.
 	Profile    string
 	Network    string // "none", or a name; "" for the engine's default
-	Runtime    string // "runc", "runsc", "kata" or another runtime of the engine; "" for the engine's default
+	Runtime    string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default
 	Shell      string // "" for bash, or sh if the image has no bash
-	Session    string // processes with the same session name share directory and variables; "" for a session that only this Manager uses
+	Session    string // processes with the same session name share directory and variables; "" for a session of this Manager alone
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // text about the host user to which root in the container corresponds; shown by Describe
-	NoRoot string // printed once, after a command that failed as if it needed root; "" for nothing
+	Root   string // says which user of the host root in the container is; shown by Describe
+	NoRoot string // hint printed once, after a command that failed as if it needed root; "" for none
 
 	Warn func(string) // receives warnings for people; must not block; nil drops them
 }
@@ -70,9 +70,9 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the agent's environment variables (TERMINAL_DOCKER_IMAGE and so on). All other options get
-// their defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some
-// variables an invalid value is only ignored with a warning.
+// FromEnv reads the options from the agent's environment variables, such as TERMINAL_DOCKER_IMAGE. Variables that are not set
+// leave the default. The error joins an *OptionError for each invalid value. For some variables, an invalid value is ignored with
+// a warning, as the agent does.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := envReader{lookup: lookup}
@@ -139,7 +139,7 @@ func (e *envReader) addInvalid(name, value, want string) {
 	e.errs = append(e.errs, &OptionError{name, value, want})
 }
 
-// get returns the value of a variable without surrounding white space, and whether the variable is set and not blank.
+// get returns the value of a variable without surrounding white space, and whether it is set and not blank.
 func (e *envReader) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
@@ -165,8 +165,8 @@ func (e *envReader) boolean(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// readValue parses a variable with the function parse, and returns the value. It returns the default def if the variable is not
-// set or is invalid.
+// readValue returns the value of a variable, converted by parse. If the variable is not set or invalid, it returns def; an
+// invalid value is also recorded as an error.
 func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -183,7 +183,7 @@ func readValue[T any](e *envReader, name, want string, def T, parse func(string)
 func (e *envReader) number(name string, def float64) float64 {
 	return readValue(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= 0 && n <= 1e6 // the result is false for NaN
+		return n, err == nil && n >= 0 && n <= 1e6 // false for NaN
 	})
 }
 
@@ -194,7 +194,7 @@ func (e *envReader) integer(name string, def int64, want string) int64 {
 	})
 }
 
-// parseJSON reads a variable whose value is JSON. It returns the default def if the variable is not set or is not JSON.
+// parseJSON returns the value of a variable that contains JSON, or def if the variable is not set or not JSON.
 func (e *envReader) parseJSON(name, want string, def any) any {
 	return readValue(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))
@@ -204,8 +204,8 @@ func (e *envReader) parseJSON(name, want string, def any) any {
 	})
 }
 
-// jsonTexts reads a JSON list of strings, and drops all items that are not strings, with a warning. ok is false if the value is
-// not a list.
+// jsonTexts returns a JSON list of strings, without the items that are not strings, for which it warns. ok is false if the value
+// is not a list.
 func (e *envReader) jsonTexts(name, want string) (out []string, ok bool) {
 	items, ok := e.parseJSON(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -226,7 +226,7 @@ func (e *envReader) jsonList(name string) []string {
 	return out
 }
 
-// variableNames reads a list of variable names and removes duplicates.
+// variableNames returns a list of variable names without duplicates.
 func (e *envReader) variableNames(name string) (out []string) {
 	const want = `a JSON array of names of variables, such as ["API_KEY"]`
 	texts, ok := e.jsonTexts(name, want)
@@ -246,8 +246,8 @@ func (e *envReader) variableNames(name string) (out []string) {
 	return out
 }
 
-// jsonVariables reads variables from a JSON object. It drops values that are neither strings, numbers nor booleans, with a
-// warning.
+// jsonVariables returns variables from a JSON object, without the values that are neither strings, numbers nor booleans, for
+// which it warns.
 func (e *envReader) jsonVariables(name string) map[string]string {
 	out := make(map[string]string)
 	items, ok := e.parseJSON(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
@@ -291,7 +291,7 @@ func (e *envReader) volumeMounts(name string) (out []Mount) {
 	return out
 }
 
-// readHome returns the profile's directory, and the profile's name, which it derives from that directory.
+// readHome returns the profile's directory, and the profile's name, which follows from the directory.
 func (e *envReader) readHome() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
@@ -309,14 +309,15 @@ func (e *envReader) readHome() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes are the beginnings of paths that exist on hosts but not in containers.
+// hostPrefixes are the beginnings of paths that exist on a person's machine but not in a container. Such a path as the working
+// directory is a mistake.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func isHostPath(path string) bool {
 	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
-// readCwd sets the directory in which commands start, and the host directory to mount there.
+// readCwd sets the directory in which commands start, and the directory of the host to mount there.
 func (e *envReader) readCwd(opts *Options) {
 	dir := e.text("TERMINAL_CWD", "")
 	if opts.MountCwd {
@@ -342,7 +343,7 @@ func (e *envReader) readCwd(opts *Options) {
 	}
 }
 
-// maxDotenv limits the size of a .env file.
+// maxDotenv limits the size of a .env file, which an agent can write.
 const maxDotenv = 1 << 20
 
 // Dotenv reads a profile's .env file. A missing file counts as empty.

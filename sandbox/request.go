@@ -14,29 +14,29 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Request describes a command. Exactly one of Command and Argv is set.
+// Request is a command to run. Exactly one of Command and Argv is set.
 type Request struct {
-	Command string   // a line for the session's shell, which keeps the directory and exported variables, see [Sandbox.Exec]
-	Argv    []string // a program and its arguments, run without a shell
+	Command string   // line for the session's shell, which keeps the directory and exported variables, see [Sandbox.Exec]
+	Argv    []string // program and its arguments, run without a shell
 
-	Dir string            // "" for the session's directory (Command) or the container's (Argv)
-	Env map[string]string // more variables; they are not visible in a command line or by docker inspect
+	Dir string            // working directory; "" for the session's (Command) or the container's (Argv)
+	Env map[string]string // more variables, which appear in no command line and not in docker inspect
 
-	Stdin  io.Reader // standard input of the command; nil for /dev/null
-	Stdout io.Writer // receives the output; nil drops the output
+	Stdin  io.Reader // nil for /dev/null
+	Stdout io.Writer // nil drops the output
 	Stderr io.Writer // nil merges standard error into Stdout, in the order of the writes
 
 	TTY     bool // use a terminal for all streams; Stderr is not used
 	Size    Size
 	Resizes <-chan Size // later sizes of the terminal; may be nil
 
-	Timeout    time.Duration // 0 for Options.Timeout, negative for no limit
-	Grace      time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
-	Repeatable bool          // running the command twice is harmless, so the command is repeated if the connection is lost
+	Timeout    time.Duration // 0 for Options.Timeout; negative for no limit
+	Grace      time.Duration // time from SIGTERM to SIGKILL after the time limit or a cancellation; 0 is two seconds
+	Repeatable bool          // running the command twice does no harm, so repeat it if the connection is lost
 }
 
-// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or only NAME. The value for
-// NAME then comes from the map callers.
+// Environment returns the variables that docker's -e options set. An option is NAME=value, or NAME, whose value is then in
+// callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -51,11 +51,11 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
-// OwnEnvironment returns the variables that the list names without a value, with their values from this process's environment.
-// The list holds docker's -e options.
+// OwnEnvironment returns the variables that docker's -e options in list name without a value, with their values from this
+// process's environment.
 func OwnEnvironment(list []string) map[string]string {
 	return lo.FilterSliceToMap(list, func(name string) (string, string, bool) {
-		value, set := os.LookupEnv(name) // no variable's name contains the sign of NAME=value
+		value, set := os.LookupEnv(name) // an option NAME=value names no variable, because no name contains the sign
 		return name, value, set
 	})
 }
@@ -74,8 +74,8 @@ type Streams struct {
 	Resizes  <-chan Size
 }
 
-// NewestSize returns a function that sends a size to a channel with a buffer for one. The function replaces an older size that
-// was not read yet. Only one goroutine may call the function.
+// NewestSize returns a function that sends a size to sizes, a channel with a buffer for one. If the buffer still has an older
+// size, the function replaces it. Only one goroutine may call the function.
 func NewestSize(sizes chan Size) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
 		select {
@@ -86,32 +86,31 @@ func NewestSize(sizes chan Size) func(columns, rows uint16) {
 	}
 }
 
-// Result says how a command ended. Its exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and
-// 126 if the directory could not be entered. After the time limit or a cancellation, the command's whole process tree is
-// terminated.
+// Result says how a command ended. The exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and
+// 126 if the directory could not be entered. After the time limit or a cancellation, the command's whole process tree was ended.
 type Result struct {
 	mux.End
-	Duration time.Duration // duration of all attempts together
+	Duration time.Duration // time from the first attempt to the end
 }
 
 // Job is a background command.
 type Job = mux.Job
 
-// Description describes a sandbox and its container.
+// Description is what [Sandbox.Describe] and [Manager.List] tell about a sandbox and its container.
 type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
-	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an engine exec for each client)
+	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an exec of the engine for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // text about the machine's user to which root in the container corresponds
-	Dir      string `json:"dir"`
+	Root     string `json:"root,omitempty"` // says which user of the machine root in the container is
+	Dir      string `json:"dir"`            // directory in which the next command starts
 	Jobs     []Job  `json:"jobs"`
-	Clients  int    `json:"clients"`  // number of processes that are connected to the helper, including this one
+	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
 	Commands int    `json:"commands"` // running commands of this process
 }
 
-// Callers recognise these errors by errors.Is.
+// Causes of failure, which callers recognise with errors.Is.
 var (
 	// ErrGone means that the engine has no such container.
 	ErrGone = errors.New("no such container")
@@ -119,13 +118,13 @@ var (
 	ErrNoImage = errors.New("no such image")
 	// ErrNoEngine means that no engine answers.
 	ErrNoEngine = errors.New("no container engine answers")
-	// ErrClosed means that the sandbox was removed or closed. Ask the manager for it again.
+	// ErrClosed means that the sandbox was removed or closed. Call [Manager.Open] again.
 	ErrClosed = errors.New("the sandbox is closed")
 	// ErrNoJob means that the sandbox has no background command with that id.
 	ErrNoJob = errors.New("no such background command")
-	// ErrLost is the error that every *LostError wraps.
+	// ErrLost is what every *LostError wraps.
 	ErrLost = errors.New("the command may have begun and its end is not known")
-	// ErrRefused means that the engine understood the request and refused it. Trying again does not help.
+	// ErrRefused means that the engine or the policy has refused the request. Trying again does not help.
 	ErrRefused = errors.New("refused by the engine")
 	// ErrTaken means that another container already has the name.
 	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
@@ -133,7 +132,7 @@ var (
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
 )
 
-// GoneError wraps [ErrGone] and adds the engine's explanation why the container is gone. Its field What names the failed request.
+// GoneError adds to [ErrGone] which request failed (What) and how the engine explains that the container is gone (Why).
 type GoneError struct{ What, Why string }
 
 // Error implements error.
@@ -142,11 +141,11 @@ func (e *GoneError) Error() string { return "cannot " + e.What + ": " + ErrGone.
 // Unwrap makes errors.Is(err, ErrGone) true.
 func (e *GoneError) Unwrap() error { return ErrGone }
 
-// OptionError reports an invalid option. Nothing was created.
+// OptionError means that an option is invalid. Nothing was made.
 type OptionError struct {
 	Name  string // name of the variable or option
 	Value string
-	Want  string // description of a valid value
+	Want  string // what a valid value is
 }
 
 // Error implements error.
@@ -156,9 +155,9 @@ func (e *OptionError) Error() string {
 
 // LostError means that a command began, or may have begun, and that its end is unknown. The command was not run again.
 type LostError struct {
-	Began     bool      // true if the command certainly began, false if it may have begun
-	Why       string    // text of the error that ended the connection
-	Container Container // state of the container; State is Gone for a removed container, and "" if the engine didn't answer
+	Began     bool      // true: it certainly began; false: it may have begun
+	Why       string    // error that ended the connection
+	Container Container // container afterwards; State is Gone if it was removed, and "" if the engine didn't answer
 }
 
 // Error implements error.
@@ -174,7 +173,7 @@ func (e *LostError) Error() string {
 // Unwrap makes errors.Is(err, ErrLost) true.
 func (e *LostError) Unwrap() error { return ErrLost }
 
-// StateError means that a command was not run because of the state of its container.
+// StateError means that a command was not run because its container is not running, for instance paused.
 type StateError struct{ Container Container }
 
 // Error implements error.
@@ -194,7 +193,7 @@ func (e *StateError) Unwrap() error {
 	return nil
 }
 
-// describeState describes the state of a container in a sentence for the user.
+// describeState returns a sentence for people about the state of a container.
 func describeState(c Container) string {
 	if c.Reason != "" {
 		return c.Reason

@@ -17,17 +17,17 @@ type Sandbox struct {
 	manager    *Manager
 	key        Key
 	labels     map[string]string
-	adopted    bool
-	repairTurn chan struct{} // a semaphore, held while the link is re-established
+	adopted    bool          // found by [Manager.Adopt], so never started or made again
+	repairTurn chan struct{} // mutex whose wait can be canceled, held while the link is made again
 	noRootTold atomic.Bool   // Options.NoRoot was printed
 
 	mu             sync.Mutex
 	id, name       string // id and name of the container
 	link           *link
-	dir            string    // the directory in which the next command starts
-	forwardPending bool      // the values of the forwarded variables have not been sent to this container yet
-	running        int       // running commands
-	lastEnd        time.Time // when the last command ended
+	dir            string    // directory in which the next command starts
+	forwardPending bool      // the values of the forwarded variables were not sent to this container yet
+	running        int       // number of running commands
+	lastEnd        time.Time // time at which the last command ended
 	closed         bool
 }
 
@@ -48,7 +48,7 @@ func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// beginCommand counts a running command. The command is counted until the caller calls exit.
+// beginCommand counts a command as running until the caller calls exit. It fails if the sandbox is closed.
 func (s *Sandbox) beginCommand() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.lastEnd
 }
 
-// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. If the parameter now is true,
-// the connection is closed immediately, which ends all commands.
+// shutDown makes the sandbox refuse new commands, and closes the connection after the last running one. With now, it closes the
+// connection at once, which ends all commands.
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Sandbox) busy() bool {
 	return s.running > 0
 }
 
-// Describe returns what is known about the sandbox. It asks the engine and the helper.
+// Describe returns what the engine, the helper and this process know about the sandbox.
 func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	c, err := s.manager.engine.Inspect(ctx, s.ID())
 	if err != nil {
@@ -107,15 +107,15 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 			return d, err
 		}
 		d.Exec, d.Reason = l.mode, l.reason
-		end, err := s.askHelper(ctx, l, mux.Open{Op: mux.OpJobs}) // commands of all processes; ended ones are kept for half an hour
+		end, err := s.askHelper(ctx, l, mux.Open{Op: mux.OpJobs}) // background commands of all processes; ended ones are kept for half an hour
 		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 		return d, err
 	}
 	return d, nil
 }
 
-// addOwnFacts adds the facts that only this process knows to the description of its container. It ignores descriptions of other
-// containers.
+// addOwnFacts adds what only this process knows to the description of its container. If d is about another container, it does
+// nothing.
 func (s *Sandbox) addOwnFacts(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,8 @@ func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
-// lostError returns the error for a command whose end is unknown. It also tries to repair the connection.
+// lostError returns the error for a command whose end is unknown because of why. It also tries to repair the connection for later
+// commands.
 func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	s.dropLink(t.link)
 	if errors.Is(why, errFrozen) {
@@ -144,21 +145,21 @@ func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeftovers ends the remaining processes of a command whose helper has died, because no other process ends them. It uses a new
-// connection. It ignores errors, because the next command will report the same error.
+// endLeftovers kills the remaining processes of a command whose helper has died: without the helper they would run for ever. It
+// uses a new connection. It ignores errors, which the next command will meet and report.
 func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)
-	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // a restart of the container reuses pids
+	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // after a restart of the container, the pid may be another process's
 	if err == nil && same && t.began() && l.id == t.link.id {
 		_, _ = s.askHelper(ctx, l, mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()})
 	}
 }
 
-// removalTime is the time for which an ended container is checked repeatedly, because it may be about to be removed.
+// removalTime is how long an ended container is watched, because it may be about to be removed.
 const removalTime = 400 * time.Millisecond
 
-// awaitSettled returns the state of a container whose helper has ended. For a moment, the engine may still report an ended
-// container as running. So awaitSettled trusts the state Running only if the helper can be started again.
+// awaitSettled returns the state of a container whose helper has ended. For a moment the engine may still report a container as
+// running that has ended. So awaitSettled believes the state Running only when the helper can be started again.
 func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
@@ -183,7 +184,7 @@ func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	}
 }
 
-// dropLink closes a link that doesn't work.
+// dropLink closes a link that doesn't work, so that the next command makes a new one.
 func (s *Sandbox) dropLink(l *link) {
 	s.mu.Lock()
 	if s.link == l {
@@ -193,7 +194,7 @@ func (s *Sandbox) dropLink(l *link) {
 	l.close()
 }
 
-// askHelper sends a request without streams, and returns how it ended.
+// askHelper sends a request without streams to the helper, and returns how it ended.
 func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
 	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }

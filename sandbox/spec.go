@@ -15,22 +15,22 @@ import (
 	"github.com/samber/lo"
 )
 
-// initPaths are the entry points by which an image with its own init is recognised. Another init as process 1 would conflict with
-// it.
+// initPaths are the entry points by which an image that has its own init is recognised. Such an init must be process 1, so the
+// container must get no other one.
 var initPaths = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
-// LabelInit with the value "1" on an image means that its entry point is an init.
+// LabelInit marks an image whose entry point is an init, if its value is "1".
 const LabelInit = "hinit-init"
 
-// hasOwnInit reports whether an image has its own init. It returns false if the engine doesn't know the image.
+// hasOwnInit reports whether the entry point of an image is an init. If the engine doesn't have the image, it returns false.
 func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	image, err := engine.Image(ctx, ref)
 	return err == nil && (image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0]))
 }
 
-// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. The parameter
-// ownInit says whether the image has its own init. The parameter limitsDisk says whether the engine may be able to limit the size
-// of a container's file system.
+// buildSpec returns the Spec for the container of a key, and makes the host directories that the container mounts. ownInit says
+// whether the image has its own init, and limitsDisk whether the engine may be able to limit the size of a container's file
+// system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
 		Name: randomName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
@@ -48,7 +48,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	}
 	run := "rw,noexec,nosuid,size=64m"
 	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // s6 puts executable files there
+		run = "rw,exec,nosuid,size=64m" // s6 writes executable files there
 	}
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
@@ -65,11 +65,11 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, Labels(key)) // no flag may remove these labels
+	maps.Copy(s.Labels, Labels(key)) // last, so that no flag can remove these labels
 	return s, nil
 }
 
-// noDiskLimit is the warning if the file system of a container can't be limited.
+// noDiskLimit is the warning if the engine can't limit the file system of a container.
 const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) addTmpfs(target, options string) {
@@ -101,8 +101,8 @@ func (s *Spec) addWritable(o Options, key Key) error {
 			s.addTmpfs(at.target, "rw,exec,size="+at.size)
 			continue
 		}
-		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a colon in the name would break -v
-		// With AttachOnly, the policy makes it with the caller's rights, once it has allowed the sandbox.
+		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // -v can't express a name with a colon
+		// With AttachOnly, the policy makes the directory later, with the caller's rights.
 		if !o.AttachOnly {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
@@ -117,9 +117,9 @@ func (s *Spec) addWritable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts returns mounts for the files of a profile that commands may read. The parameter files holds their paths,
-// relative to home. Missing files and directories are left out with a warning. A mount of a missing file could prevent the start
-// of the container, or put a directory where a file is expected. A link that leads out of the profile is also left out.
+// credentialMounts returns mounts for the files of a profile that commands may read. files are their paths below home. A missing
+// file is left out with a warning: its mount could prevent the start of the container, or put a directory where a file is
+// expected. A link that leads out of the profile is left out too.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -151,8 +151,8 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// containerName returns the name for the container of a key. The container is found by its labels, not by this name. The name
-// prevents a second container for the same key, because the engine refuses a name that is taken.
+// containerName returns the name for the container with these labels. The name is not used to find the container. It is derived
+// from the labels, and an engine refuses a name that is taken, so two processes can't make two containers for one key.
 func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return fmt.Sprintf("hermes-%x", sum[:4])
@@ -160,11 +160,11 @@ func (m *Manager) containerName(labels map[string]string) string {
 
 func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwardedVariables returns the values of the variables that o.ForwardEnv names. If a variable is empty in this process, its
-// value comes from the profile's .env. A variable that is empty in both is left out.
+// forwardedVariables returns the values of the variables in o.ForwardEnv: from the environment of this process, otherwise from
+// the profile's .env. A variable that is empty in both is left out.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
-		return nil // the service, which may run as root, must not read files of its callers
+		return nil // the service, which may be root, must not read a caller's file
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {
@@ -182,19 +182,18 @@ func (o *Options) warn(text string) {
 	}
 }
 
-// Labels of a sandbox's container. The first three are defined by the agent, and a container is a sandbox only with their exact
-// values.
+// Labels of a container. The agent defines the first three, and a container is a sandbox only if it has them all.
 const (
 	LabelAgent   = "hermes-agent"   // always "1"
-	LabelTask    = "hermes-task-id" // name of the task, as Sanitise returns it
-	LabelProfile = "hermes-profile" // name of the profile, as Sanitise returns it
+	LabelTask    = "hermes-task-id" // name of the task, after [Sanitise]
+	LabelProfile = "hermes-profile" // name of the profile, after [Sanitise]
 
-	LabelVolume = "hinit-volume" // id of the volume that the container belongs to; managers of other volumes do not touch it
-	LabelSource = "hinit-source" // on an engine volume: the directory that it replaces
-	LabelClient = "hinit-client" // the process that made the container with docker run for itself, without a preceding docker ps
+	LabelVolume = "hinit-volume" // id of the volume to which the container belongs; managers of other volumes leave it alone
+	LabelSource = "hinit-source" // on an engine's volume: the directory for which it stands
+	LabelClient = "hinit-client" // process that made the container with docker run for itself, without a docker ps before
 )
 
-// VolumePrefix begins the names of all private volumes of sandboxes.
+// VolumePrefix begins the names of the private volumes of sandboxes, see policy.RootPrivate.
 const VolumePrefix = "hinit-private-"
 
 // Labels returns the agent's three labels for a key.
@@ -202,8 +201,7 @@ func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
-// Sanitise converts a name to a label value. Different names may be converted to the same value, so never use the value in place
-// of the name.
+// Sanitise converts a name to a valid label value. Two names may become the same value, so don't use it as a key.
 func Sanitise(name string) string {
 	clean := regexp.MustCompile(`[^\w.-]`).ReplaceAllString(name, "_")
 	return cmp.Or(clean[:min(len(clean), 63)], "unknown")

@@ -25,23 +25,24 @@ import (
 	"hinit/internal/proc"
 )
 
-// store is the on-disk state that all processes with the same sandboxes share: locks, sockets, and the helper.
+// store is the directory on the data volume that all processes with the same sandboxes share. It holds locks, sockets, the helper
+// and a record for each container.
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // the id of the volume, in the labels of its containers
+	id   string // id of the volume, which its containers have as a label
 }
 
 // Directories in the store.
 const (
-	locksDir   = "locks"  // locked while the container of a key is found, made or removed; some keys share a lock
-	runDir     = "run"    // one directory for each container, with the socket of its helper; it is mounted into the container
+	locksDir   = "locks"  // locked while the container of a key is found, made or removed; several keys may share a lock
+	runDir     = "run"    // one directory for each container, mounted there, with the socket of its helper
 	recordsDir = "known"  // one record for each container
 	toolsDir   = "tools"  // one directory for each version of the helper
 	memoryDir  = "memory" // one file for each value of [Manager.Remember]
 )
 
-// openStore opens the store at path, and creates it if it is missing.
+// openStore opens the store at path. If it is missing, openStore creates it.
 func openStore(path string) (*store, error) {
 	dir, _, err := fsutil.MakeReal(path, 0o700, fsutil.Self())
 	if err != nil {
@@ -61,7 +62,7 @@ func openStore(path string) (*store, error) {
 	return v, nil
 }
 
-// identity returns the id of the volume. The first process creates it.
+// identity returns the id of the volume. The first process makes one and stores it.
 func (v *store) identity() (string, error) {
 	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -84,11 +85,11 @@ func randomHex(n int) string {
 	return fmt.Sprintf("%x", b)
 }
 
-// Lock waits for the lock of the key to which the labels belong. A caller must hold it to find, make, start or remove the key's
-// container. If the file system does not support locks, Lock only warns.
+// Lock waits for the lock of the key to which the labels belong. A caller must hold the lock while it finds, makes, starts or
+// removes the key's container, so that two processes don't make two. On a file system without locks, Lock only warns.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // callers choose the labels, so limit the number of directories
+	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // agents choose the labels, so limit the number of directories to 256
 	dir, err := m.store.openSub(name)
 	if err != nil {
 		return nil, err
@@ -143,13 +144,14 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// record describes a container on disk, so that a command can find its helper without asking the engine.
+// record is what the store knows about a container, so that a command can find its helper without asking the engine.
 type record struct {
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
 }
 
-// prepareRun creates the directory and the record of a container. It is called before the container itself is created.
+// prepareRun makes the directory and the record of a container. Call it before the container is created, because the container
+// mounts the directory.
 func (v *store) prepareRun(name string, labels map[string]string) (dir string, err error) {
 	data, err := json.Marshal(record{Labels: labels})
 	if err == nil {
@@ -162,15 +164,15 @@ func (v *store) prepareRun(name string, labels map[string]string) (dir string, e
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// The container's user creates the socket in this directory. No other user can reach it, because its parent directory is
-	// private.
+	// The container's user, who may be anybody, creates the socket here. Other users can't reach it, because the directory above
+	// is private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil
 }
 
-// writeRecord replaces the record of a container when its id is known.
+// writeRecord replaces the record of a container, once the container's id is known.
 func (v *store) writeRecord(name string, k record) error {
 	data, err := json.Marshal(k)
 	if err != nil {
@@ -179,14 +181,14 @@ func (v *store) writeRecord(name string, k record) error {
 	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readRecord returns the record of the container with this name. The returned record is empty if the container has none.
+// readRecord returns the record of the container with this name. It is empty if there is none.
 func (v *store) readRecord(name string) (k record) {
 	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
-	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
+	_ = json.Unmarshal(data, &k) // a missing or damaged record stays empty
 	return k
 }
 
-// findByID finds a container by its full id, but only in the records, without asking the engine.
+// findByID looks for a container by its full id in the records, without asking the engine.
 func (v *store) findByID(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
@@ -205,8 +207,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist. It selects the records that no
-// container in keep has, and whose last change was before the time in the parameter before.
+// sweepRecords removes the records and directories of containers that no longer exist: all that belong to no container in keep
+// and were last changed before the time before.
 func (v *store) sweepRecords(keep []Container, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -225,16 +227,15 @@ func (v *store) sweepRecords(keep []Container, before time.Time) {
 // helperName is the file name of the helper program.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the helper program and its hash. Each call reads the file again, because the program, with several
-// megabytes, is too large to cache.
+// readHelper returns the helper program and a hash of it. It reads the file each time, because several megabytes are too much to
+// keep in memory.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, fmt.Sprintf("%x", sum[:6]), err
 }
 
-// FindHelper returns the path of the helper program. If the parameter named is "", FindHelper looks beside this program and then
-// in PATH.
+// FindHelper returns the path of the helper program. If named is "", FindHelper looks beside this program and then in PATH.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
@@ -250,7 +251,8 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install copies the helper to the volume, if it is not there yet. It returns the helper's directory, which containers mount.
+// install copies the helper to the volume, unless this version is there already. It returns the helper's directory, which
+// containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.openSub(rel)
@@ -269,9 +271,9 @@ func (v *store) install(data []byte, hash string) (string, error) {
 	return filepath.Join(v.path, rel), nil
 }
 
-// Limits for the age, number and total size of the values of Remember, so that an agent can't fill the disk. The number and size
-// are checked after every rememberedCheckBytes of new values. The maximum age is long enough for an agent that waits for two
-// starts of a container and a snapshot.
+// Limits for the values of Remember, so that an agent can't fill the disk: age, number and total size. The last two are checked
+// after every rememberedCheckBytes of new values. The age is enough for an agent that waits for two starts of a container and a
+// snapshot.
 const (
 	rememberedAge        = 5 * time.Minute
 	maxRemembered        = 2048
@@ -279,7 +281,8 @@ const (
 	rememberedCheckBytes = 8 << 20
 )
 
-// newBytes counts the bytes that Remember has written since the last check of the limits. The managers of a service share the store.
+// newBytes counts the bytes that Remember has written since the last check of the limits. It is global, because all managers of a
+// service share one store.
 var newBytes atomic.Int64
 
 func rememberedFile(key string) string {
@@ -287,7 +290,7 @@ func rememberedFile(key string) string {
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that Remember has stored in the last few minutes, in this process or in another process with the
+// Recall returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with the
 // same sandboxes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := rememberedFile(key)
@@ -299,12 +302,12 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	return value, err == nil
 }
 
-// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored
-// value. If the value can't be written, the old one is removed.
+// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored one. If
+// the new value can't be written, the old one is removed, so that [Manager.Recall] never returns an outdated value.
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
-		_ = m.store.dir.Remove(file) // the file may not exist
+		_ = m.store.dir.Remove(file) // there may be no file
 	}
 	if before := newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
 		newBytes.Store(0)
@@ -314,7 +317,7 @@ func (m *Manager) Remember(key string, value []byte) {
 
 // sweepMemory removes the values that are too old, and the oldest ones beyond the limits.
 func (v *store) sweepMemory() {
-	entries, _ := v.dir.ReadDir(memoryDir) // if the directory can't be read, the files stay
+	entries, _ := v.dir.ReadDir(memoryDir) // if this fails, the files stay until the next check
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil
@@ -323,7 +326,7 @@ func (v *store) sweepMemory() {
 	size := int64(0)
 	for i, f := range files {
 		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
-			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may already have removed it
+			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may have removed it
 		}
 	}
 }

@@ -8,26 +8,26 @@ import (
 
 // SweepOptions selects the containers that a sweep removes.
 type SweepOptions struct {
-	MaxAge time.Duration // 0 stands for [OrphanAge] of the lifetime in the options
-	// AnyAge selects every container that is not running, whatever its age. A container that was never started is kept for a minute,
-	// because another process may be about to start it.
+	MaxAge time.Duration // minimum age; 0: [OrphanAge] of Options.Lifetime
+	// AnyAge selects every container that doesn't run, whatever its age. One that was never started is kept for a minute all the
+	// same, because another process may be about to start it.
 	AnyAge  bool
-	Profile string // only containers of this profile; "" for all profiles of this volume
-	DryRun  bool
+	Profile string // only this profile; "" for all profiles of this volume
+	DryRun  bool   // only report what would be removed
 }
 
-// Reaped is a container that a sweep has removed, or would remove.
+// Reaped is a container that a sweep has removed, or would remove in a dry run.
 type Reaped struct {
 	Container
 	Task    string        `json:"task"`
 	Profile string        `json:"profile"`
 	Age     time.Duration `json:"age"`
-	Why     string        `json:"why"`
-	Error   string        `json:"error,omitempty"` // why the removal failed
+	Why     string        `json:"why"`             // reason for the removal
+	Error   string        `json:"error,omitempty"` // why the removal failed; empty if it succeeded
 }
 
-// isOurs reports whether a container is a sandbox of this volume. The label LabelVolume decides. Containers that the agent itself
-// has made lack this label; for them, the labels for the task and the profile decide.
+// isOurs reports whether a container is a sandbox of this volume. The label LabelVolume decides. Containers that the agent has
+// made without hinit lack this label; for them, the labels of task and profile decide.
 func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -35,7 +35,7 @@ func (m *Manager) isOurs(c Container, profile string) bool {
 	return c.Labels[LabelTask] != "" && c.Labels[LabelProfile] == Sanitise(profile)
 }
 
-// List describes all sandboxes of this volume, including the ones of other profiles and processes.
+// List describes all sandboxes of this volume, whichever profile and process they belong to.
 func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	list, err := m.engine.List(ctx, map[string]string{LabelAgent: "1"})
 	if err != nil {
@@ -57,16 +57,15 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// OrphanAge returns the age from which an unused container is an orphan. It is twice the lifetime, and at least two minutes.
+// OrphanAge returns the age from which an unused container counts as an orphan: twice the lifetime, at least two minutes.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// recheckTime is the delay after which a sweep again checks a container that it could not inspect or remove.
+// recheckTime is when a sweep looks again at a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the maximum
-// age. It never touches a container with another volume's label. A container without such a label may belong to another user's
-// agent, so Sweep removes it only if it has ended. The result next is the time at which the next container reaches the maximum
-// age. It is zero if there is no such container.
+// Sweep removes the unused containers of this volume: those that are ended, created or dead and have reached the minimum age. It
+// never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
+// Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if there is none.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -92,10 +91,10 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 			next = due
 		}
 	}
-	if what.Profile != "" || what.DryRun { // the list does not have all containers
+	if what.Profile != "" || what.DryRun { // all then lacks some containers, whose records must stay
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // includes containers that were not made for an agent
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also the containers without an agent's labels
 	if err != nil {
 		return out, next, err
 	}
@@ -104,8 +103,8 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 }
 
 // reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
-// time is the next time to check it. The check is repeated under the lock of the container's key, so that no command can start in
-// it in the meantime.
+// time says when to look at it again. It checks again under the lock of the container's key, because meanwhile a command may have
+// started in it.
 func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {
@@ -142,7 +141,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 		}
 	}
 	if since.IsZero() {
-		return nil, time.Time{} // the container's age is unknown
+		return nil, time.Time{} // its age is unknown, so keep it
 	}
 	r.Age = time.Since(since)
 	if r.Age < what.MaxAge {

@@ -1,5 +1,6 @@
-// Package archive copies files and trees as tar archives into a sandbox and out of it. Neither side trusts the other, nor the
-// owner of the files. Packing and unpacking never follow a link out of a directory, even if the link is created in the meantime.
+// Package archive copies files and trees into a sandbox and out of it, as tar archives. Neither side trusts the other, nor the
+// owner of the files. Packing and unpacking never follow a link out of a directory, even if somebody creates the link in the
+// meantime.
 //
 // The package owns no goroutine.
 package archive
@@ -31,7 +32,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	return &out, errors.Join(err, w.Close())
 }
 
-// Pack writes a file or a tree as a tar archive, under the given name. It leaves out sockets, pipes and devices.
+// Pack writes a file or a tree as a tar archive, in which it has the given name. It leaves out sockets, pipes and devices.
 func Pack(w io.Writer, source, name string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -53,15 +54,15 @@ func Pack(w io.Writer, source, name string) error {
 	return errors.Join(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
-// Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. If it has a method Readlink, symbolic links
-// are kept in the archive.
+// Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. If it also has a method Readlink, the
+// archive contains symbolic links; otherwise they are left out.
 type Tree interface {
 	Lstat(path string) (fs.FileInfo, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
 	Open(path string) (*os.File, error)
 }
 
-// rootTree makes a Tree of an os.Root. It keeps symbolic links.
+// rootTree makes a Tree of an os.Root. The archive contains symbolic links.
 type rootTree struct{ *os.Root }
 
 func (t rootTree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
@@ -70,13 +71,13 @@ func (t rootTree) Open(path string) (*os.File, error) {
 	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Add adds a file or tree to an archive, under the given name. The parameter at is its path in the Tree. It leaves out sockets,
-// pipes and devices, and also links if the Tree has no Readlink. The archive contains no owners and only the permission bits of
+// Add adds a file or tree to an archive, in which it has the given name. at is its path in the Tree. Add leaves out sockets,
+// pipes and devices, and links if the Tree has no Readlink. The archive contains no owners, and only the permission bits of
 // modes. A file that is removed in the meantime is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// addEntry does the work of Add for one file or directory. The parameter listed is its entry in the listing of its directory. It
-// is nil for the entry that was passed to Add.
+// addEntry does the work of Add for one file or directory. listed is what the listing of its directory shows for it, or nil for
+// the entry that was passed to Add.
 func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -121,7 +122,7 @@ func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) err
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(w, f, h.Size) // copy no more than the header says: the file may have grown
+	_, err = io.CopyN(w, f, h.Size) // the file may have grown, but the header has the size from before
 	return err
 }
 
@@ -154,18 +155,18 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // the entry's file would be placed beside the target
+		case single && name != "": // this entry would be placed beside target
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
-			return nil // the target already exists
+			return nil // target exists already
 		default:
 			name = filepath.Base(target)
 		}
 		return unpackEntry(root, name, h, data)
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // the sender may append padding
+		_, err = io.Copy(io.Discard, r) // the sender may append padding, and fails if it can't write that
 	}
 	if root != nil {
 		return errors.Join(err, root.Close())
@@ -173,8 +174,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory target, and creates it if it is missing. If the parameter holds is true, target is the path of a
-// file, and openTarget opens the directory that holds this file. It refuses a symbolic link, which an earlier copy may have left.
+// openTarget opens the directory target, and makes it if it is missing. With holds, target is the path of a file, and openTarget
+// opens the directory that holds the file. It refuses a symbolic link, which an earlier copy from a sandbox may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))
@@ -210,7 +211,7 @@ func eachEntry(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	return err
 }
 
-// unpackEntry creates one entry. It replaces an existing file or link of the same name, and does not follow links.
+// unpackEntry makes one entry. It replaces an existing file or link of the same name, and follows no links.
 func unpackEntry(root *os.Root, name string, h *tar.Header, data io.Reader) error {
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {

@@ -19,28 +19,27 @@ import (
 	"hinit/sandbox"
 )
 
-// CodeLost is the exit code for a command whose own exit code is unknown. It is also the exit code of a killed command (128 +
-// SIGKILL).
+// CodeLost is the exit code if the exit code of a command is unknown. It equals the code of a killed command (128 + SIGKILL).
 const CodeLost = 137
 
-// Call is one invocation of hinit sandbox with its streams.
+// Call is one invocation of `hinit sandbox` with its streams.
 type Call struct {
 	Args []string
-	Env  map[string]string // the values of the variables that the command line names
-	TTY  bool
+	Env  map[string]string // values of the variables that the command line names without a value (-e NAME)
+	TTY  bool              // standard input is a terminal, of size Size
 	Size sandbox.Size
 	sandbox.Streams
 }
 
-// verb is one command of hinit sandbox.
+// verb is one verb of `hinit sandbox`, such as exec or ls.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // the help does not show the verb; only the verb "cp" calls it
-	options string // the flags of [options.defineAll] that the verb has
+	hidden  bool   // not in the help, because only the verb cp calls it
+	options string // names of the flags that the verb has, see [options.defineAll]
 	run     func(*invocation) (int, error)
 }
 
-// options holds the values of the flags of all verbs. Each verb defines only some of the flags.
+// options are the values of all flags. Each verb defines only some of them.
 type options struct {
 	task, profile, container, dir, job, retry string
 	env                                       []string
@@ -49,17 +48,17 @@ type options struct {
 	volumes                                   bool
 }
 
-// invocation is a running verb with its arguments.
+// invocation is a running verb with its flags and arguments.
 type invocation struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	manager *sandbox.Manager
 	call    *Call
 	options options
-	words   []string
+	words   []string // arguments that aren't flags
 }
 
-// defineAll defines the flags of all verbs. A name with a dot defines the same flag with another description, for verbs that
-// need this description.
+// defineAll defines the flags of all verbs. A name with a dot, such as "job.only", is the same flag with another description,
+// for the verbs that need one.
 func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
@@ -83,7 +82,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed defines the flags in the list names. Blanks separate the flags in the list.
+// defineNamed defines the flags in names, which are separated by blanks.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)
@@ -93,7 +92,7 @@ func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	}
 }
 
-// verbs returns all verbs, in the order in which the help lists them.
+// verbs returns all verbs in the order in which the help lists them.
 func verbs() []verb {
 	return []verb{
 		{
@@ -130,14 +129,14 @@ func verbs() []verb {
 	}
 }
 
-// Main runs the verb that the arguments name, and returns the exit code.
+// Main runs the verb that call.Args names, and returns the exit code.
 func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
 	if !ok {
 		return code
 	}
 	if len(words) == 0 {
-		words = []string{""} // the flags select the sandbox
+		words = []string{""} // no name: the flags select the sandbox
 	}
 	i := &invocation{ctx: ctx, manager: m, call: call, options: opt, words: words}
 	code, err := v.run(i)
@@ -150,13 +149,13 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	return code
 }
 
-// Needs lists what a command line needs from the environment of its caller.
+// Needs says what a command line needs from the environment of its caller, so that a client can send it to the service.
 type Needs struct {
-	Env             []string // the options -e: NAME=value, or NAME for the value in the caller's environment
+	Env             []string // values of -e: NAME=value, or NAME for the value in the caller's environment
 	Stdin, Terminal bool
 }
 
-// Check parses a command line without running it, and prints the errors or the help. If ok is false, the caller exits with code.
+// Check parses a command line without executing it, and prints errors or the help. If ok is false, the caller exits with code.
 func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	w.Env, w.Stdin, w.Terminal = opt.env, v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
@@ -197,7 +196,7 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-// errUnknown means that a sandbox does not exist. The returned error wraps it.
+// errUnknown means that a sandbox does not exist.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
 // codeOf returns the exit code for an error.
@@ -218,7 +217,7 @@ func codeOf(err error) int {
 	return cmdline.Failed
 }
 
-// print prints v as JSON if --json was given. Otherwise it prints the rows as a table.
+// print prints v as JSON if --json was given, otherwise rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
 		return cmdline.WriteJSON(i.call.Out, v, "")

@@ -12,12 +12,12 @@ import (
 	"hinit/sandbox"
 )
 
-// key returns the key of the sandbox that the flags select.
+// key returns the key of the sandbox that the flags --task and --profile select.
 func (i *invocation) key() sandbox.Key {
 	return i.manager.Key(sandbox.Key{Task: i.options.task, Profile: i.options.profile})
 }
 
-// openSandbox returns the sandbox that the flags select, and creates it if it does not exist. With --in, it must exist.
+// openSandbox returns the sandbox that the flags select, and makes it if it does not exist. With --in, it must exist.
 func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
 	if i.options.container != "" {
 		return i.adopt(i.options.container)
@@ -34,8 +34,7 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	return i.manager.Adopt(i.ctx, d.ID)
 }
 
-// find finds a sandbox by the name or id of its container, or by its task. The name "" stands for the sandbox that the flags
-// select.
+// find finds a sandbox by the name or id of its container, or by its task. The name "" means the sandbox that the flags select.
 func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	all, err := i.manager.List(i.ctx)
 	if err != nil {
@@ -221,7 +220,7 @@ func (i *invocation) logs() (int, error) {
 	return cmdline.Done, err
 }
 
-// stopGrace is the time that the first process of a container gets to stop before it is killed.
+// stopGrace is how long the first process of a container may take to stop before it is killed.
 const stopGrace = 10 * time.Second
 
 func (i *invocation) stop() (int, error) {
@@ -242,7 +241,7 @@ func (i *invocation) remove() (int, error) {
 	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach calls the function do for every sandbox that the command line names. It continues after a failure.
+// forEach calls do for every sandbox that the command line names. It continues after a failure.
 func (i *invocation) forEach(do func(id string) error) (int, error) {
 	code, errs := cmdline.Done, []error(nil)
 	for _, name := range i.words {
@@ -259,8 +258,7 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap removes unused sandboxes and prints them. If the parameter now is true, the age does not matter: reap then removes every
-// sandbox that is not running.
+// reap removes unused sandboxes and prints them. With now, it removes every sandbox that is not running, whatever its age.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
@@ -281,7 +279,7 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
-// transfer returns the run function of a verb that calls the function do with the selected sandbox.
+// transfer returns the function of a verb that copies data: it calls do with the selected sandbox.
 func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
 	return func(i *invocation) (int, error) {
 		box, err := i.openSandbox()

@@ -19,12 +19,11 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run executes a command line of "hinit sandbox" in the process that manages the sandboxes. This is either the calling
-// process or the service.
+// Run executes a command line of `hinit sandbox` where the sandboxes are managed: in this process, or in the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy implements the verb cp. It reads and writes local files in the calling process, with its rights, even if the service
-// manages the sandboxes. It never trusts data from a sandbox: no name leads out of the target, and links are not followed.
+// Copy implements the verb cp. It reads and writes local files in this process, with the user's own rights, even if the service
+// manages the sandboxes. It does not trust data from a sandbox: no name leads out of the target, and no link is followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {
@@ -66,7 +65,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
-		_ = r.Close() // makes the packing end
+		_ = r.Close() // ends the packing
 		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			return fail(err)
 		}
@@ -74,8 +73,8 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	}
 	fd, err := fsutil.OpenForRoot(to)
 	switch {
-	case err == nil: // a directory, which gets a copy with the same name
-		_ = unix.Close(fd) // local opens it again
+	case err == nil: // a directory; the copy gets the same name inside it
+		_ = unix.Close(fd) // [local] opens it again
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
 	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):
 		return fail(fmt.Errorf("cannot copy to %s: %w", to, err))
@@ -93,15 +92,16 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
-	_ = w.Close() // never fails for an io.Pipe
+	_ = w.Close() // can't fail for an io.Pipe
 	if err := <-unpacked; err != nil && code == cmdline.Done {
 		return fail(err)
 	}
 	return code
 }
 
-// local opens the directory that holds a local file, and returns a path that leads through its descriptor, until end is called. If
-// root runs the program, it follows only links that root has made: an agent can replace a directory by a link to a file of root.
+// local opens the directory that holds a local file, and returns a path that leads through the descriptor of that directory. The
+// path is valid until end is called. If root runs the program, local follows only links that root has made. Otherwise an agent
+// could replace a directory by a link and so direct root to another file.
 func local(typed string) (opened string, end func(), err error) {
 	if os.Geteuid() != 0 || typed == "/" {
 		return typed, func() {}, nil

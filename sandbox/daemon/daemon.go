@@ -1,8 +1,9 @@
-// Package daemon is the server and the client of the service that owns the sandboxes of a volume.
+// Package daemon is the server and the client of the sandbox service, which owns the sandboxes of a volume. Agents that may not
+// use the engine themselves use this service.
 //
-// [Server] listens on a unix socket. Each connection carries one command line, and the kernel reports the user of the client. The
+// [Server] listens on a unix socket. Each connection carries one command line, and the kernel tells which user has connected. The
 // server passes the command line to a [Handler], which must give each caller access only to its own containers. Streams, window
-// sizes and cancellation are frames of package mux. When a connection ends, its command is ended, too.
+// sizes and cancellation are frames of package mux. When a connection ends, its command is killed.
 //
 // [Dial] and [Conn.Run] are the client. The server has no state that must survive a restart: it finds containers by their labels.
 //
@@ -29,52 +30,55 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Peer describes the client at the other end of a connection, as the kernel reports the client.
+// Peer is the client at the other end of a connection, as the kernel reports it (SO_PEERCRED).
 type Peer struct {
 	PID      int
 	UID, GID uint32
 	Conn     net.Conn
 }
 
-// Request is one command line, with the data of the caller that its command needs.
+// Request is one command line, with what its command needs from the environment of the caller.
 type Request struct {
-	Docker bool              `json:"docker,omitempty"` // for the docker command; otherwise for hinit sandbox
+	Docker bool              `json:"docker,omitempty"` // a docker command line; otherwise one of hinit sandbox
 	Args   []string          `json:"args"`
-	Home   string            `json:"home,omitempty"`   // HERMES_HOME of the caller, which states its profile
-	Env    map[string]string `json:"env,omitempty"`    // values of the variables that the command line names
-	Stdin  bool              `json:"stdin,omitempty"`  // the client sends standard input
-	Parent string            `json:"parent,omitempty"` // process that runs docker commands, if the service can't see the caller's processes
-	TTY    bool              `json:"tty,omitempty"`    // standard input is a terminal of size Size
-	Size   sandbox.Size      `json:"size,omitzero"`
+	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller, from which its profile follows
+	Env    map[string]string `json:"env,omitempty"`   // values of the variables that the command line names without a value
+	Stdin  bool              `json:"stdin,omitempty"` // the client sends standard input
+	// Name of the process that runs docker commands, usually the agent; the service finds it out itself if it sees the caller's
+	// processes.
+	Parent string       `json:"parent,omitempty"`
+	TTY    bool         `json:"tty,omitempty"` // standard input is a terminal of size Size
+	Size   sandbox.Size `json:"size,omitzero"`
 }
 
 // Streams are the standard streams of a request, on both sides.
 type Streams = sandbox.Streams
 
-// Handler handles a request and returns the exit code of its command. The context ends when the caller has closed its connection.
+// Handler executes a request and returns the exit code. ctx ends when the caller has closed its connection.
 type Handler func(ctx context.Context, from Peer, req Request, streams Streams) int
 
-// Server serves the connections of clients.
+// Server serves the connections of clients. Set the exported fields before [Server.Serve].
 type Server struct {
 	Handle Handler
-	// Allow returns an error that says why a caller may not use the service, or nil if it may. A nil Allow allows all callers.
+	// Allow returns why a caller may not use the service, or nil if it may. A nil Allow admits everybody.
 	Allow func(Peer) error
-	// Panicked is called when the goroutine of a connection or a request panics. It gets the value of the panic and the stack. It
-	// must not be nil.
+	// Panicked is called when the goroutine of a connection or request panics, with the value of the panic and the stack. It must
+	// not be nil.
 	Panicked func(fault any, stack []byte)
 
 	mu        sync.Mutex
-	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, oldest first
-	longBytes map[uint32]int        // bytes of each user's long requests
+	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
+	longBytes map[uint32]int        // bytes of the long requests in memory, by user
 }
 
-// Requests up to shortRequest bytes are not counted. maxLongBytes limits the bytes of all longer requests of one user.
+// Limits of a user's requests in memory. A request up to shortRequest bytes is not counted; all longer ones together may have
+// maxLongBytes.
 const (
 	shortRequest = 16 << 10
 	maxLongBytes = 16 << 20
 )
 
-// countBytes counts n bytes of a request. It returns false if the user uid would exceed the limit.
+// countBytes counts n bytes of a request for the user uid. It returns false if the user would exceed the limit.
 func (s *Server) countBytes(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,10 +94,10 @@ func (s *Server) countBytes(uid uint32, n int) bool {
 // codeNotAllowed is the exit code of a caller that may not use the service.
 const codeNotAllowed = 5
 
-// requestTime limits how long a connection may take to send its request.
+// requestTime is how long a connection may take to send its request before it is closed.
 const requestTime = 5 * time.Second
 
-// Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
+// Serve serves connections until ctx ends. Then it closes them, and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
@@ -102,16 +106,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// maxUnsent limits the connections of one user that have not sent their request. Beyond that limit, each new connection closes
-// the oldest one.
+// maxUnsent limits one user's connections that have not sent their request. Beyond that, each new connection closes the oldest
+// one, so that a user can't use up all descriptors.
 const maxUnsent = 64
 
-// countUnsent counts a connection that has not sent its request. The connection is counted until the caller calls done.
+// countUnsent counts a connection that has not sent its request, until the caller calls done.
 func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	all := s.unsent[uid]
 	if len(all) >= maxUnsent {
-		// This also ends the goroutine of the connection. The close can wait for a read that closes a socket of the client.
+		// This also ends the goroutine of the oldest connection. It is deferred so that the mutex is free: the close may have to
+		// wait for a read that is closing a socket which the client has sent.
 		defer all[0].Close()
 		all = all[1:]
 	}
@@ -135,7 +140,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
 	done := s.countUnsent(from.UID, nc)
 	defer done()
-	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // never fails on an open socket
+	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // can't fail on an open socket
 	c, err := mux.Accept(nc, "")
 	if err != nil {
 		return
@@ -159,44 +164,45 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	begun := false
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
-		if begun { // a connection carries only one request
+		if begun { // only one request a connection
 			cancel()
 			return
 		}
 		if s.Allow != nil {
 			if err := s.Allow(from); err != nil {
-				_ = ch.Finish(mux.End{Code: codeNotAllowed, Fault: mux.BadOpen, Text: "cannot use the sandboxes: " + err.Error()}) // a caller that has gone needs no answer
+				// If this fails, the caller is gone.
+				_ = ch.Finish(mux.End{Code: codeNotAllowed, Fault: mux.BadOpen, Text: "cannot use the sandboxes: " + err.Error()})
 				return
 			}
 		}
 		begun = true
 		done()
-		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
+		_ = nc.SetReadDeadline(time.Time{}) // can't fail on an open socket
 		answering.Go(func() {
 			defer s.catchPanic()
-			defer nc.Close()                                // closing the connection ends the reading
-			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // a caller that has gone needs no answer
+			defer nc.Close()                                // this ends the reading too
+			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // if this fails, the caller is gone
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})
 	})
 }
 
-// handle handles a request. If the handler panics, only this request fails.
+// handle calls the handler. If the handler panics, only this request fails.
 func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Streams) (end mux.End) {
 	defer s.catchPanic()
 	end = mux.End{Code: 1, Fault: mux.BadOpen, Text: "cannot finish the request: the sandbox service has a fault; its log has the details"}
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 
-// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for the other users. A panic in
-// a goroutine of package guard still ends the service, because a sandbox would wait for such a goroutine for ever.
+// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for other users. Goroutines that
+// package guard starts are not protected: they still end the service, because a sandbox would wait for them for ever.
 func (s *Server) catchPanic() {
 	if fault := recover(); fault != nil {
 		s.Panicked(fault, debug.Stack())
 	}
 }
 
-// requestStreams returns the streams of a request. The function gone is called when the client has closed the connection.
+// requestStreams returns the streams of a request. gone is called when the client has closed the connection.
 func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }
@@ -208,24 +214,24 @@ func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	return s
 }
 
-// ErrNone means that the service has never run. The error of [Dial] wraps it then.
+// ErrNone means that no service has ever listened on the socket. Errors of [Dial] wrap it.
 var ErrNone = errors.New("there is no service of sandboxes")
 
-// ErrLost means that the service ended while the command ran. The error of [Conn.Run] wraps it then.
+// ErrLost means that the service ended while the command ran. Errors of [Conn.Run] wrap it.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime limits how long Dial waits for a service that can't be reached. It is long enough for hinit to restart the service,
-// and less than the agent's time limit for docker version.
+// dialTime is how long Dial waits for a service that can't be reached, with a try after each dialPause. It is long enough for
+// hinit to restart the service, and less than the time that the agent gives `docker version`.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
 )
 
-// Conn is a connection to the service. It carries one request.
+// Conn is a connection to the service, for one request.
 type Conn struct{ conn net.Conn }
 
-// Dial connects to the service. It waits while the service is restarting. It refuses a socket whose server is neither root nor
-// this user.
+// Dial connects to the service. It waits while the service is restarting. It refuses a socket whose server runs neither as root
+// nor as this user, because that could be anybody's.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)
@@ -240,12 +246,13 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}
 			if err != nil {
-				_ = c.Close() // nothing was sent
+				_ = c.Close() // nothing was sent yet
 				return nil, err
 			}
 			return &Conn{c}, nil
 		}
-		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, fs.ErrNotExist) { // EAGAIN: the queue is full
+		// EAGAIN: the queue of the socket is full.
+		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w", err)
 		}
 		if !pause.For(ctx, dialPause) {
@@ -254,13 +261,13 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Run sends a request and returns the exit code of the request's command. The command is ended when the context ends or this
-// process dies. A read of standard input may still be in progress after Run has returned.
+// Run sends a request and returns the exit code of its command. The command is killed when ctx ends or this process dies. A read
+// of local.In may still be in progress after Run has returned.
 func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
 	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // closing the connection ends everything
+	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // this ends everything else
 	service, err := mux.NewClient(c.conn, "")
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
@@ -275,7 +282,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.ForwardSizes(local.Resizes)
 	<-st.Done()
-	_ = written() // a writer's error has already canceled the command
+	_ = written() // an error of a writer has already canceled the command
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// UnhandledError means that this package does not handle a command line. The real docker command may handle it.
+// UnhandledError means that this package does not emulate a command line. The real docker command may be able to execute it.
 type UnhandledError struct{ Reason string }
 
 func (e *UnhandledError) Error() string {
@@ -26,7 +26,7 @@ type UsageError struct {
 func (e *UsageError) Error() string { return e.reason }
 
 // RefusedError means that a command line asks for more rights than a sandbox may have, mostly for root on the host. Allow is the
-// word of HINIT_SANDBOX_ALLOW that permits it, or "".
+// word of HINIT_SANDBOX_ALLOW that would permit it, or "".
 type RefusedError struct{ What, Allow string }
 
 func (e *RefusedError) Error() string {
@@ -36,9 +36,8 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If served is true, the service
-// decides about permissions. In this case the message does not mention HINIT_SANDBOX_ALLOW, because the service ignores that
-// variable.
+// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. served says that the sandbox
+// service answers the request. Then the message does not mention HINIT_SANDBOX_ALLOW, because the service ignores that variable.
 func PrintError(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
@@ -58,8 +57,8 @@ func PrintError(out io.Writer, err error, served bool) (code int) {
 	return code
 }
 
-// ProcessName returns a name for a process, which consists of the pid and the start time. No other process ever gets the same
-// name. ProcessName also returns the pid of the process's parent.
+// ProcessName returns a name for a process that no other process ever gets, even after the pid is used again: the pid and the
+// start time. It also returns the pid of the parent.
 func ProcessName(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
@@ -68,11 +67,11 @@ func ProcessName(pid int) (name string, parent int, err error) {
 	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
-// IsAlive reports whether the process with a name from ProcessName is alive. A zombie is not.
+// IsAlive reports whether the process with a name from [ProcessName] is alive. A zombie is not.
 func IsAlive(name string) bool {
 	var pid int
 	var start uint64
-	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // an invalid name leaves pid 0, which does not exist
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // an invalid name leaves pid 0, which no process has
 	now, lives := proc.StartTicks(pid)
 	return lives && now == start
 }

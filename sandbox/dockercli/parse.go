@@ -13,21 +13,21 @@ import (
 	"hinit/sandbox"
 )
 
-// handler handles a call. It prints what the docker command would print, and returns its exit code.
+// handler executes a call. It prints what the docker command would print, and returns the exit code.
 type handler func(*Emulator, context.Context, *Call, Caller) int
 
-// command is a command of docker that this package handles.
+// command is one command of docker that this package emulates.
 type command struct {
-	name         string // such as "image inspect"
-	args         string // the arguments after the flags, for the usage message
-	minArgs      int    // minimum number of arguments
-	argEndsFlags bool   // flags end at the first argument, because the rest belongs to another command
-	flags        func(*Call, *pflag.FlagSet)
-	complete     func(*Call) error // checks the call and completes it; may be nil
+	name         string                      // such as "image inspect"
+	args         string                      // positional arguments, for the usage message
+	minArgs      int                         // minimum number of arguments
+	argEndsFlags bool                        // the first positional argument ends the flags, because the rest is a command for the container
+	flags        func(*Call, *pflag.FlagSet) // defines the flags; may be nil
+	complete     func(*Call) error           // checks the parsed call and fills in the rest; may be nil
 	handle       handler
 }
 
-// commands returns all commands, in the order of the reference page.
+// commands returns all commands in the order of the reference page.
 func commands() []command {
 	return []command{
 		{name: "version", handle: (*Emulator).version},
@@ -44,8 +44,8 @@ func commands() []command {
 	}
 }
 
-// flagSet returns the flags of a call. Hidden flags are not supported. They are defined only so that the parser can find the
-// flags after them.
+// flagSet returns the flags of the call's command. Flags that this package does not handle are defined too, as hidden ones.
+// Without them, the parser would not know whether such a flag has a value, and could not find the flags after it.
 func (c *Call) flagSet() *pflag.FlagSet {
 	f := sandbox.NewFlags()
 	f.SetInterspersed(!c.command.argEndsFlags)
@@ -55,8 +55,8 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// EachCommand calls f for each docker command that this package handles. flags maps the long names of the command's flags to
-// their short names, or to "".
+// EachCommand calls f for each docker command that this package emulates, with its usage line. flags maps the long names of its
+// flags to their short names, or to "". The reference page is generated from it.
 func EachCommand(f func(line string, flags map[string]string)) {
 	for _, c := range commands() {
 		flags := map[string]string{}
@@ -69,7 +69,7 @@ func EachCommand(f func(line string, flags map[string]string)) {
 	}
 }
 
-// findCommand returns the command of a command line, and the remaining arguments.
+// findCommand returns the command that the first words of args name, and the remaining arguments.
 func findCommand(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
 		return c, nil, &UnhandledError{Reason: "docker without a command"}
@@ -91,12 +91,13 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return all[at], rest, nil
 }
 
-// parse parses all flags of a call, even after an invalid one. It skips unknown flags and returns an error for them.
+// parse parses the flags of a call. After an invalid or unknown flag it continues with the next one, so that a later flag that
+// asks for forbidden rights is not missed.
 func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
 		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
-			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // docker also rejects this value
+			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // docker rejects this value too
 				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}
@@ -147,37 +148,38 @@ func Parse(args, allow []string) (*Call, error) {
 	return c, err
 }
 
-// Call is one parsed command line of the docker command. Fields that its command doesn't use are zero.
+// Call is one parsed command line of the docker command. Fields that the command doesn't use are zero.
 type Call struct {
 	command command
 	raw     rawFlags
 
-	Words []string // names of containers or an image, then the command to run
+	Words []string // containers or an image, then the command to run in the container
 	Env   []string // NAME=value, or NAME for the value in the caller's environment
 	Stdin bool     // the command reads standard input
 
-	// Options of docker ps. State adds a second column with the state, after a tab. Full prints full ids. A label with the value ""
-	// matches any value.
+	// Options of docker ps. State asks for a second column with the state, after a tab; Full asks for full ids. A label with the
+	// value "" matches any value.
 	All, State, Full bool
 	Labels           map[string]string
 	Status           []sandbox.State
 
-	Spec  sandbox.Spec // for docker run and docker create, without the variables
-	Grace int          // time before docker stop kills the process, in seconds
-	Force bool         // the flag --force of docker rm
+	Spec  sandbox.Spec // container for docker run and docker create; the variables are in Env
+	Grace int          // seconds after which docker stop kills the process
+	Force bool         // --force of docker rm
 }
 
-// rawFlags holds the flags that are needed only while a call is parsed.
+// rawFlags holds flags that only the parsing of a call needs.
 type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, with the words that permit them
+	// Given flags that would weaken the sandbox and have no field in Spec, with the words of HINIT_SANDBOX_ALLOW that permit them.
+	escapes map[string]string
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
 
-// requireFormat returns a check that accepts only one output format.
+// requireFormat returns a check for [command] that accepts only one output format, the one that the agent uses.
 func requireFormat(want string) func(*Call) error {
 	return func(c *Call) error {
 		if c.raw.format != want {
@@ -264,9 +266,9 @@ func (c *Call) runFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// addHiddenFlags defines flags of the docker command that this package does not handle. The parameter bools lists flags without a
-// value, and values lists flags with a value. Each word in these lists is SHORT/LONG, or LONG. A flag with a value and without a
-// short name need not be defined, because pflag can skip it.
+// addHiddenFlags defines flags of docker that this package does not handle. bools lists flags without a value, and values flags
+// with one, each as SHORT/LONG or LONG. A flag with a value and without a short name need not be listed, because pflag can skip
+// it.
 func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -282,8 +284,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". The result word is the value of
-// the variable HINIT_SANDBOX_ALLOW that would permit this part, or "". See [sandbox.Spec.FindEscape].
+// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is what
+// HINIT_SANDBOX_ALLOW must contain to permit it, or "" if nothing does. See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	if what, has := lo.FindKeyBy(c.raw.escapes, func(_, word string) bool { return !slices.Contains(allow, word) }); has {
 		return what, c.raw.escapes[what]
@@ -302,7 +304,7 @@ func (c *Call) run() error {
 	return nil
 }
 
-// forEach returns a handler that calls the function do for each container that the call names. It continues after a failure.
+// forEach returns a handler that calls do for each container that the call names. It continues after a failure.
 func forEach(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Emulator, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {

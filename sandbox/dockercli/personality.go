@@ -15,15 +15,16 @@ import (
 	"hinit/sandbox"
 )
 
-// Emulator executes docker commands on the sandboxes of a manager. It is safe for concurrent use.
+// Emulator executes docker commands on the sandboxes of a manager. Several goroutines may use it.
 type Emulator struct{ *sandbox.Manager }
 
-// Caller describes the process that has called the docker command.
+// Caller is the process that has called the docker command, with its streams.
 type Caller struct {
-	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. Without it, the Emulator
-	// forgets everything between two commands.
+	// Process names the process that runs several docker commands in a row, usually the agent, see [ProcessName]. The Emulator
+	// uses it to connect a docker run with the docker ps before it. If it is empty, the Emulator remembers nothing from one
+	// command to the next.
 	Process string
-	// Env holds the values of the variables that the command line names without a value.
+	// Env holds the values of the variables that the command line names without a value (-e NAME).
 	Env map[string]string
 
 	sandbox.Streams
@@ -37,12 +38,12 @@ const (
 	exitCannot = 126 // the command could not be run
 )
 
-// Answer handles a call. It prints what the docker command would print, and returns its exit code.
+// Answer executes a call. It prints what the docker command would print, and returns its exit code.
 func (p *Emulator) Answer(ctx context.Context, c *Call, from Caller) int {
 	return c.command.handle(p, ctx, c, from)
 }
 
-// fail prints an error as the docker command does, and returns the exit code.
+// fail prints an error as the docker command does, and returns code. ref is the container or image that the error is about.
 func (c Caller) fail(code int, err error, ref string) int {
 	fmt.Fprintln(c.Err, daemonText(err, ref))
 	return code
@@ -50,7 +51,8 @@ func (c Caller) fail(code int, err error, ref string) int {
 
 const fromDaemon = "Error response from daemon: "
 
-// daemonText returns the docker command's message for an error. The agent searches for some of these texts.
+// daemonText returns the docker command's message for an error. It must match word for word, because the agent searches for some
+// of these texts.
 func daemonText(err error, ref string) string {
 	text := err.Error()
 	switch at := strings.Index(text, fromDaemon); {
@@ -90,7 +92,7 @@ func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 	return from.printDone(toJSON(image.Entrypoint), err)
 }
 
-// list handles docker ps. It remembers the result for a docker run that may follow.
+// list executes docker ps. It remembers the result for a docker run that may follow, see [Emulator.run].
 func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
@@ -123,7 +125,8 @@ func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// printDone prints the result of a successful operation, such as the name of the container, or else the error.
+// printDone prints what a command prints after success, such as the name of the container, or the error, and returns the exit
+// code.
 func (c Caller) printDone(result string, err error) int {
 	if err != nil {
 		return c.fail(exitFailed, err, result)
@@ -135,7 +138,7 @@ func (c Caller) printDone(result string, err error) int {
 func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
-		// Take the lock, because another agent may have created this container and be about to start it.
+		// Take the lock, because another agent may have just created this container and be about to start it.
 		var unlock func()
 		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()
@@ -144,7 +147,7 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // also unpauses, unlike docker start: otherwise the agent would create a second container
+		err = p.Wake(ctx, container) // also unpauses, unlike docker start; otherwise the agent would create a second container
 	}
 	code := from.printDone(ref, err)
 	if err != nil {
@@ -199,9 +202,10 @@ func withTag(ref string) string {
 	return ref + ":latest"
 }
 
-// run handles docker run -d and docker create. If the caller's earlier docker ps found no container, another caller may have
-// created one since then. In this case run returns that container and makes no second one. A caller that did not call docker
-// ps before always gets a new container.
+// run executes docker run -d and docker create. The agent first looks for its container with docker ps, and runs a new one if
+// there is none. Two agents that do so at the same time would make two containers. So if the caller's docker ps found no
+// container and another caller has made one since then, run returns that container. A caller without a docker ps always gets a
+// new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)
@@ -246,7 +250,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// agentLabels returns the labels by which the agent finds a container again, or nil if one of them is missing.
+// agentLabels returns the three labels by which the agent finds its container again, or nil if one is missing.
 func agentLabels(labels map[string]string) map[string]string {
 	key := lo.PickByKeys(labels, []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile})
 	if len(key) < 3 {
@@ -275,28 +279,28 @@ func (p *Emulator) failRun(c *Call, err error, from Caller) int {
 	return exitDaemon
 }
 
-// listing records the containers that a process saw with docker ps.
+// listing records which containers a process saw with docker ps.
 type listing struct {
 	At      time.Time
 	IDs     []string
 	Running []string // the ids of the running containers
 }
 
-// commandEnd records the result of a failed command whose output may make the agent run the command again.
+// commandEnd records how a command failed whose output may make the agent run it again, see [Emulator.exec].
 type commandEnd struct {
 	At     time.Time
 	Code   int
 	Output []byte
 }
 
-// remember stores a value for a few minutes. Only commands of the caller's process can recall it.
+// remember stores a value for a few minutes. Only commands of the same caller process can recall it.
 func (p *Emulator) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
 		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
 	}
 }
 
-// recall reads a value that remember stored for the caller's process. It reports whether such a value exists.
+// recall reads a value that remember has stored for the caller's process, and reports whether there is one.
 func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false
@@ -309,8 +313,8 @@ func (p *Emulator) forget(from Caller, kind, key string) {
 	p.Remember(kind+" "+from.Process+" "+key, nil)
 }
 
-// toJSON returns a value as JSON. Equal values have equal texts, so a text can be part of a key.
+// toJSON returns a value as JSON. Equal values give equal texts, so the text can be part of a key.
 func toJSON(v any) string {
-	text, _ := json.Marshal(v) // Marshal never fails for these types
+	text, _ := json.Marshal(v) // can't fail for these types
 	return string(text)
 }

@@ -1,10 +1,11 @@
-// Package gate keeps a container from running anything until the service outside has checked its mounts.
+// Package gate keeps a container from running anything until the service outside has checked the container's mounts.
 //
-// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the
-// mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to
-// which no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the
-// decision of the service, the verdict. After the verdict "go", the first process becomes the command that it was started with.
-// Before that, no program of the image or of a mount runs, and no environment variable has an effect.
+// An engine follows the path of a mount at every start, by name. If a user renames a directory on that path between a check and
+// the start, the mount shows another directory. So the mounts are checked from inside. The container's first process is [Wait],
+// in a static program on a volume to which no process inside can write. [Check], in the same container, prints the device and
+// inode of each mount, and reads the decision of the service, the verdict. After the verdict "go", the first process becomes the
+// command that it was started with. Before that, no program of the image or of a mount runs, and no environment variable has an
+// effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
 package gate
@@ -28,20 +29,21 @@ import (
 )
 
 // Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows the
-// prefix: a link in a mount could lead another mount over a known name.
+// prefix: otherwise a link in one mount could redirect another mount over the known name.
 const (
 	Dir  = "/.hinit-"
 	Name = "gate"
 )
 
-// address is the socket of the gate, in the abstract namespace of the container. Only processes inside can connect to it.
+// address is the socket on which [Wait] listens, in the abstract namespace of the container. Only processes inside can connect to
+// it.
 const address = "@hinit-gate"
 
-// initName is the process name of an init that has passed the gate.
+// initName is the process name that [Init] takes after the verdict, by which [State] recognises it.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run, Unpack announces an archive, and Times asks for access times. Opened and Waiting are
-// the two states of the gate that this program reports.
+// The words of the protocol between [Check] and the service. Go is the verdict that lets the command run, Unpack announces an
+// archive, and Times asks for access times. Check answers with the state of the gate: Opened or Waiting.
 const (
 	Go      = "go\n"
 	Unpack  = "unpack\n"
@@ -50,8 +52,8 @@ const (
 	Waiting = "waits\n"
 )
 
-// Wait blocks until the sandbox service has sent the verdict [Go], and then executes the command in this process. It returns only
-// on failure.
+// Wait blocks until the sandbox service has sent the verdict [Go], and then executes the command in place of this process. It
+// returns only on failure.
 func Wait(argv []string) error {
 	path, err := awaitCommand(argv, true)
 	if err != nil {
@@ -60,8 +62,8 @@ func Wait(argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If the
-// parameter waits is true, Init first waits for the verdict [Go] of the sandbox service, as [Wait] does.
+// Init starts the command and is its init: it passes signals on, reaps orphans, and returns the command's exit code. With waits,
+// it first waits for the verdict [Go], as [Wait] does.
 func Init(argv []string, waits bool) (code int, err error) {
 	path, err := awaitCommand(argv, waits)
 	if err != nil {
@@ -79,7 +81,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child, number) // fails only while the process is being reaped
+				_ = syscall.Kill(child, number) // fails only for a child that has just ended
 			}
 		}
 	}()
@@ -99,8 +101,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// awaitCommand returns the path of the command's program. If the parameter waits is true, it first waits for the verdict of the
-// sandbox service.
+// awaitCommand returns the path of the command's program. With waits, it first waits for the verdict.
 func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
@@ -117,7 +118,7 @@ func awaitCommand(argv []string, waits bool) (path string, err error) {
 	return path, nil
 }
 
-// awaitGo waits until a client has sent the verdict [Go].
+// awaitGo accepts connections until a client has sent the verdict [Go].
 func awaitGo() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
@@ -134,14 +135,13 @@ func awaitGo() error {
 			_, err = io.WriteString(c, "gone\n")
 			return errors.Join(err, c.Close())
 		}
-		_ = c.Close() // the line was no verdict
+		_ = c.Close() // not the verdict; wait for the next client
 	}
 }
 
-// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. It returns "" while the engine has
-// not started the first process. State recognises a process that has passed the gate: a process that became the command has
-// another command line, and an init another name. Only a process inside could forge the command line or the name, and no process
-// inside runs before the verdict.
+// State reports whether the first process still waits for the verdict ([Waiting]) or has passed the gate ([Opened]). It returns
+// "" while the engine has not started the first process. A process that became its command has another command line, and an init
+// another name. Only a process inside could forge these, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -150,7 +150,8 @@ func State() string {
 
 func state(words []string, name string, err error) string {
 	switch {
-	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"): // the engine's own program
+	// Still the engine's runtime, before it executes our program.
+	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"):
 		return ""
 	case name == initName, len(words) < 2, !strings.HasSuffix(words[0], "/"+Name), words[1] != "gate" && words[1] != "gate-init":
 		return Opened
@@ -161,11 +162,12 @@ func state(words []string, name string, err error) string {
 // stateTime limits how long Check waits for the first process.
 const stateTime = 5 * time.Second
 
-// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, or "- -"
-// if the path is missing. An empty line ends this list. Then Check reads commands, one on each line. [Unpack] is followed by
-// an archive, which Check unpacks below the root. At [Times] it prints the access time of each path, in nanoseconds since 1970.
-// At [Go] it passes the verdict on, and returns when the first process has received it. It answers each command by printing the
-// same line.
+// Check runs in the container and talks to the service through in and out. It prints the state of the gate. While the first
+// process waits, it also prints "DEVICE INODE" for each path, or "- -" if the path is missing, and then an empty line.
+//
+// Then Check reads commands, one a line, and answers each by printing the same line. After [Unpack] an archive follows, which
+// Check unpacks below the root directory. At [Times] it prints the access time of each path, in nanoseconds since 1970. At [Go]
+// it passes the verdict on, and returns when the first process has received it.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {
@@ -199,7 +201,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		case Times:
 			for _, path := range paths {
 				var st unix.Stat_t
-				_ = unix.Stat(path, &st) // of a missing path it prints 0, which the service does not expect
+				_ = unix.Stat(path, &st) // for a missing path this prints 0, which the service does not accept
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
 		case Go:
@@ -214,7 +216,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	return err
 }
 
-// sendGo sends the verdict to the first process, and waits until the process has received the verdict.
+// sendGo sends the verdict to the first process, and waits until that process has received it.
 func sendGo() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {

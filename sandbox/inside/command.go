@@ -15,14 +15,14 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// When a command has ended, a leftover process may still hold its output open. The helper then reads the output until no data has
-// come for linger, but at most for maxLinger. The helper discards later output without an error for the writer.
+// When a command has ended, a process that it left behind may still hold its output open. The helper then goes on reading until
+// no data has come for linger, at most for maxLinger. After that it drops the output, so that the writer gets no error.
 const (
 	linger    = 100 * time.Millisecond
 	maxLinger = 2 * time.Second
 )
 
-// runForeground runs a command whose streams are connected to the client.
+// runForeground runs a command whose streams are connected to the client, and returns how it ended.
 func (ch *channel) runForeground() mux.End {
 	spec, finish, fault := ch.server.prepare(ch)
 	if fault != nil {
@@ -40,7 +40,7 @@ func (ch *channel) runForeground() mux.End {
 		return endNotBegun(err)
 	}
 	ch.began(r)
-	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // an error only means that the client is gone
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // if this fails, the client is gone
 	s.copy(ch)
 	<-ended
 	s.drain()
@@ -56,13 +56,13 @@ func endNotBegun(err error) mux.End {
 	return end
 }
 
-// streams holds the descriptors for a command's standard streams.
+// streams are the standard streams of a command: pipes, or a terminal.
 type streams struct {
-	child      []*os.File // the command's ends of the pipes or the terminal; this process closes them after the command's start
-	own        []*os.File // this process's ends
-	stdin      *os.File   // this process's end of the input; nil without an input
+	child      []*os.File // the command's ends, which this process closes after the command's start
+	own        []*os.File // the ends of this process
+	stdin      *os.File   // this process's end of the input; nil: no input
 	outputs    []output
-	tty        *os.File       // this process's end of the terminal; nil without one
+	tty        *os.File       // this process's end of the terminal; nil: none
 	unfinished sync.WaitGroup // counts the outputs that have not ended
 	ended      chan struct{}  // closed when the command has ended
 }
@@ -72,7 +72,7 @@ type output struct {
 	to   *mux.Stream
 }
 
-// streams creates the pipes or the terminal of a command, and stores the command's ends in spec.
+// streams makes the pipes or the terminal of a command, and stores the command's ends in spec.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{ended: make(chan struct{})}
 	if ch.request.TTY {
@@ -115,8 +115,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. If the parameter writes is
-// true, this process gets the writing end.
+// pipe makes a pipe. The end of this process is non-blocking, and the command's end is blocking, as programs expect. With writes,
+// this process gets the writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -128,7 +128,7 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel may refuse it
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // fails if the user has too many large pipes; a larger pipe needs fewer writes
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
@@ -138,7 +138,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// copy starts the goroutines that copy the streams. The goroutines end with the streams.
+// copy starts the goroutines that copy the streams. Each ends with its stream.
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -150,7 +150,7 @@ func (s *streams) copy(ch *channel) {
 			select {
 			case <-s.ended:
 			default:
-				_, _ = s.tty.Write([]byte{4}) // Ctrl-D, the end of input on a terminal
+				_, _ = s.tty.Write([]byte{4}) // on a terminal, Ctrl-D is the end of input
 			}
 		})
 	}
@@ -164,12 +164,12 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all writers have closed it. A process may outlive the command and keep the output
-// open. In this case, forward returns when no output has come for linger, or after maxLinger. Output that was in the pipe when
-// the command ended is always sent. The channel over is closed when the command has ended.
+// forward sends the command's output to the client until all writers have closed it. over is closed when the command has ended.
+// If a process outlives the command and keeps the output open, forward returns when no output has come for linger, or after
+// maxLinger. It always sends what was in the pipe when the command ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
-	var until time.Time // when to stop waiting for processes that outlive the command
+	var until time.Time // time at which to stop waiting for processes that outlive the command; zero while the command runs
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
@@ -195,7 +195,7 @@ func (o output) forward(over <-chan struct{}) {
 	}
 }
 
-// bufferedBytes returns the number of unread bytes in a pipe or a terminal.
+// bufferedBytes returns the number of unread bytes in a pipe or terminal.
 func bufferedBytes(f *os.File) (n int) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
@@ -203,8 +203,8 @@ func bufferedBytes(f *os.File) (n int) {
 	return n
 }
 
-// discard keeps reading as long as a process has the output open. Otherwise a process that outlives the command would be killed
-// by SIGPIPE.
+// discard reads and drops output as long as a process has it open. Otherwise SIGPIPE would kill a process that outlives the
+// command.
 func (o output) discard() {
 	for {
 		_ = o.file.SetReadDeadline(time.Time{})

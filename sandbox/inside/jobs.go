@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxJobOutput limits the retained output of a background command, in bytes. maxJobs limits the number of commands. Ended
-	// commands are kept for jobKeepTime.
+	// Limits for background commands: maxJobOutput is how many bytes of the output of each are kept, and maxJobs how many
+	// commands. A command that has ended is kept for jobKeepTime.
 	maxJobOutput = 200_000
 	maxJobs      = 64
 	jobKeepTime  = 30 * time.Minute
 )
 
-// jobs holds the background commands of all clients.
+// jobs are the background commands of all clients.
 type jobs struct {
 	server  *server
 	mu      sync.Mutex
-	started int
+	started int    // number of commands started so far, for their ids
 	jobs    []*job // in the order of their starts
 }
 
-// job is a background command. The mutex of jobs guards its fields, except for the ring.
+// job is a background command. The mutex of jobs guards its fields, except the ring, which has its own.
 type job struct {
 	mux.Job
 	run  *run
@@ -37,8 +37,8 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops commands that ended long ago. If there are still too many, it drops the ended commands that were started first. The
-// caller holds the lock.
+// sweep drops commands that ended more than jobKeepTime ago. If there are still too many, it drops the oldest of those that have
+// ended. The caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
 		j.server.loop.forget(j.jobs[at].run)
@@ -101,7 +101,7 @@ func commandText(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may write
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // until then, leftover processes may write
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut
@@ -111,8 +111,8 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// withJob calls the function do with the background command that the request names. It returns the state of the command
-// afterwards, and the result of do: the number of processes that survive.
+// withJob calls do with the background command that the request names. It returns the state of the command afterwards, with the
+// number of surviving processes that do returns.
 func (j *jobs) withJob(ch *channel, do func(b *job) (survivors int)) mux.End {
 	id := ch.request.Job
 	j.mu.Lock()
@@ -146,7 +146,7 @@ func (j *jobs) list() []mux.Job {
 	return all
 }
 
-// sendOutput sends the retained output of a background command. With Follow it also sends new output, until the command ends.
+// sendOutput sends the retained output of a background command. With Follow, it then sends new output until the command ends.
 func (ch *channel) sendOutput(b *job) (survivors int) {
 	for at := int64(0); ; {
 		data, next, grown := b.out.read(at)
@@ -156,38 +156,39 @@ func (ch *channel) sendOutput(b *job) (survivors int) {
 			break
 		}
 	}
-	if ch.request.Follow { // the command may continue without output
+	if ch.request.Follow { // the client still waits for the end of the command, which may be silent
 		ch.await(b.done)
 	}
 	return 0
 }
 
-// kill ends a background command's process tree. It also works after the command's main process has ended.
+// kill ends the process tree of a background command, even if only its main process has ended. It returns the number of surviving
+// processes.
 func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
 	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.end.Survivors })
 	survivors = <-gone
-	ch.await(b.done) // another goroutine records the end of the command
+	ch.await(b.done) // the loop closes it after it has recorded the end
 	return survivors
 }
 
-// await waits until the channel event is closed. It returns false if the client has canceled the request.
+// await waits until event is closed. It returns false if the client has canceled the request.
 func (ch *channel) await(event <-chan struct{}) bool { return pause.Until(ch.ctx, event) }
 
-// ring keeps the newest bytes that were written to it.
+// ring keeps the newest maxJobOutput bytes that were written to it.
 type ring struct {
 	mu    sync.Mutex
 	data  []byte
-	start int64         // the offset of data in the whole output
+	start int64         // offset of data in the whole output
 	grown chan struct{} // closed and replaced at the next write; nil when the output is complete
 }
 
-// Write appends p. It never returns an error.
+// Write appends p and drops old bytes. It never fails.
 func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // do not trim at each write, because that copies the data
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // trim rarely, because it copies the data
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -213,8 +214,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the retained bytes from the offset at, up to the size of one frame, and the next offset. The channel grown is
-// closed when more bytes arrive. It is nil if the output is complete.
+// read returns the retained bytes from the offset at, up to the size of one frame, and the offset after them. grown is closed
+// when more bytes arrive; it is nil if the output is complete.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,38 +15,41 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// loop owns the process table and all runs. Only its goroutine accesses them.
+// loop is the goroutine that starts, signals and reaps processes. Only it accesses the process table and the runs, so they need
+// no mutex.
 type loop struct {
 	table    *proc.Table
-	calls    chan func()
+	calls    chan func() // functions that other goroutines want to run in the loop
 	runs     map[uint64]*run
-	next     uint64
-	oomKills func() uint64 // number of processes in this container that the kernel has killed for lack of memory; 0 if unknown
+	next     uint64        // id of the next run
+	oomKills func() uint64 // number of processes of this container that the kernel has killed for lack of memory; 0 if unknown
 }
 
 // run is a started command with its process tree.
 type run struct {
 	id        uint64
-	mainAlive bool      // the main process has not been reaped yet
-	end       mux.End   // how the main process and its tree have ended
-	deadline  time.Time // the time limit; zero for none
-	grace     time.Duration
+	mainAlive bool          // the main process has not been reaped yet
+	end       mux.End       // how the main process, and the tree if it had to be ended, have ended
+	deadline  time.Time     // zero: no time limit
+	grace     time.Duration // time from SIGTERM to SIGKILL
 
-	killAt      time.Time // when SIGKILL is due; zero unless the run is being ended
-	giveUpAt    time.Time // when to give up on processes that survive SIGKILL
-	killsBefore uint64
-	kept        bool         // the run is kept after its main process has ended, so that its tree can still be ended
-	onDone      func(*run)   // called when the main process has ended; when the tree is being ended, after its last process
+	killAt      time.Time    // time of SIGKILL; zero unless the tree is being ended
+	giveUpAt    time.Time    // time at which to give up on processes that survive SIGKILL
+	killsBefore uint64       // value of oomKills at the start, to see whether the kernel killed a process of this run
+	kept        bool         // keep the run after its main process has ended, so that the tree can still be ended
+	onDone      func(*run)   // called when the main process has ended; if the tree is being ended, after its last process
 	onForget    []func(*run) // called when the run is dropped
 }
 
 const (
-	// survivorTime limits the wait for processes that survive SIGKILL, because they hang in the kernel or belong to another user.
+	// survivorTime is how long to wait for processes that survive SIGKILL, because they hang in the kernel or belong to another
+	// user.
 	survivorTime = 3 * time.Second
-	// treeCheckInterval is the interval between checks of a tree that is being ended. The loop also checks the tree after the end of
-	// each process.
+	// treeCheckInterval is how often the loop looks for remaining processes of a tree that is being ended. It also does so after
+	// the end of each process.
 	treeCheckInterval = 10 * time.Millisecond
-	// oomBias makes the kernel kill commands rather than the helper when memory runs out.
+	// oomBias is added to the oom_score_adj of commands, so that the kernel kills a command rather than the helper when memory
+	// runs out.
 	oomBias = 200
 )
 
@@ -65,7 +68,7 @@ func newLoop() (*loop, error) {
 
 // serve runs the loop. It never returns.
 func (l *loop) serve() {
-	runtime.LockOSThread() // children with Spec.DiesWithStarter are killed when the thread that started them ends
+	runtime.LockOSThread() // the kernel kills children with Spec.DiesWithStarter when the thread that started them ends
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	for {
@@ -80,9 +83,8 @@ func (l *loop) serve() {
 	}
 }
 
-// spawn starts a process. The loop calls the function done once, when the main process has ended. If the tree is being ended, the
-// loop calls done when the whole tree has ended. done must not block. If keep is true, the loop keeps the run until forget is
-// called.
+// spawn starts a process. The loop calls done once: when the main process has ended or, if the tree is being ended, when the
+// whole tree has. done must not block. With keep, the run stays until forget is called.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
@@ -99,15 +101,15 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// call runs f in the loop's goroutine and waits until f has returned.
+// call runs f in the loop's goroutine and waits for it.
 func (l *loop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
 }
 
-// endTree begins to end a run's process tree, without waiting. If gone is not nil, the loop calls this function when the tree has
-// ended, or when the loop has given up on it.
+// endTree begins to end a run's process tree and does not wait. The loop calls gone, if it is not nil, when the tree has ended or
+// the loop has given up on it.
 func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
@@ -155,7 +157,7 @@ func (l *loop) reap() {
 	})
 }
 
-// tick performs the actions that are due at the time now. It returns the time to wait until the next call.
+// tick does what is due at the time now, such as sending SIGKILL. It returns the time until something is due again.
 func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)
@@ -228,8 +230,8 @@ func (l *loop) forget(r *run) {
 	}
 }
 
-// killSession kills the processes of a session that were started earlier than the time before, in clock ticks, see [proc.StartTicks].
-// Processes that were started later belong to another session with the same number.
+// killSession kills the processes of a session (setsid(2)) that were started before the time before, in clock ticks, see
+// [proc.StartTicks]. Later processes belong to another session, which has got the same number.
 func (l *loop) killSession(session int, before uint64) {
 	_ = procstat.Each("/proc", func(p procstat.Stat) {
 		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {

@@ -21,25 +21,27 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// scratchDirs are directories that may hold the state of sessions, and also the socket if no directory is mounted for it.
+// scratchDirs are directories for the state of sessions, and for the socket if the container mounts no directory for it. The
+// first writable one is used.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// ErrServed means that another process already serves in this container, see [Serve].
+// ErrServed means that another helper already serves in this container. [Serve] returns it.
 var ErrServed = errors.New("the container has this program already")
 
-// server is the state of the serving helper.
+// server is the helper while it serves.
 type server struct {
 	id        string
 	loop      *loop
 	jobs      *jobs
-	env       []string // the environment of commands
-	began     uint64   // the start time of this process, in the kernel's unit
-	clients   atomic.Int32
-	commands  atomic.Uint64 // number of commands of all sessions, for the names of their files
-	beginning sync.Mutex    // held while a session is being started
+	env       []string      // environment of commands
+	began     uint64        // start time of this process, in clock ticks since boot
+	clients   atomic.Int32  // number of connected clients
+	commands  atomic.Uint64 // number of commands so far, for unique names of their files
+	beginning sync.Mutex    // held while a session is being started, so that two commands don't start it twice
 }
 
-// Serve serves clients until the process is killed. It reports id to each client in its Hello.
+// Serve serves clients until the process is killed. It reports id to each client in its Hello, so that the client knows which
+// container it has reached.
 func Serve(id string) error {
 	listener, err := listen()
 	if err != nil {
@@ -56,8 +58,8 @@ func Serve(id string) error {
 	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// socketDirs returns the directories that may hold the socket, in order of preference. The first one is a mount. The others are
-// created when they are needed.
+// socketDirs returns the directories that may hold the socket, the best one first: it is a mount. The others are made when they
+// are needed.
 func socketDirs() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratchDirs {
@@ -66,8 +68,8 @@ func socketDirs() []string {
 	return dirs
 }
 
-// listen creates the socket in the first directory where that works. It holds a lock file beside the socket for the life of the
-// process.
+// listen makes the socket in the first directory where that works. It holds a lock on a file beside the socket as long as this
+// process lives, so that only one helper serves.
 func listen() (listener *net.UnixListener, err error) {
 	_, err = tryDirs(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
@@ -76,7 +78,7 @@ func listen() (listener *net.UnixListener, err error) {
 	return listener, err
 }
 
-// tryDirs calls the function do for one directory after another, until do succeeds. It returns the directory.
+// tryDirs calls do for one directory after another until do succeeds, and returns that directory.
 func tryDirs(dirs []string, do func(dir string) error) (string, error) {
 	var reasons []error
 	for _, dir := range dirs {
@@ -117,21 +119,20 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // the function allowed decides which clients may run commands
+	if err = os.Chmod(path, 0o666); err != nil { // anybody may connect; the function allowed decides who may run commands
 		l.Close()
 	}
 	return l, err
 }
 
-// allowed reports whether a client may run commands as this user. The pid is 0 if the client is outside of the container's
-// PID namespace. Such a client is allowed, because it has reached the socket through a directory that only its user on the
-// host can open.
+// allowed reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
+// namespace. It may, because it has reached the socket through a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
-// helloTime limits how long a client may take to send its Hello.
+// helloTime is how long a client may take to send its Hello.
 const helloTime = 10 * time.Second
 
 func (s *server) serve(nc net.Conn) {
@@ -147,11 +148,11 @@ func (s *server) serve(nc net.Conn) {
 	mux.Serve(c, nil, s.acceptRequest)
 }
 
-// startTime limits how long a newly started server may take until it listens.
+// startTime is how long a server may take from its start until it listens.
 const startTime = 10 * time.Second
 
-// Attach connects the streams in and out with the helper's server in this container. If no server runs, it starts one: the
-// program self with the arguments in the parameter serve. It returns when the connection or the input ends.
+// Attach connects in and out with the server in this container. If none runs, it starts one: the program self with the arguments
+// serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {
@@ -170,7 +171,7 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	}
 	defer conn.Close()
 	if pipe, ok := out.(*os.File); ok {
-		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel may refuse it
+		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; if the kernel refuses, the usual size will do
 	}
 	ended := make(chan error, 2)
 	guard.Go("copying to the program that serves", func() {
@@ -178,14 +179,15 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		// io.Copy would use splice, which wakes up the processes at both ends every few kilobytes.
+		// The anonymous structs hide the methods by which io.Copy would use splice(2). It wakes up the processes at both ends every
+		// few kilobytes.
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})
 	return <-ended
 }
 
-// startServer starts the server process, which outlives this process.
+// startServer starts the server as a process that outlives this one.
 func startServer(self string, argv []string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -208,18 +210,17 @@ func dial() (net.Conn, error) {
 	return nil, errors.Join(reasons...)
 }
 
-// channel handles one request of a client. Each channel is served by a separate goroutine. The connection's goroutine calls
-// resize and cancel.
+// channel executes one request of a client, in a goroutine. The connection's goroutine calls resize and cancel meanwhile.
 type channel struct {
 	*mux.Channel
 	server  *server
 	request mux.Open
 
 	mu    sync.Mutex
-	run   *run            // nil while no command is running
-	tty   *os.File        // the terminal of the run
-	grace time.Duration   // the grace period for ending the run
-	ctx   context.Context //nolint:containedctx // done when the channel must end: then its run is ended, and a new one can't begin
+	run   *run            // nil while no command runs
+	tty   *os.File        // terminal of the run; nil: none
+	grace time.Duration   // grace period for ending the run
+	ctx   context.Context //nolint:containedctx // done when the request is canceled: its run is then ended, and no new one can begin
 	end   context.CancelFunc
 }
 
@@ -230,7 +231,7 @@ func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.end()
-		_ = ch.Finish(end) // an error only means that the client is gone
+		_ = ch.Finish(end) // if this fails, the client is gone
 	})
 }
 
@@ -242,7 +243,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	}
 }
 
-// cancel ends the channel's run, and prevents the start of a later run.
+// cancel ends the channel's run, and prevents that a later one starts.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
 		grace = milliseconds(ch.request.Grace)
@@ -260,7 +261,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// began stores the run that was started for the channel. If the channel was canceled during the start, began ends the run.
+// began stores the run that was started for the channel. If the request was canceled during the start, began ends the run.
 func (ch *channel) began(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -274,7 +275,7 @@ func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millis
 
 func badOpen(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
 
-// serve performs the channel's request and returns how it ended.
+// serve executes the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
 	if ch.request.Timeout < 0 || ch.request.Grace < 0 {
@@ -296,7 +297,7 @@ func (ch *channel) serve() mux.End {
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path))
-	case mux.OpGetTree: // the names in the archive begin with the last element of the path
+	case mux.OpGetTree: // the names in the archive begin with the last element of the path, as in a tar archive of it
 		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}

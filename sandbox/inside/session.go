@@ -17,15 +17,16 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// snapshotTime limits how long login scripts may run.
+// snapshotTime limits how long the login scripts of a new session may run.
 const snapshotTime = 30 * time.Second
 
-// validSession reports whether the name of a session is valid. The name is used as a file name.
+// validSession reports whether the name of a session is valid. It becomes part of a path.
 func validSession(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
-// prepare returns the specification of the process to start for a request. Call finish when this process has ended.
+// prepare returns the process to start for a request. Call finish when that process has ended. fault is not nil if the request
+// can't be executed.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fault *mux.End) {
 	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -47,7 +48,7 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 	return s.prepareLine(ch, spec)
 }
 
-// prepareLine does the work of prepare for a shell line, which runs in a session.
+// prepareLine is the part of prepare for a shell line, which runs in a session.
 func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
 	if !validSession(open.Session) {
@@ -56,7 +57,7 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 	shell := s.shell(open.Shell)
 	dir, err := s.beginSession(ch, shell)
 	spec.Dir = ""
-	if err != nil { // without a session, each command gets a login shell
+	if err != nil { // without the session's files, each command gets a login shell of its own
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -75,12 +76,12 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 			_ = os.Rename(c.Where, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // the command ended before it had written its state
+		_ = os.Remove(c.Exports) // the command was killed before it had written its variables
 		_ = os.Remove(c.Where)
 	}, nil
 }
 
-// shell returns the shell to use. This is the requested shell name, or else bash if it exists, or else sh.
+// shell returns the shell to use: name if it is set, otherwise bash if it exists, otherwise sh.
 func (s *server) shell(name string) string {
 	if _, err := proc.LookPath("bash", s.env); name == "" && err == nil {
 		return "bash"
@@ -97,9 +98,9 @@ func readPath(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// beginSession returns the directory of a session, whose files keep the variables and the working directory for later commands. If
-// the session is new, it first runs a login shell that writes its state there. The state outlives this process. It is lost with
-// the container's /tmp.
+// beginSession returns the directory of a session, whose files keep the variables and the working directory from one command to
+// the next. For a new session, it first runs a login shell that writes its state there. The files outlive this process; they are
+// lost with the container's /tmp.
 func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	open := ch.request
 	top, err := tryDirs(socketDirs()[1:], func(string) error { return nil })

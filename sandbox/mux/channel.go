@@ -11,24 +11,24 @@ import (
 	"hinit/internal/guard"
 )
 
-// Channel is one request and its streams, on either side of the connection.
+// Channel is one request with its streams, on either side of a connection.
 type Channel struct {
 	conn    *conn
 	id      uint32
 	streams map[Kind]*Stream
 
-	Input, Output, Errors *Stream // the client writes Input, and reads Output and Errors
+	Input, Output, Errors *Stream // the client writes Input and reads the other two
 
-	// Used by the client's side only.
+	// Set on the client's side only.
 	begun chan struct{}
 	done  chan struct{}
 	pid   int
 	end   End
 	err   error
 
-	// Resize and Kill perform requests of the client. The serving side sets them, and they must not block. Kill ends the processes
-	// of the request after the grace period. A negative grace means that the client is gone; then the grace period of the request
-	// itself applies.
+	// Resize and Kill carry out what the client asks for while the request runs. The serving side sets them; they must not block.
+	// Kill ends the processes of the request after the grace. A negative grace means that the client is gone; then the grace in
+	// the request applies.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }
@@ -43,27 +43,27 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.w.Write(kind, ch.id, data) }
 
-// endStreams ends all streams. Readers get the error err after the last byte.
+// endStreams ends all streams. Their readers get err after the last byte.
 func (ch *Channel) endStreams(err error) {
 	for _, s := range ch.streams {
 		s.End(err)
 	}
 }
 
-// Stream is one direction of a channel: one side writes frames, and the other side reads them. The reader confirms each frame
-// when it has consumed it. At most [unconfirmed] frames may be unconfirmed.
+// Stream is one direction of a channel: one side writes frames, and the other reads them. The reader confirms each frame when it
+// has consumed it. The writer waits while [unconfirmed] frames are not confirmed, so a slow reader delays only its own stream.
 type Stream struct {
 	ch    *Channel
 	kind  Kind
 	reads bool // this side is the reader
 
-	credits chan struct{} // one element for each frame that may be sent now
+	credits chan struct{} // one element for each frame that the writer may send now
 	closed  chan struct{} // closed when the stream has ended
 
 	mu        sync.Mutex
 	frames    chan []byte // received frames that are not consumed yet; closed at the end
 	frame     []byte      // the frame that is being read
-	frameRead int         // how many bytes of frame were read
+	frameRead int         // number of bytes of frame that were read
 	ended     bool
 	err       error // returned by Read after the last byte
 }
@@ -76,10 +76,10 @@ func newStream(ch *Channel, kind Kind, reads bool) *Stream {
 	return s
 }
 
-// errNoReader means that the stream has ended, and that the other side does not read the data any more.
+// errNoReader means that the stream has ended because its reader on the other side is gone.
 var errNoReader = errors.New("nothing reads it any more")
 
-// Write sends data. It blocks until the other side may receive another frame, see Stream.
+// Write sends data. It blocks while too many frames are unconfirmed, see [Stream].
 func (s *Stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		select {
@@ -96,7 +96,7 @@ func (s *Stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// addCredit allows one more frame to be sent. It fails if no frame was unconfirmed.
+// addCredit lets the writer send one more frame. It fails if the other side confirms a frame that was never sent.
 func (s *Stream) addCredit() error {
 	select {
 	case s.credits <- struct{}{}:
@@ -106,7 +106,7 @@ func (s *Stream) addCredit() error {
 	}
 }
 
-// receive queues a received frame. It fails if the sender has exceeded the limit of unconfirmed frames.
+// receive queues a frame from the other side. It fails if the other side has sent more unconfirmed frames than allowed.
 func (s *Stream) receive(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +124,8 @@ func (s *Stream) receive(data []byte) error {
 	}
 }
 
-// End ends the stream on this side: nothing more is written or received. [Stream.Read] returns the error err after the last byte.
-// Only the first call has an effect.
+// End ends the stream on this side: nothing more is sent or received, and [Stream.Read] returns err after the last byte. Only the
+// first call has an effect.
 func (s *Stream) End(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,13 +136,13 @@ func (s *Stream) End(err error) {
 	}
 }
 
-// confirm tells the other side that a frame was consumed.
+// confirm tells the other side that a frame was consumed, so that it may send another one.
 func (s *Stream) confirm(frame []byte) {
 	release(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that is gone needs no confirmation
+	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // if this fails, the writer is gone and sends no more
 }
 
-// Read implements io.Reader.
+// Read returns the received data. It blocks until there is some, or the stream has ended.
 func (s *Stream) Read(p []byte) (n int, err error) {
 	if s.frameRead == len(s.frame) {
 		frame, more := <-s.frames
@@ -159,8 +159,8 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Deliver writes the received frames to w until the stream ends. After a write error it calls the function failed and discards
-// the rest, so that the command does not block after its reader is gone. A nil w discards all data.
+// Deliver writes the received data to w until the stream ends. After an error of w it calls failed and drops the rest, so that
+// the command does not block because its reader is gone. A nil w drops everything.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {
@@ -176,8 +176,8 @@ func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 // Begun returns a channel that is closed when the command has been started.
 func (ch *Channel) Begun() <-chan struct{} { return ch.begun }
 
-// Done returns a channel that is closed when the end of the command is known or the connection is lost. Unread data stays in the
-// streams.
+// Done returns a channel that is closed when the end of the command is known or the connection is lost. Data that was not read
+// yet can still be read from the streams.
 func (ch *Channel) Done() <-chan struct{} { return ch.done }
 
 // PID returns the process id inside the container, or 0 before the command has been started.
@@ -197,29 +197,30 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// End returns how the command ended. Call it only after Done is closed. The error means that the connection was lost.
+// End returns how the command ended. Call it only after Done is closed. An error means that the connection was lost, so that the
+// end is unknown.
 func (ch *Channel) End() (End, error) { return ch.end, ch.err }
 
-// finish records how the command ended. If the end can't be known any more, it records the error err instead.
+// finish records how the command ended, or in err why that can't be known any more.
 func (ch *Channel) finish(end End, err error) {
 	ch.end, ch.err = end, err
 	close(ch.done)
 	ch.endStreams(io.EOF)
 }
 
-// Feed copies r to the command's standard input until the channel ends. It closes the input at the end of r. If reading r fails,
-// Feed calls the function failed, and closes the input only if failed returns true.
+// Feed copies r to the command's standard input until the channel ends, and closes the input at the end of r. If reading r fails,
+// Feed calls failed, and closes the input only if failed returns true.
 func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
-			_ = ch.Send(KindInputEnd, nil) // the reading goroutine reports a lost connection
+			_ = ch.Send(KindInputEnd, nil) // fails only if the connection is lost, which the reading goroutine reports
 		}
 	})
 }
 
-// ForwardSizes sends the sizes that it receives to the command's terminal. It stops when sizes is closed or the command has
-// ended. sizes may be nil.
+// ForwardSizes sends each size from sizes to the command's terminal. It stops when sizes is closed or the command has ended.
+// sizes may be nil.
 func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -231,7 +232,8 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 				if !more {
 					return
 				}
-				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reading goroutine reports a lost connection
+				// Fails only if the connection is lost, which the reading goroutine reports.
+				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows)))
 			case <-ch.done:
 				return
 			}
@@ -239,9 +241,8 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs copies the command's outputs to two writers until the channel ends. The returned function wait blocks until the end of
-// the channel and returns the writers' errors. As soon as a writer fails, Outputs calls the function failed with the error. A nil
-// writer discards its output.
+// Outputs copies the command's outputs to two writers until the channel ends. The returned wait blocks until then and returns the
+// writers' errors. As soon as a writer fails, Outputs calls failed with the error. A nil writer drops its output.
 func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
 	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })
@@ -249,7 +250,7 @@ func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func()
 	return func() error { return errors.Join(<-ended, <-ended) }
 }
 
-// Finish ends the channel and reports the end to the client.
+// Finish ends the channel and tells the client how the request ended. Only the serving side calls it.
 func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
 	ch.conn.removeChannel(ch)
@@ -260,5 +261,5 @@ func (ch *Channel) Finish(end End) error {
 	return ch.Send(KindEnd, data)
 }
 
-// Refuse ends a channel whose request is refused. It ignores errors, because it does not matter if the client is gone.
+// Refuse ends a channel without executing its request, and tells the client why. If the client is gone, that does not matter.
 func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }

@@ -18,12 +18,12 @@ import (
 	"hinit/internal/pause"
 )
 
-// conn is the part of a connection that the client and the serving side have in common.
+// conn is what both sides of a connection have in common.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader
 	w         *Writer
-	lastFrame atomic.Int64 // when the last frame arrived, in nanoseconds since 1970
+	lastFrame atomic.Int64 // time of the last frame's arrival, in nanoseconds since 1970
 
 	mu       sync.Mutex
 	channels map[uint32]*Channel
@@ -33,9 +33,9 @@ func newConn(rw io.ReadWriteCloser) conn {
 	return conn{rw: rw, r: NewReader(rw), w: NewWriter(rw), channels: make(map[uint32]*Channel)}
 }
 
-// exchangeHellos sends a Hello with this side's id, and returns the Hello of the other side.
+// exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: the other side's answer explains a failure better
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // if this fails, reading the answer gives the better error
 	f, err := c.r.Next()
 	switch {
 	case err != nil:
@@ -48,9 +48,9 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 	return h, nil
 }
 
-// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
-// the same on both sides. It calls the function other for all other frames, with their channel, or nil if the channel is not
-// open.
+// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams itself,
+// because both sides treat them alike. For each other frame it calls other with the frame's channel, or nil if that channel is
+// not open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -62,9 +62,9 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		ch := c.channels[f.Channel]
 		c.mu.Unlock()
 		switch {
-		case err != nil: // r.keep has refused the request
+		case err != nil: // keep has refused the request
 			newChannel(c, f.Channel, true).Refuse(err)
-		case f.Kind == KindConfirm && ch == nil: // the channel has just been closed
+		case f.Kind == KindConfirm && ch == nil: // the channel was closed while the confirmation was on its way
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
 			err = ch.streams[Kind(f.Data[0])].addCredit()
 		case ch != nil && ch.streams[f.Kind] != nil:
@@ -78,7 +78,7 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	}
 }
 
-// addChannel registers a channel. It returns false if the number is in use or there are too many channels.
+// addChannel registers a channel. It returns false if its number is in use, or if there are too many channels.
 func (c *conn) addChannel(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +89,8 @@ func (c *conn) addChannel(ch *Channel) bool {
 	return true
 }
 
-// removeChannel unregisters a channel, and reports whether it was registered. Only the caller that gets true may finish the
-// channel.
+// removeChannel unregisters a channel, and reports whether it was registered. Of several callers, only the first gets true, and
+// only that caller may finish the channel.
 func (c *conn) removeChannel(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +110,8 @@ type Client struct {
 	pong chan struct{} // closed and replaced when a Pong arrives
 }
 
-// NewClient exchanges Hellos with the other side, which must have the given id; "" accepts any. It blocks until the other side
-// answers or the connection is closed. After an error, the caller closes the connection.
+// NewClient makes the client of a connection and exchanges Hellos. The other side must have the given id; "" accepts any.
+// NewClient blocks until the other side answers or the connection is closed. After an error, the caller closes the connection.
 func NewClient(rw io.ReadWriteCloser, id string) (*Client, error) {
 	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
 	h, err := c.exchangeHellos("")
@@ -126,22 +126,22 @@ func NewClient(rw io.ReadWriteCloser, id string) (*Client, error) {
 	return c, nil
 }
 
-// Err returns the error with which the connection has ended, or nil if it is still open.
+// Err returns the error that has ended the connection, or nil while it is open.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// SinceLastFrame returns the time since the last frame arrived.
+// SinceLastFrame returns the time since the last frame arrived, to find out whether the other side still works.
 func (c *Client) SinceLastFrame() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 
-// Ping sends a Ping, which the other side answers with a Pong. It does not wait for the answer. It blocks as [Writer.Write] does.
+// Ping asks the other side for a frame (Pong). It does not wait for the answer. It blocks as [Writer.Write] does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
-// Answers asks the other side to send a frame, and reports whether one arrives within the limit.
+// Answers sends a Ping, and reports whether any frame arrives within limit.
 func (c *Client) Answers(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
@@ -156,7 +156,7 @@ func (c *Client) Answers(limit time.Duration) bool {
 	return false
 }
 
-// Close closes the connection. All its foreground commands end.
+// Close closes the connection, which ends all its foreground commands.
 func (c *Client) Close() error {
 	c.fail(io.ErrClosedPipe)
 	return nil
@@ -177,7 +177,7 @@ func (c *Client) fail(err error) {
 	_ = c.rw.Close()
 }
 
-// handleFrame handles the frames that do not belong to a stream.
+// handleFrame handles the frames that belong to no stream.
 func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	switch {
 	case f.Kind == KindPong:
@@ -198,7 +198,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.removeChannel(ch) { // otherwise fail has already finished the channel
+		if c.removeChannel(ch) { // otherwise fail has finished the channel already
 			ch.finish(end, nil)
 		}
 		return nil
@@ -206,10 +206,11 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
-// openTime limits how long the other side may take to receive a request.
+// openTime limits how long Open waits until the other side has received a request.
 const openTime = 30 * time.Second
 
-// Open opens a channel with a request. After an error, the other side has not received the request.
+// Open sends a request and returns its channel. After an error, the other side has not received the request, so it can be sent
+// again.
 func (c *Client) Open(open any) (*Channel, error) {
 	c.mu.Lock()
 	c.next++
@@ -237,18 +238,20 @@ func (c *Client) Open(open any) (*Channel, error) {
 // Conn is the serving side of a connection.
 type Conn struct{ conn }
 
-// Accept exchanges Hellos with a client. The deadline of the connection limits the exchange. Accept sends id as the id of this
-// side.
+// Accept exchanges Hellos with a client, and sends id as the id of this side. The caller limits the exchange by the deadline of
+// nc.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc)}
 	_, err := c.exchangeHellos(id)
 	return c, err
 }
 
-// Serve handles the frames of a client until the client closes the connection or sends an invalid frame. Then it kills the
-// requests that are still running. It calls the function accept for each request. accept sets the functions of the Channel and
-// starts the work, but does not wait for it. Serve calls the function keep with the size of a request before it reads the
-// request. If keep returns an error, the client gets the error and the connection ends. A nil keep accepts all requests.
+// Serve handles the frames of a client until the client closes the connection or violates the protocol. Then it kills the
+// requests that still run.
+//
+// Serve calls accept for each request. accept sets the functions of the Channel and starts the work without waiting for it.
+// Before that, Serve calls keep with the size of the request. If keep returns an error, the client gets the error and the
+// connection ends. A nil keep accepts all requests.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.r.keep = keep
 	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that violates the protocol gets no answer
@@ -268,7 +271,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			}
 			accept(ch, open)
 			return nil
-		case ch == nil: // the channel may have ended before the client noticed
+		case ch == nil: // the channel ended before the client knew
 			return nil
 		case f.Kind == KindInputEnd:
 			ch.Input.End(io.EOF)
@@ -288,16 +291,16 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // the client has abandoned these requests
+	for _, ch := range c.channels { // no client waits for these requests any more
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}
 }
 
-// ServeEach serves each connection of a listener in its own goroutine, until the context ends. It returns when all these
-// goroutines have ended. If the process or the machine is out of descriptors or memory, it waits and tries again.
+// ServeEach serves each connection of a listener in a goroutine, until ctx ends. It returns when all these goroutines have ended.
+// If descriptors or memory run out, it waits and tries again.
 func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // makes Accept return
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // this makes Accept return
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -306,7 +309,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // wait until some connection has ended
+			pause.For(ctx, 50*time.Millisecond) // until then a connection may have ended and freed a descriptor
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:
@@ -318,7 +321,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 	}
 }
 
-// PrivateDir creates a directory that only this user can use. It accepts an existing directory if only this user can use it.
+// PrivateDir creates a directory that only this user can enter. It accepts an existing directory if only this user can enter it.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {

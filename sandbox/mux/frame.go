@@ -10,29 +10,30 @@ import (
 	"sync"
 )
 
-// Version is the version of the protocol. Both sides must have the same version.
+// Version is the version of the protocol. A connection between sides with different versions is refused.
 const Version = 4
 
 const (
-	// MaxData and the next two constants limit the data of a frame. MaxData applies to streams, and maxEnd to the message that
-	// ends a channel. maxOpen applies to a request; the kernel accepts no longer command line.
+	// Limits for the data of one frame, in bytes: MaxData for streams, maxOpen for a request, and maxEnd for the message that ends
+	// a channel. The kernel accepts no command line that is longer than maxOpen.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// unconfirmed is the maximum number of frames in a stream that the sender may send before the receiver has consumed them.
+	// unconfirmed is how many frames of a stream may be sent and not yet consumed by the receiver. It limits the receiver's
+	// memory.
 	unconfirmed = 4
-	// Window is the maximum number of bytes in the unconfirmed frames of a stream.
+	// Window is the maximum number of bytes of a stream that are sent and not yet consumed.
 	Window = unconfirmed * MaxData
-	// MaxChannels limits the number of concurrent commands on a connection.
+	// MaxChannels limits the concurrent commands on one connection.
 	MaxChannels = 4096
 
 	headerSize = 9
 )
 
-// Kind tells what a frame carries. It is part of the frame's header.
+// Kind says what a frame carries. It is in the frame's header.
 type Kind uint8
 
-// The kinds of frames. Some are sent by clients, and some by the serving side, inside the sandbox.
+// The kinds of frames. "From inside" means from the serving side: the helper in the sandbox, or the service.
 const (
 	KindHello    Kind = iota + 1 // from both, as the first frame; the data are a Hello
 	KindOpen                     // from clients: opens the channel; the data are an Open
@@ -50,7 +51,7 @@ const (
 	kindsEnd
 )
 
-// ErrProtocol means that the other side has violated the protocol. The returned error wraps it.
+// ErrProtocol means that the other side has violated the protocol. Errors of this package wrap it.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
 // Frame is one frame of a connection. Channel is 0 in frames that belong to no channel, such as Hello and Ping.
@@ -60,23 +61,24 @@ type Frame struct {
 	Data    []byte
 }
 
-// longKinds are the kinds of frames that may have more than MaxData bytes, with their maximum.
+// longKinds are the kinds of frames whose data may be longer than MaxData, with their limits.
 var longKinds = map[Kind]int{KindOpen: maxOpen, KindEnd: maxEnd}
 
 // maxSize returns the maximum number of data bytes in a frame of the given kind.
 func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 
-// Reader reads frames. It must not be used concurrently.
+// Reader reads frames. Only one goroutine may use it.
 type Reader struct {
 	r    *bufio.Reader
-	keep func(size int) error // called before a request is read, and may refuse the request; nil accepts all requests
+	keep func(size int) error // called with the size of a request before its data is read; an error refuses the request; nil: accept all
 }
 
-// NewReader returns a Reader that reads from r. Its buffer is meant for headers; longer data bypasses it.
+// NewReader returns a Reader that reads from r. Its buffer is small, because it is for headers only: the data of long frames is
+// read without it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. It returns io.EOF if the connection ends between two frames. If the function keep refuses a request, Next
-// returns the frame without its data, and the error from keep.
+// Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
+// frame without its data, and keep's error.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {
@@ -100,7 +102,7 @@ func (r *Reader) Next() (Frame, error) {
 // buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
-// buffer returns a buffer of the given size. [release] makes the buffer available again.
+// buffer returns a buffer of the given size. Return it with [release].
 func buffer(size int) []byte {
 	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)
@@ -114,17 +116,17 @@ func release(data []byte) {
 	}
 }
 
-// Writer writes frames. It is safe for concurrent use.
+// Writer writes frames. Several goroutines may use it.
 type Writer struct {
 	mu sync.Mutex
 	w  *bufio.Writer
 }
 
-// NewWriter returns a Writer that writes to w. Its buffer is meant for headers and short data; longer data bypasses it.
+// NewWriter returns a Writer that writes to w. Its buffer is small: the data of long frames is written without it.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 4<<10)} }
 
-// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the
-// complete frame, and all later writes also fail.
+// Write writes a frame. It blocks while the other side doesn't read. After an error, the frame is incomplete on the other side,
+// so all later writes fail too.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	if len(data) > maxSize(kind) {
 		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), maxSize(kind))
@@ -132,7 +134,7 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	header := binary.BigEndian.AppendUint32([]byte{byte(kind)}, channel)
-	_, _ = w.w.Write(binary.BigEndian.AppendUint32(header, uint32(len(data)))) // Flush returns the first error of all writes
+	_, _ = w.w.Write(binary.BigEndian.AppendUint32(header, uint32(len(data)))) // Flush returns the first error of all these writes
 	_, _ = w.w.Write(data)
 	return w.w.Flush()
 }

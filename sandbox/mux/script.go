@@ -19,13 +19,13 @@ var Snapshot string
 //go:embed command.sh
 var commandScript string
 
-// Script describes a command that a shell runs with the state of a session.
+// Script is a command that a shell runs with the state of a session: its directory, variables, functions and aliases.
 type Script struct {
-	State   string // the directory with the session's files, "" for none
+	State   string // directory with the session's files; "" for none
 	Command string
-	Dir     string            // "" for the current directory of the shell
-	Exports string            // the file to which the exported variables are written afterwards, "" for none
-	Where   string            // the file to which the working directory is written afterwards
+	Dir     string            // working directory; "" for the session's
+	Exports string            // file to which the exported variables are written after the command; "" for none
+	Where   string            // file to which the working directory is written after the command
 	Env     map[string]string // variables for this command only
 }
 
@@ -42,9 +42,9 @@ func (s Script) Argv(shell string) []string {
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables, with the prefix that the script expects. The script first restores the session's
-// variables, and then removes the prefix. Without the prefix, the session's variables would replace the command's. Values never
-// appear on a command line.
+// Environ returns the command's own variables with a prefix before each name. The script restores the session's variables first
+// and then takes the prefix away. Without it, the session's value of a variable would replace the command's. Variables go through
+// the environment because everybody can read a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

@@ -31,32 +31,33 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Gate manages the gate program: the first program of each container that mounts directories of its owner. The program waits
-// until its mounts have been checked. The program is stored on a volume of the engine. Gate also records which containers have
-// passed. All guards of an engine share one Gate.
+// Gate manages the gate program of package gate on an engine. It puts the program on a volume, which the containers mount, and it
+// remembers which containers have passed. The gate program is the first program of each container that mounts directories of its
+// owner, and waits until the mounts were checked. All guards of an engine share one Gate.
 type Gate struct {
-	Program string // the path of a statically linked hinit-sandbox-helper
+	Program string // path of a statically linked hinit-sandbox-helper, which contains the gate program
 
-	fillLock sync.Mutex
-	listLock sync.Mutex
+	fillLock sync.Mutex // held while the volume is filled
+	listLock sync.Mutex // held during a list of containers, see [Gate.list]
 
-	volume atomic.Pointer[string] // the name of the volume, once the program is on it
-	root   atomic.Pointer[Root]
+	volume atomic.Pointer[string] // name of the volume; nil until the program is on it
+	root   atomic.Pointer[Root]   // last result of [Gate.AskRoot]
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // by the container's id, and for [Guarded.Create] by user
+	containers map[string]*gateRecord // by container id, and for [Guarded.Create] by user
 }
 
-// gateRecord is what the Gate knows about one container, or the lock of a user.
+// gateRecord is what the Gate knows about one container. A record under the name of a user has only the lock, which the guard
+// holds while it counts the user's containers.
 type gateRecord struct {
-	lock        chan struct{} // a lock: holds one element while the container is locked
-	users       atomic.Int32  // number of callers that hold the lock or wait for it; increased only under mu
-	passedStart time.Time     // the start time of the container when it last passed its gate
+	lock        chan struct{} // mutex whose wait can be canceled: it holds one element while it is locked
+	users       atomic.Int32  // number of callers that hold the lock or wait for it; raised only under mu
+	passedStart time.Time     // start time of the container when it last passed its gate
 }
 
-// record returns the record of a container, and creates it if necessary. The caller holds mu.
+// record returns the record of a container, and makes one if there is none. The caller holds mu.
 func (g *Gate) record(id string) *gateRecord {
-	if len(g.containers) > 4096 { // drop unused records; then the gates of these containers are asked again
+	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are then asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
 	if g.containers == nil {
@@ -68,8 +69,8 @@ func (g *Gate) record(id string) *gateRecord {
 	return g.containers[id]
 }
 
-// AskRoot asks the engine how it maps root inside its containers to users of the machine. It returns the resulting Root, and
-// stores it for [Gate.Root].
+// AskRoot asks the engine how it maps root in containers to users of the machine. It returns the resulting Root, and stores it
+// for [Gate.Root].
 func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
@@ -80,7 +81,7 @@ func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Ro
 	return root, nil
 }
 
-// list lists containers. It serves one caller at a time, because an answer contains all labels of each container and is large.
+// list lists containers for one caller at a time, because an answer has all labels of each container and can take much memory.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listLock.Lock()
 	defer g.listLock.Unlock()
@@ -90,11 +91,11 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 	return engine.List(ctx, labels)
 }
 
-// Root returns the last result of AskRoot.
+// Root returns the last result of [Gate.AskRoot], or "" before the first.
 func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
 
-// lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, even if the
-// engine hangs.
+// lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, so that a
+// caller gets an error if the engine hangs.
 func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
@@ -104,7 +105,7 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	return release, err
 }
 
-// lock takes the lock of a container, or of the user whose containers are counted. It fails only if ctx ends.
+// lock takes the lock of a container or a user. It fails only if ctx ends.
 func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
 	g.mu.Lock()
 	c := g.record(key)
@@ -117,14 +118,14 @@ func (g *Gate) lock(ctx context.Context, key string) (release func(), err error)
 	return func() { <-c.lock; c.users.Add(-1) }, nil
 }
 
-// recordPassed records that a container has passed its gate. The parameter started is the start time of the container.
+// recordPassed records that a container, which was started at the time started, has passed its gate.
 func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.record(id).passedStart = started
 }
 
-// passed reports whether a container has passed its gate since its last start.
+// passed reports whether a container has passed its gate since its last start, as far as this service knows.
 func (g *Gate) passed(c sandbox.Container) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,8 +133,8 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// addGate mounts the volume with the gate program in a container. If bound is true, the container gets files of its owner,
-// so it must wait at its gate. In this case the gate program becomes the container's entry point.
+// addGate mounts the volume with the gate program in a container. If bound is true, the container mounts files of its owner: then
+// the gate program becomes its entry point, so that it waits at its gate.
 func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
@@ -157,16 +158,16 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	}
 	verb := "gate"
 	if spec.Init {
-		// Don't let the engine's own init be the first process. A link in one mount can redirect another mount over the path of
-		// that init.
+		// The engine's own init must not be the first process: a link in one mount can redirect another mount over that init's
+		// path.
 		verb, spec.Init = "gate-init", false
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
 	return nil
 }
 
-// gateProgram returns the path of the gate program at which a container waits at each start. It is "" if the container does not
-// wait.
+// gateProgram returns the path in a container of the gate program at which the container waits at each start, or "" if it does
+// not wait.
 func gateProgram(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
 	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
@@ -175,14 +176,14 @@ func gateProgram(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// GatePrefix is the prefix of the names of all volumes that hold a gate program.
+// GatePrefix begins the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
-// Volume returns the name of the volume for new containers, or "" if it was not filled yet.
+// Volume returns the name of the volume with the gate program, or "" if it was not filled yet.
 func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
 
-// fillVolume copies the gate program to a volume and returns the volume's name. It copies through a container that is never
-// started. It does so once for each version of the program.
+// fillVolume copies the gate program to a volume, once for each version of the program, and returns the volume's name. It copies
+// through a container of image that is never started.
 func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
 		return cluster.Gate(), nil
@@ -217,13 +218,12 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 		return "", err
 	}
 	g.volume.Store(&volume)
-	debug.FreeOSMemory() // the copies of the program are large and no longer needed
+	debug.FreeOSMemory() // free the copies of the program, which has several megabytes
 	return volume, nil
 }
 
-// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. In this
-// case the program must not be copied again, because the engine would first remove the file. A container that starts at that
-// moment would not find the file.
+// hasProgram reports whether the volume already has the program, because another service of the same engine has copied it. It
+// must not be copied again: the engine would first remove the file, and a container that starts at that moment would not find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {
@@ -239,22 +239,22 @@ func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, progr
 	return err == nil && bytes.Equal(there, program)
 }
 
-// gateTime limits how long a container may wait at its gate. The time to copy files into it is not included.
+// gateTime limits how long a container may wait at its gate, without the time to copy files into it.
 const gateTime = 20 * time.Second
 
-// gateConn is a connection to the gate program in a container.
+// gateConn is a connection to the gate program in a container, see [gate.Check].
 type gateConn struct {
 	sandbox.Attachment
 	lines *bufio.Reader
 	close func()
 }
 
-// askGate connects to the gate program in a container. The parameter words holds the program's arguments. The connection is
-// closed when the container ends or the time limit is over.
+// askGate starts the gate program in a container with the arguments words, and connects to it. The connection closes when the
+// container ends or the time limit is over.
 func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
 	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
-		limit, user = limit+copyTime, "0:0" // the gate program unpacks the files as root
+		limit, user = limit+copyTime, "0:0" // to unpack the files, the gate program must be root
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Stdin: true})
@@ -263,9 +263,9 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
 	q := &gateConn{Attachment: exec, lines: bufio.NewReader(exec), close: cancel}
-	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes that are in progress
 	guard.Go("watching a container at its gate", func() {
-		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine
+		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine, so look for the container's end every second
 			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
 				cancel()
 			}
@@ -274,10 +274,10 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 	return q, nil
 }
 
-// readLine reads one line. If the line differs from the parameter want, the error contains the program's own text. An empty want
-// accepts any line.
+// readLine reads one line of the gate program. If the line differs from want, the error contains the line. An empty want accepts
+// any.
 func (q *gateConn) readLine(want string) (string, error) {
-	text, err := q.lines.ReadSlice('\n') // a line that is too long is an error
+	text, err := q.lines.ReadSlice('\n') // a line longer than the buffer is an error
 	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
@@ -288,10 +288,10 @@ func (q *gateConn) readLine(want string) (string, error) {
 	return line, err
 }
 
-// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the device
-// and inode at each mount target. This process compares them with the mount's source, without following links, and if they
-// differ, compares access times (see compareTimes). Then passGate sends the files to copy and opens the gate. Any unexpected
-// answer is an error, because an engine may write its own messages to the same output.
+// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports device and
+// inode at each mount target, and this process compares them with the mount's source, without following links. Where they differ,
+// it compares access times, see [Guarded.compareTimes]. Then it sends the files to copy and opens the gate. Any unexpected line
+// is an error, because an engine may write its own messages to the same output.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
 		g.gate.recordPassed(c.ID, c.Started)
@@ -322,8 +322,8 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	return waits, err
 }
 
-// checkMounts compares each mount target of a container that waits at its gate with its source. If all are equal, it copies the
-// owner's files into the container and opens the gate.
+// checkMounts does the work of passGate for a container that waits: it compares each mount target with its source. If all are
+// equal, it copies the owner's files into the container and opens the gate.
 func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
 	var differ []int
 	for i, source := range sources {
@@ -336,7 +336,7 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 			return err
 		}
 		got := strings.TrimSpace(line)
-		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between machines
+		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between the machines of a cluster
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
 		if got != want {
@@ -361,9 +361,9 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 	return err
 }
 
-// compareTimes compares the mount targets whose numbers differ from their source's once more. The kernel of a container can have
-// numbers of its own, as gVisor's has. So compareTimes sets the access time of each source to a random time in the future, which no
-// read changes, and expects to find it at the target. Only the owner of a file can set that time.
+// compareTimes is the second comparison for mount targets whose device or inode differs from their source's. The kernel of a
+// container can have numbers of its own, as gVisor has. compareTimes sets the access time of each source to a random time in the
+// future, which no read changes, and expects to find it at the target. Only the owner of a file can set that time.
 func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []int) error {
 	want := map[int]int64{}
 	for _, i := range differ {
@@ -372,7 +372,7 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 		if err := g.setAccessTime(sources[i], at); err != nil {
 			return &RefusedError{"what is mounted at " + targets[i] + ": it has another number than its path (" + err.Error() + ")", "mount what belongs to you"}
 		}
-		defer func() { _ = g.setAccessTime(sources[i], time.Now()) }() // a wrong access time harms nothing
+		defer func() { _ = g.setAccessTime(sources[i], time.Now()) }() // a wrong access time does no harm
 	}
 	if _, err := io.WriteString(q, gate.Times); err != nil {
 		return err

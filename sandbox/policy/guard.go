@@ -18,40 +18,40 @@ import (
 	"hinit/sandbox"
 )
 
-// Owner is the user and profile on whose behalf a guard acts.
+// Owner is the user and profile for which a guard acts. All containers that the guard shows belong to this owner.
 type Owner struct {
-	UID     uint32 // user id; for an operator, the agent's user id
-	Profile string // the value of the label sandbox.LabelProfile on the owner's containers
-	Volume  string // the value of the label sandbox.LabelVolume; it differs between installations with the same users and profiles
+	UID     uint32 // for an operator, the agent's user id
+	Profile string // value of the label sandbox.LabelProfile on the owner's containers
+	Volume  string // value of the label sandbox.LabelVolume, which differs between installations with the same users and profiles
 	// Operator is true for root, which owns every container that the service made.
 	Operator bool
-	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If the containers can't
-	// have root inside, their commands run as this user. Actor may be nil.
+	// Actor makes changes to files with the owner's rights, for instance a directory to mount. Where containers can't have root
+	// inside, their commands run as this user. It may be nil.
 	Actor *fsutil.Actor
 }
 
-// Guarded is an engine that acts for one owner. See [Guard].
+// Guarded is an engine that does for one owner only what the policy permits. [Guard] makes it.
 type Guarded struct {
-	Engine sandbox.FullEngine // not embedded, so that every new method of the engine needs its own guard
+	Engine sandbox.FullEngine // not embedded, so that a new method of the engine is not passed through without a check
 	policy Policy
 	owner  Owner
 	places PathTranslator
 	gate   *Gate
 }
 
-// Guard returns an engine that allows the owner only what the policy permits. It hides the containers of other owners. Closing it
-// does not close the underlying engine.
+// Guard returns an engine that does for the owner only what the policy permits, and hides the containers of other owners. Closing
+// it does not close the underlying engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places PathTranslator, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
 
-// Close implements sandbox.Engine.
+// Close does nothing: all guards share the underlying engine.
 func (g *Guarded) Close() error { return nil }
 
-// Info implements sandbox.Engine.
+// Info implements [sandbox.Engine].
 func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Engine.Info(ctx) }
 
-// Volumes implements sandbox.Engine. It lists only the private volumes of the owner's sandboxes.
+// Volumes implements [sandbox.Engine]. It lists only the private volumes of the owner's sandboxes.
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
 	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
@@ -60,7 +60,7 @@ func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]
 	}), err
 }
 
-// Image implements sandbox.Engine.
+// Image implements [sandbox.Engine] for the images that the policy allows.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
 	if err := g.policy.checkImage(ref); err != nil {
 		return sandbox.Image{}, err
@@ -68,7 +68,7 @@ func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) 
 	return g.Engine.Image(ctx, ref)
 }
 
-// Pull implements sandbox.Engine.
+// Pull implements [sandbox.Engine] for the images that the policy allows.
 func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	if err := g.policy.checkImage(ref); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns reports whether a container belongs to the owner. A container that was made under another [Root] belongs to no owner, and
-// the service removes it.
+// owns reports whether a container belongs to the owner. A container that was made under another [Root] has no owner; the service
+// removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false
@@ -98,18 +98,18 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 	return c.ID != g.places.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
-// hasProfile reports whether a profile is the owner's. Different versions of the agent call the volume's own profile "default" or
-// "custom".
+// hasProfile reports whether a profile is the owner's. The volume's own profile has two names: "default" and, in other versions
+// of the agent, "custom".
 func (o Owner) hasProfile(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
 
-// List implements sandbox.Engine.
+// List implements [sandbox.Engine]. It lists only the owner's containers.
 func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // the labels select another owner's containers
+			return nil, nil // another owner's labels
 		} else if !has {
 			want[name] = value
 		}
@@ -118,7 +118,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	return slices.DeleteFunc(found, func(c sandbox.Container) bool { return !g.owns(c) }), err
 }
 
-// Inspect implements sandbox.Engine.
+// Inspect implements [sandbox.Engine]. Another owner's container seems not to exist.
 func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	c, err := g.Engine.Inspect(ctx, id)
 	if errors.Is(err, sandbox.ErrGone) && len(id) >= 12 {
@@ -135,7 +135,8 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// withOwned calls the function do with the full id of a container, if the container belongs to the owner.
+// withOwned calls do with the full id of a container. If the container is not the owner's, it returns an error as if there were
+// none.
 func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -144,7 +145,8 @@ func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) e
 	return do(c.ID)
 }
 
-// Create implements sandbox.Engine. The containers of one user are created one after the other, so that all of them are counted.
+// Create implements [sandbox.Engine]. It creates the containers of one user one after the other, because each must be counted
+// before the next.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	if g.policy.MaxContainers > 0 && !g.owner.Operator {
 		release, err := g.gate.lock(ctx, fmt.Sprint("user ", g.owner.UID))
@@ -167,8 +169,8 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 // all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec and creates the container. Before that, it adds the labels of the guard's owner, and limits the
-// mounts and the rights of root for this owner. The parameter more holds additional labels.
+// createContainer checks a Spec, limits its mounts and the rights of root, adds the owner's labels and those in more, and creates
+// the container.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -214,9 +216,9 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 	return g.Engine.Create(ctx, spec)
 }
 
-// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks each mount. The mount must
-// show the file at the path that the owner has asked for, and this path must contain no link. If a mount shows another file, the
-// guard kills the container before the container's command runs.
+// Start implements [sandbox.Engine]. If the container mounts directories of the owner, it waits at its gate until the guard has
+// checked each mount. The mount must show the file at the path that the owner has asked for, and the path must contain no link.
+// If a mount shows another file, the guard kills the container before its command runs.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -232,7 +234,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has already replaced or started the container
+			return err // another caller has replaced or started it already
 		}
 		_, err = g.replaceContainer(ctx, c)
 		return err
@@ -240,7 +242,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	return g.startNow(ctx, c.ID)
 }
 
-// startNow starts a container and opens its gate, so that the container's command runs.
+// startNow starts a container and lets it pass its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
 	release, err := g.gate.lockContainer(ctx, id)
 	if err != nil {
@@ -249,10 +251,10 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.ensurePassed(ctx, id) // another caller has already started the container
+		return g.ensurePassed(ctx, id) // another caller has started it already
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		g.gate.volume.Store(nil) // a user may have removed the volume, and the engine has created an empty one: fill it again
+		g.gate.volume.Store(nil) // somebody may have removed the volume, and the engine has made an empty one: fill it again
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {
@@ -264,8 +266,8 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	return g.stopOnError(ctx, id, err)
 }
 
-// stopOnError kills the container if err is not nil, and returns err joined with the error of the kill. It is called after an
-// attempt to open the container's gate.
+// stopOnError kills the container if err is not nil, because its gate may be open although the mounts were not checked. It
+// returns err, joined with the error of the kill.
 func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
@@ -273,8 +275,8 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed its gate.
-// Before the gate is passed, the mounts may be wrong. The caller holds the container's lock.
+// ensurePassed lets a running container pass its gate, unless this service knows that it has. Until then its mounts may be wrong.
+// The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
@@ -287,17 +289,17 @@ func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	return err
 }
 
-// Unpause implements sandbox.Engine.
+// Unpause implements [sandbox.Engine].
 func (g *Guarded) Unpause(ctx context.Context, id string) error {
 	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Unpause(ctx, id) })
 }
 
-// Stop implements sandbox.Engine.
+// Stop implements [sandbox.Engine].
 func (g *Guarded) Stop(ctx context.Context, id string, grace time.Duration) error {
 	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Stop(ctx, id, grace) })
 }
 
-// Remove implements sandbox.Engine.
+// Remove implements [sandbox.Engine].
 func (g *Guarded) Remove(ctx context.Context, id string) error {
 	err := g.withOwned(ctx, id, func(id string) error { return g.Engine.Remove(ctx, id) })
 	if errors.Is(err, sandbox.ErrGone) {
@@ -306,7 +308,7 @@ func (g *Guarded) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// Exec implements sandbox.Engine.
+// Exec implements [sandbox.Engine]. It runs nothing in a container that has not passed its gate.
 func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -323,11 +325,11 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of the container's mounts
-// again, by name. The owner of one mount could use this to redirect another mount to anywhere on the host.
+// CopyIn implements [sandbox.Engine] by refusing. To copy into a container, an engine mounts all of the container's mounts again,
+// by name. The owner of one mount could then redirect another mount to anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
-// Logs implements sandbox.Engine.
+// Logs implements [sandbox.Engine].
 func (g *Guarded) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
 	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Logs(ctx, id, follow, stdout, stderr) })
 }

@@ -18,10 +18,10 @@ import (
 	"hinit/sandbox"
 )
 
-// PathTranslator translates between paths of this process and paths on the engine's machine. They differ if this process itself
-// runs in a container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
+// PathTranslator translates between paths of this process and paths on the engine's machine. The two differ if this process runs
+// in a container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
 type PathTranslator struct {
-	self   string // the id of this process's container, or "" outside of a container
+	self   string // id of this process's container; "" outside of a container
 	mounts []sandbox.Mount
 }
 
@@ -38,12 +38,12 @@ func NewPathTranslator(ctx context.Context, engine sandbox.Engine) (PathTranslat
 		return PathTranslator{}, err
 	}
 	p := PathTranslator{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
-	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // the innermost mount first
+	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // innermost mount first
 	return p, nil
 }
 
-// ownContainer returns the id of the container of this process, or "" outside of a container. The engine mounts files such as
-// /etc/hostname into each container, and their source path contains the id.
+// ownContainer returns the id of the container of this process, or "" outside of a container. It reads the list of mounts:
+// engines mount files such as /etc/hostname into each container, from a path that contains the container's id.
 func ownContainer(mountinfo string) string {
 	text, _ := os.ReadFile(mountinfo) // without /proc, this process is in no container of an engine
 	// A line of proc_pid_mountinfo(5) has the root of the mount before the mount point.
@@ -53,13 +53,12 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// ToEngine translates a path of this process to a path on the engine's machine. The result ok is false if the engine's machine
-// does not have the file.
+// ToEngine translates a path of this process to a path on the engine's machine. ok is false if the file does not exist there.
 func (p PathTranslator) ToEngine(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
 
-// FromEngine translates a path on the engine's machine to a path of this process.
+// FromEngine translates a path on the engine's machine to a path of this process. ok is false if this process can't see the file.
 func (p PathTranslator) FromEngine(outside string) (inside string, ok bool) {
 	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
 }
@@ -77,9 +76,9 @@ func (p PathTranslator) translate(path string, ends func(sandbox.Mount) (from, t
 	return "", false
 }
 
-// Within reports whether the path is read-only for this process (readOnly), and whether something else is mounted below it
-// (covered). A covered path must not be mounted in another container. There, the covering mount would be missing, and the
-// files that it hides would be visible.
+// Within reports two things about a path of this process. readOnly: it is on a read-only mount. covered: something else is
+// mounted below it. A covered path must not be mounted in a sandbox, which would lack that mount and so see the files that it
+// hides.
 func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -92,7 +91,7 @@ func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
 	return readOnly, covered
 }
 
-// cutDir returns the part of a path that follows the directory dir, or "" for dir itself. ok is false if the path is not in dir.
+// cutDir returns the part of a path after the directory dir, or "" for dir itself. ok is false if the path is not in dir.
 func cutDir(path, dir string) (rest string, ok bool) {
 	if path == dir {
 		return "", true
@@ -101,10 +100,10 @@ func cutDir(path, dir string) (rest string, ok bool) {
 }
 
 // TranslatingEngine is an engine for a process that may itself run in a container. It replaces the source of each bind mount by
-// the path on the engine's machine. A source that can't be translated is left unchanged.
+// the path on the engine's machine, and keeps a source that can't be translated.
 type TranslatingEngine struct{ sandbox.Engine }
 
-// Create implements sandbox.Engine.
+// Create implements [sandbox.Engine].
 func (t TranslatingEngine) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	places, err := NewPathTranslator(ctx, t.Engine)
 	if err != nil {
@@ -119,8 +118,8 @@ func (t TranslatingEngine) Create(ctx context.Context, spec sandbox.Spec) (strin
 	return t.Engine.Create(ctx, spec)
 }
 
-// resolveMounts checks the source of every bind mount and creates missing sources with the owner's rights. It replaces each
-// source by the path on the engine's machine. The result bound is true if the Spec has a bind mount.
+// resolveMounts checks the source of every bind mount, creates missing ones with the owner's rights, and replaces each source by
+// the path on the engine's machine. bound is true if there is a bind mount, so that the container must wait at its gate.
 func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -139,7 +138,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // otherwise the engine would create the source as root, and follow symbolic links
+			m.CreateHostParent = false // the engine would create the source as root, and follow symbolic links on the way
 		}
 		mounts[i] = m
 	}
@@ -151,8 +150,8 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// resolveSource checks the source of a bind mount, and returns it as a path of this process. It doesn't follow symbolic links
-// below an allowed root.
+// resolveSource checks the source of a bind mount, and returns its path in this process. Below an allowed root it doesn't follow
+// symbolic links.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	dir, rel, err := g.policy.openRoot(m.Source, g.owner.Actor)
 	if err != nil {
@@ -177,8 +176,8 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// fileIdentity returns the device and inode number of the file at a path on the engine's machine. It doesn't follow symbolic
-// links.
+// fileIdentity returns device and inode of the file at a path on the engine's machine, to compare with what a container sees at
+// the mount. It doesn't follow symbolic links.
 func (g *Guarded) fileIdentity(outside string) (string, error) {
 	inside, err := g.insidePath(outside)
 	if err != nil {
@@ -192,8 +191,8 @@ func (g *Guarded) fileIdentity(outside string) (string, error) {
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 
-// setAccessTime sets the access time of the file at a path on the engine's machine, as the owner of the sandboxes. It doesn't follow
-// symbolic links.
+// setAccessTime sets the access time of the file at a path on the engine's machine, with the owner's rights, see
+// [Guarded.compareTimes]. It doesn't follow symbolic links.
 func (g *Guarded) setAccessTime(outside string, to time.Time) error {
 	inside, err := g.insidePath(outside)
 	if err != nil {
@@ -207,7 +206,7 @@ func (g *Guarded) setAccessTime(outside string, to time.Time) error {
 	return dir.SetAccessTime(rel, to)
 }
 
-// insidePath turns a path on the engine's machine into a path of this process.
+// insidePath translates a path on the engine's machine, or returns an error if this process can't see the file.
 func (g *Guarded) insidePath(outside string) (string, error) {
 	inside, ok := g.places.FromEngine(outside)
 	if !ok {

@@ -1,8 +1,8 @@
 // Package policy limits what a caller's sandboxes may have, checks their mounts, and isolates callers from each other.
 //
-// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of
-// the allowed roots, and sees only containers with the caller's labels. All other code uses this engine instead of the real
-// one, so no code can forget a check.
+// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of the
+// allowed roots, and sees only containers with the caller's labels. All other code of the service uses this engine instead of the
+// real one, so no code can forget a check.
 //
 // The package owns a goroutine only while it waits for the gate of a container.
 package policy
@@ -22,23 +22,24 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner is a label of each container. Its value is the user id of the container's owner. Only the guard sets it.
+// LabelOwner is a label of each container. Its value is the user id of the container's owner. Only the guard sets it, so a caller
+// can't pretend to be another user.
 const LabelOwner = "hinit-owner"
 
-// Policy limits what sandboxes may have. The zero value allows no image and no mount.
+// Policy says what sandboxes may have; the operator sets it. The zero value allows no image and no mount.
 type Policy struct {
-	Images        []string // patterns for path.Match; a pattern without a tag allows every tag
-	Roots         []string // directories that may contain the source of a mount
-	Networks      []string // allowed networks, in addition to none and the engine's default
-	Runtimes      []string // allowed runtimes, in addition to the engine's default
+	Images        []string // patterns for path.Match; one without a tag allows every tag
+	Roots         []string // directories below which the source of a mount may be
+	Networks      []string // networks besides none and the engine's default
+	Runtimes      []string // runtimes besides the engine's default
 	Memory        int64    // maximum for one container in bytes; 0: no limit
 	CPUs          float64  // maximum for one container; 0: no limit
 	MaxContainers int      // maximum for one caller; 0: no limit
-	Private       bool     // sandboxes may have root inside, but share no file with their caller
+	Private       bool     // sandboxes may have root inside, but share no file with their caller, see [RootPrivate]
 }
 
-// RefusedError means that the policy forbids a request. The field What describes the forbidden part. Advice is a hint for the
-// caller, or empty.
+// RefusedError means that the policy forbids a request. The field What names the forbidden part. Advice is a hint for the caller,
+// or empty.
 type RefusedError struct{ What, Advice string }
 
 // Error implements error.
@@ -56,8 +57,8 @@ func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 // maxPids is the maximum and the default of a container's limit on processes.
 const maxPids = 256
 
-// Check refuses a Spec that asks for more than the policy allows, and adds missing protections. It does not check bind
-// mounts, because they depend on the file system.
+// Check refuses a Spec that asks for more than the policy allows, and adds missing protections. [Guarded] checks bind mounts,
+// because they depend on the file system.
 func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.FindEscape(); what != "" {
 		return &RefusedError{what, ""}
@@ -79,7 +80,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{allowed(s.Restart, "no"), "a restart policy", ""},
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
-		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // the condition is false for NaN
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{!slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, ""},
 	} {
@@ -99,7 +100,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	for _, m := range s.Mounts {
 		switch top := topDir(m.Target); {
 		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
-			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program or a mount of the engine itself
+			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program, or a mount that the engine makes itself
 		}
 		if m.Type == "volume" {
 			return &RefusedError{"the volume " + strconv.Quote(m.Source+":"+m.Target), "mount a directory below " + strings.Join(p.Roots, " or ")}
@@ -109,13 +110,14 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	return nil
 }
 
-// isForeignLabel reports whether a caller may not set a label. Proxies and schedulers on the engine obey labels.
+// isForeignLabel reports whether a caller may not set a label. Other programs on the engine, such as proxies and schedulers, obey
+// labels.
 func isForeignLabel(name, _ string) bool {
 	return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
 }
 
-// harden adds missing protections to a Spec, and lowers limits that are too high. Too high a limit is not an error, because the
-// agent's own defaults may be too high.
+// harden adds missing protections to a Spec and lowers limits that are too high. A limit that is too high is no error, because
+// the agent's own defaults may be.
 func (p Policy) harden(s *sandbox.Spec) {
 	if !slices.Contains(s.CapDrop, "ALL") {
 		s.CapDrop = append(s.CapDrop, "ALL")
@@ -132,24 +134,24 @@ func (p Policy) harden(s *sandbox.Spec) {
 	}
 }
 
-// minCPUs is the smallest limit that an engine can set. An engine ignores smaller limits.
+// minCPUs is the smallest CPU limit that an engine can set. It would ignore a smaller one.
 const minCPUs = 0.01
 
-// ulimits are the resource limits that a caller may set. Other limits could give a process more than the host allows.
+// ulimits are the resource limits that a caller may set. Others could give a process more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// isID reports whether an engine would mistake a name for the beginning of a container's id.
+// isID reports whether an engine would take a name for the beginning of a container's id, and so find the wrong container.
 func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// topDir returns the directory of the root directory that a path is in, such as /usr. It is "/" for the root directory itself.
+// topDir returns the directory directly below the root that a path is in, such as /usr. For "/" it returns "/".
 func topDir(p string) string {
 	first, _, _ := strings.Cut(path.Clean("/" + p)[1:], "/")
 	return "/" + first
 }
 
-// kernelDirs are the directories in which the kernel shows its own data.
+// kernelDirs are the directories in which the kernel shows its own data. Nothing may be mounted there.
 var kernelDirs = []string{"/proc", "/sys", "/dev"}
 
 func (p Policy) checkImage(ref string) error {
@@ -159,8 +161,8 @@ func (p Policy) checkImage(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage reports whether one of the patterns in Images allows an image reference. Only a pattern with an @ allows a digest, and
-// only a pattern that spells an image id out allows the id.
+// AllowsImage reports whether a pattern in Images matches an image reference. Only a pattern with an @ matches a digest, and only
+// a pattern that spells an image id out matches the id.
 func (p Policy) AllowsImage(ref string) bool {
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -177,8 +179,8 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// openRoot opens the allowed root that contains source, with the rights of the actor in the parameter as. rel is the path of
-// source relative to the root.
+// openRoot opens the allowed root that contains source, with the rights of the actor as. rel is the path of source below the
+// root.
 func (p Policy) openRoot(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")

@@ -22,28 +22,28 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root says whether processes in a sandbox may be root, and why that does no harm to the machine.
+// Root says how much a process with user id 0 in a sandbox can do to the machine. [Policy.RootOf] determines it for an engine.
 type Root string
 
-// The values of Root.
+// The values of Root. In each of them, root inside has no power outside.
 const (
-	// RootIsolated means that processes may be root inside, because the engine maps root to another user outside.
+	// RootIsolated means that processes may be root inside, because the engine maps root to an unprivileged user outside.
 	RootIsolated Root = "isolated"
 	// RootCaller means that processes have the user and group of the caller, no capabilities, and no way to gain any.
 	RootCaller Root = "caller"
-	// RootPrivate means that processes may be root inside, but share no file with any user.
+	// RootPrivate means that processes may be root inside, but share no file with any user of the machine.
 	RootPrivate Root = "private"
 )
 
 // Labels that only the guard sets.
 const (
 	LabelRoot   = "hinit-root"   // the Root of a container
-	labelCopies = "hinit-copies" // the files that are copied into a container at each start
-	labelSpec   = "hinit-spec"   // the Spec that the caller asked for, to make the container again if necessary
-	labelOldID  = "hinit-was-"   // the prefix of labels that end with the first digits of an earlier id of the container
+	labelCopies = "hinit-copies" // files that are copied into the container at each start
+	labelSpec   = "hinit-spec"   // Spec that the caller asked for, from which the container can be made again
+	labelOldID  = "hinit-was-"   // prefix of labels, each with the first digits of an earlier id of the container
 )
 
-// String describes what a Root means for commands.
+// String describes a Root for the output of commands.
 func (r Root) String() string {
 	switch r {
 	case RootIsolated:
@@ -55,11 +55,11 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays is a text that tells the operator how to get sandboxes that have root inside.
+// RootWays tells the operator how to get sandboxes with root inside. It is part of messages.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the Root for an engine. If an engine maps users, it maps root of all its containers to the same user. So this
-// process must not itself run in such a container. RootOf checks that the users of this process are not mapped.
+// RootOf returns the Root for an engine. An engine that maps users maps root of all its containers to the same user. If this
+// process itself ran in such a container, sandboxes would share its user, so RootOf checks that its own users are not mapped.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -70,13 +70,13 @@ func (p Policy) RootOf(info sandbox.Info) Root {
 	return RootCaller
 }
 
-// hasAllUsers reports whether a uid_map file maps all users of the machine to themselves.
+// hasAllUsers reports whether a uid_map file (user_namespaces(7)) maps every user of the machine to itself.
 func hasAllUsers(uidMap string) bool {
 	text, err := os.ReadFile(uidMap)
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// runAsCaller changes a Spec so that all commands of the container run as its owner.
+// runAsCaller changes a Spec so that all commands of the container run as its owner, for [RootCaller].
 func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	id := fsutil.Identity{UID: 65534, GID: 65534}
 	if g.owner.Actor != nil {
@@ -85,7 +85,8 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
 	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
-		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // in the image, /root belongs to root
+		// The image's /root belongs to root, so put a directory of the owner over it.
+		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID)
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "tmpfs", Target: home, Options: options})
 	}
 	if !slices.ContainsFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
@@ -93,8 +94,8 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	}
 }
 
-// makePrivate removes all directories of the owner from a Spec. Writable mounts are replaced by private volumes. Read-only ones
-// are replaced by copies that are made at each start of the container.
+// makePrivate changes a Spec for [RootPrivate]: the container gets none of the owner's directories. A private volume takes the
+// place of a writable mount. A read-only one is copied into the container at each start.
 func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
@@ -117,7 +118,8 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.ToEngine(source) // a path inside this container would be the same in every container of its image
+		// The source's name for the engine: a path inside this container would be the same in every container of its image.
+		place, ok := g.places.ToEngine(source)
 		if !ok {
 			place = g.places.self + source // such a path lasts only as long as this container
 		}
@@ -140,8 +142,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// SourceGone reports whether the directory that a private volume replaces was removed. In this case the volume is no longer
-// needed.
+// SourceGone reports whether the directory that a private volume stands for was removed, so that the volume can go too.
 func (p Policy) SourceGone(v sandbox.Volume) bool {
 	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
@@ -150,7 +151,7 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // the volume with the directories may not be mounted now
+		return false // the volume with the directories may just not be mounted now
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
@@ -159,15 +160,15 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 // maxVolumes limits the number of private volumes of one user.
 const maxVolumes = 512
 
-// maxCopyBytes is the maximum number of bytes of the owner's files that are copied into a container at each start.
+// maxCopyBytes limits the owner's files that are copied into a container at each start.
 const maxCopyBytes = 1 << 30
 
-// copyTime is the time limit of the copy into a container at a start.
+// copyTime is the time limit for this copy.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsuitable.
-// It would mount the container's volumes again by name, and write below a tmpfs instead of into it. Another container of the
-// owner could use this to redirect a mount.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function won't do. It
+// would mount the container's volumes again by name, so that another container of the owner could redirect a mount. And it would
+// write below a tmpfs instead of into it.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -204,7 +205,7 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limitedWriter is an io.Writer that fails if it gets more bytes than the field left allows.
+// limitedWriter fails as soon as it gets more bytes than left, which it counts down.
 type limitedWriter struct {
 	io.Writer
 	left int64
@@ -217,21 +218,21 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// mustRemake reports whether a stopped container must be made again instead of started again. After its first run, the owner
-// knows the random path of its gate program. With a link in a mount, the owner could redirect another mount over that path.
-// Mounts directly below the root directory can't be redirected.
+// mustRemake reports whether a stopped container must be made again instead of started again. After the first run, the owner
+// knows the random path of the gate program. With a link in one mount, the owner could redirect another mount over that path. A
+// mount directly below the root directory can't be redirected.
 func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
-		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs starts without links
+		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty at the start, so it contains no link
 	})
 }
 
-// maxOldIDs limits how many earlier ids a container remembers.
+// maxOldIDs limits how many earlier ids of a container its labels keep.
 const maxOldIDs = 16
 
-// replaceContainer replaces a container by a new one with the same Spec and another path of the gate program. The old id then
-// also finds the new container.
+// replaceContainer makes a container again that must not be started again, see [mustRemake]. The new one has the same Spec and
+// another path of the gate program, and the old one is removed. Callers can still use the old id: it finds the new container.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
@@ -258,12 +259,11 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // if this fails, [Gate.RemoveReplaced] removes it later
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // [Gate.RemoveReplaced] tries again later
 	return id, nil
 }
 
-// replacedMark is part of the name of a container that was replaced, until the container is removed. Callers can't choose such a
-// name.
+// replacedMark is in the name of a replaced container until the container is removed. Callers can't choose such a name.
 const replacedMark = "-replaced-"
 
 func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
@@ -273,7 +273,7 @@ func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sand
 	if !isReplaced(c) {
 		return nil
 	}
-	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing the container, and restore its name after a failure
+	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing the container, and give it its name back after a failure
 	if err != nil {
 		return err
 	}

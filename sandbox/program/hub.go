@@ -26,24 +26,24 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// service is the service of sandboxes. It keeps a tenant for each user and profile, and handles each request with the caller's
-// tenant.
+// service is the sandbox service. It has a tenant for each user and profile, and handles each request with the tenant of its
+// caller.
 type service struct {
 	engine       sandbox.FullEngine
-	opts         sandbox.Options // the operator's options
+	opts         sandbox.Options // options that the operator has set for all callers
 	settings     settings
 	places       policy.PathTranslator
 	gate         *policy.Gate
-	agent        *account.User // nil if the agent's user does not exist
-	log          func(string, ...any)
-	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process
-	began        time.Time
-	changed      chan struct{} // receives a value when a container may have become unused
-	releaseTimer *time.Timer   // calls releaseMemory some time after the last request
+	agent        *account.User                            // nil if the agent's user does not exist
+	log          func(string, ...any)                     // writes a message for the operator
+	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process, by pid
+	began        time.Time                                // start of the service
+	changed      chan struct{}                            // receives a value when a container may have become unused
+	releaseTimer *time.Timer                              // calls releaseMemory some time after the last request
 	release      tuning.Releaser
 
-	sweeper *sandbox.Manager // removes unused sandboxes of all tenants
-	owners  []string         // names of the live processes that own sandboxes; only keepSandboxes uses it
+	sweeper *sandbox.Manager // for the removal of unused sandboxes of all tenants
+	owners  []string         // names of the live processes that own sandboxes; only the goroutine of keepSandboxes uses it
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -55,14 +55,14 @@ type tenantKey struct {
 	operator bool // the tenant of root, which sees the containers of all profiles
 }
 
-// tenant holds the data that the service keeps for one user and profile.
+// tenant is what the service keeps for one user and profile.
 type tenant struct {
-	requests    int // requests in progress
+	requests    int // number of requests in progress
 	lastRequest time.Time
 	manager     *sandbox.Manager
 }
 
-// handle handles a request with the tenant of its caller, and returns the exit code.
+// handle executes a request with the tenant of its caller, and returns the exit code.
 func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer h.releaseTimer.Reset(releaseAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
@@ -71,21 +71,21 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // PID 0: a caller in another container states req.Parent itself
-		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if the caller or its parent has ended
+	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // 0: the caller is in another container, and only it knows its parent
+		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if one of the processes has ended
 	}
 	return runRequest(ctx, t.manager, req, nil, s)
 }
 
-// maxTenants limits the number of tenants. When another one is needed, the service drops all tenants that have no request in
-// progress. No state is lost by this, because the state is in the containers and their labels.
+// maxTenants limits the tenants in memory. When another one is needed, the service drops all tenants without a request in
+// progress. Nothing is lost by that, because all state is in the containers and their labels.
 const maxTenants = 512
 
-// tenantKept returns how long a tenant without requests is kept. During this time its sandboxes count as used.
+// tenantKept returns how long a tenant without requests is kept. Its sandboxes count as used for this time.
 func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the tenant of the caller, and creates it for the first request. The caller must call done when the request has
-// been answered.
+// tenant returns the tenant of the caller, and makes it for the first request. claimed is the home directory that the caller
+// states. The caller of tenant must call done when the request was answered.
 func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
 	if err != nil {
@@ -119,16 +119,15 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	}, nil
 }
 
-// Limits for the number of concurrent commands: of all users, of one user, and of one profile. If callers do not read their
-// output, the service buffers it, up to a limit for each command. The buffers of one user take at most 400 MB.
+// Limits of concurrent commands: of all users, of one user, and of one profile. If callers do not read their output, the service
+// buffers it, up to a limit for each command. So the buffers of one user take at most 400 MB.
 const (
 	maxCommands        = 512
 	maxUserCommands    = 256
 	maxProfileCommands = 128
 )
 
-// checkLimits returns an error if another command would exceed a limit. Commands of an operator are always allowed. The caller
-// holds the lock.
+// checkLimits returns an error if another command would exceed a limit. An operator has no limit. The caller holds the lock.
 func (h *service) checkLimits(key tenantKey) error {
 	all, user, profile := 0, 0, 0
 	for k, t := range h.tenants {
@@ -150,22 +149,22 @@ func (h *service) checkLimits(key tenantKey) error {
 	return nil
 }
 
-// dropIdle drops the tenants that have had no request for the duration in the parameter after, and have no request in progress.
-// It reports whether tenants are left. The caller holds the lock.
+// dropIdle drops the tenants without a request in progress whose last request is longer ago than after. It reports whether
+// tenants are left. The caller holds the lock.
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
-			delete(h.tenants, k)                                                  // the tenant's containers keep running
+			delete(h.tenants, k)                                                  // its containers keep running
 			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // can't fail, because the engine stays open
 		}
 	}
 	return len(h.tenants) > 0
 }
 
-// releaseAfter is the time from the last request to the release of unused memory.
+// releaseAfter is the time from the last request until unused memory goes back to the kernel.
 const releaseAfter = time.Minute
 
-// releaseMemory drops idle tenants, and returns unused memory to the kernel.
+// releaseMemory drops idle tenants and returns unused memory to the kernel, because the service idles most of the time.
 func (h *service) releaseMemory() {
 	h.release.Release()
 	h.mu.Lock()
@@ -175,7 +174,7 @@ func (h *service) releaseMemory() {
 	}
 }
 
-// newTenant creates the tenant for a user and profile.
+// newTenant makes the tenant of a user and profile.
 func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
 	opts := h.opts
@@ -185,8 +184,8 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.SweepOrphans = false // the service sweeps for all tenants
-	// With these options a caller could make root read any file that a link in its home names. Callers can pass variables by exec
+	opts.SweepOrphans = false // the service itself does this for all tenants
+	// With these options, root would read any file to which a link in the caller's home points. Callers can pass variables by exec
 	// -e instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), Operator: key.operator}
@@ -197,9 +196,9 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	return &tenant{manager: manager}, err
 }
 
-// prepareState creates the directories of all tenants, which only this user can read, and the manager that removes unused
-// sandboxes. It writes the id of the volume, which is derived from the volume's path on the engine's machine. So the containers
-// still belong to the volume after hinit's own container was replaced.
+// prepareState makes the directories of all tenants, which only this user can read, and the manager that removes unused
+// sandboxes. It also stores the id of the volume. The id is derived from the volume's path on the engine's machine, so that
+// containers still belong to the volume when hinit's own container was replaced.
 func (h *service) prepareState() error {
 	state := filepath.Join(h.settings.state, "state")
 	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700),
@@ -213,7 +212,7 @@ func (h *service) prepareState() error {
 	return err
 }
 
-// volume returns the id of the volume, see prepareState.
+// volume returns the id of the volume, see [service.prepareState].
 func (h *service) volume() string {
 	place, ok := h.places.ToEngine(h.opts.Home)
 	if !ok {
@@ -223,10 +222,10 @@ func (h *service) volume() string {
 	return fmt.Sprintf("%x", id[:8])
 }
 
-// profileOf returns the home directory and the profile of a caller. If hinit knows that the caller pid descends from a gateway,
-// the profile is the gateway's. Otherwise profileOf derives the profile from claimed, the home that the caller states. All
-// profiles run as one user, so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this
-// volume's profiles counts as the default profile. A profile without a directory is an error.
+// profileOf returns the home directory and the profile of a caller. If hinit knows that the process pid descends from a gateway,
+// the profile is the gateway's. Otherwise it follows from claimed, the home that the caller states. All profiles run as one user,
+// so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the
+// default profile. A profile without a directory is an error.
 func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
@@ -261,12 +260,11 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 	return home, filepath.Base(home), nil
 }
 
-// gatewaysKeepTime limits how long the service caches hinit's list of gateways. The cache helps because an agent sends many
-// commands in a row.
+// gatewaysKeepTime is how long the service caches hinit's list of gateways. An agent often sends many commands in a row.
 const gatewaysKeepTime = 2 * time.Second
 
-// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. The returned function yields nil
-// if hinit does not run here.
+// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. Its result is nil if hinit does
+// not run here.
 func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	cl := cmdline.Here(lookup)
 	var mu sync.Mutex

@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// scanInterval is the minimum time between two scans for unused sandboxes, however many events arrive.
+	// scanInterval is the shortest time between two scans for unused sandboxes, however many events arrive.
 	scanInterval = 5 * time.Second
-	// rescanTime is the time until the next scan if a sandbox could not be removed or the engine reports no changes.
+	// rescanTime is the time until the next scan if a sandbox could not be removed, or if the engine reports no events.
 	rescanTime = time.Minute
 )
 
-// keepSandboxes removes unused sandboxes until the context ends. It scans for them when the engine reports a change, and when a
-// sandbox reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. Between these events
-// it sleeps.
+// keepSandboxes removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
+// reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. In between it sleeps.
 func (h *service) keepSandboxes(ctx context.Context) {
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
@@ -34,7 +33,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 	defer func() { <-done }()
 	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()
-	due := last.Add(apart) // when the next scan is due, zero for never
+	due := last.Add(apart) // time of the next scan; zero: never
 	var settled time.Time
 	for {
 		wake := due
@@ -47,7 +46,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 		}
 		select {
 		case <-h.changed:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then a removed container's leftovers are old enough
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then, what a removed container has left is old enough to be removed
 			due = earlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(h.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
@@ -64,7 +63,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 	}
 }
 
-// earlierTime returns the earlier of two times. A zero time means never.
+// earlierTime returns the earlier of two times, of which a zero one means never.
 func earlierTime(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -72,8 +71,8 @@ func earlierTime(a, b time.Time) time.Time {
 	return a
 }
 
-// watch follows the engine's events until the context ends. If the engine does not answer or has no events, watch retries, and
-// each retry also starts a scan.
+// watch follows the engine's events until ctx ends. If the engine does not answer or has no events, watch tries again, and asks
+// for a scan each time.
 func (h *service) watch(ctx context.Context) {
 	changed := func() { pause.Wake(h.changed) }
 	wait, said := engineRetryTime, false
@@ -91,10 +90,9 @@ func (h *service) watch(ctx context.Context) {
 	}
 }
 
-// scan removes unused sandboxes. It removes the container of a dead process after the idle window, which is the lifetime in the
-// options. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is meant
-// to outlive its agent is kept. scan returns the time at which the next scan is due if no event arrives earlier. A zero time
-// means never.
+// scan removes unused sandboxes: the container of a dead process after the idle window (Options.Lifetime), and any container that
+// ended more than two idle windows ago. It keeps a running container that is meant to outlive its agent. It returns the time of
+// the next scan if no event comes before, or zero.
 func (h *service) scan(ctx context.Context) (next time.Time) {
 	h.removeOld(ctx)
 	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: h.volume()})
@@ -142,15 +140,16 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 	return true
 }
 
-// gateKeepTime is the time for which a volume with a gate program is kept without a container. Another service may be about
-// to use the volume.
+// gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to use
+// it.
 const gateKeepTime = 24 * time.Hour
 
-// removeOld removes objects that later requests can't use. These are containers of this volume that were made under another
-// root mode, and private volumes whose directory is gone. It also removes volumes with other versions of the gate program.
-// The engine itself refuses to remove a volume that a container uses.
+// removeOld removes what later requests can't use. Such are containers of this volume that were made under another [policy.Root],
+// private volumes whose directory is gone, and volumes with other versions of the gate program. The engine refuses to remove a
+// volume that a container uses.
 func (h *service) removeOld(ctx context.Context) {
-	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()}) // ignore the error: the next scan reports it
+	// After an error, the next scan reports it.
+	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()})
 	for _, c := range made {
 		if err := h.gate.RemoveReplaced(ctx, h.engine, c); err != nil {
 			h.log("cannot remove %s, which was made again: %v", c.Name, err)
@@ -169,13 +168,12 @@ func (h *service) removeOld(ctx context.Context) {
 	gates, _ := h.engine.Volumes(ctx, policy.GatePrefix, nil)
 	for _, v := range gates {
 		if v.Name != h.gate.Volume() && time.Since(v.Created) > gateKeepTime {
-			_ = h.engine.RemoveVolume(ctx, v.Name) // fails if a container of another service uses the volume
+			_ = h.engine.RemoveVolume(ctx, v.Name) // fails if another service's container uses the volume
 		}
 	}
 }
 
-// lastUse returns the time at which a container was last used, as far as this service knows. The result is never earlier than the
-// start of the service.
+// lastUse returns when a container was last used, as far as this service knows: at the earliest when the service started.
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -25,14 +25,14 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// Program is hinit-sandbox for a certain container engine.
+// Program is hinit-sandbox for one kind of container engine. cmd/hinit-sandbox makes one for Docker.
 type Program struct {
-	// Engine returns the engine at an address, see sandbox.Options.Docker. It is called at most once, and not at all if the service
+	// Engine returns the engine at an address, see sandbox.Options.Docker. It is called at most once, and never if the service
 	// handles the request.
 	Engine func(address string) (sandbox.FullEngine, error)
 }
 
-// Run runs a command line and returns the exit code. argv[0] selects what the program does, see the package documentation.
+// Run executes a command line and returns the exit code. argv[0] selects what the program does, see the package comment.
 func (p Program) Run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-sandbox"}
@@ -58,7 +58,7 @@ func (p Program) Run(argv []string) int {
 		}, os.Stdout, os.Stderr))
 	}
 	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
-	if !ok { // a help text or a usage error needs no engine
+	if !ok { // the help and a usage error need no engine
 		return code
 	}
 	req := daemon.Request{Args: args, Env: sandbox.OwnEnvironment(wants.Env), Stdin: wants.Stdin}
@@ -79,13 +79,14 @@ func (p Program) Run(argv []string) int {
 	return p.run(req, local)
 }
 
-// run sends a request, and cancels it when a signal arrives.
+// run executes a request, and cancels it when a signal arrives.
 func (p Program) run(req daemon.Request, local daemon.Streams) int {
 	ctx, caught := interruptible()
 	return caught(p.dispatch(ctx, req, local))
 }
 
-// isDocker reports whether the program was called by a name under which it stands in for the docker command.
+// isDocker reports whether the program was called by the name of a docker command, for which it stands in. configured is the path
+// in HERMES_DOCKER_BINARY.
 func isDocker(name, configured string) bool {
 	switch filepath.Base(name) {
 	case "docker", "podman":
@@ -95,7 +96,7 @@ func isDocker(name, configured string) bool {
 }
 
 // interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a
-// signal arrived.
+// signal has arrived.
 func interruptible() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var caught atomic.Int32
@@ -114,7 +115,7 @@ func interruptible() (context.Context, func(code int) int) {
 	}
 }
 
-// dispatch sends a request to the service if there is one, and handles it in this process otherwise.
+// dispatch sends a request to the service if there is one. Otherwise this process handles the request.
 func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
 	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // "" if the parent has ended
@@ -137,8 +138,8 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 	return code
 }
 
-// unreachableCode returns the exit code for the case that the service does not answer. The docker command has a single code for
-// all its own failures.
+// unreachableCode returns the exit code for a service that does not answer. The docker command has one code for all its own
+// failures.
 func unreachableCode(req daemon.Request) int {
 	if req.Docker {
 		return 1
@@ -146,7 +147,7 @@ func unreachableCode(req daemon.Request) int {
 	return cmdline.Unreachable
 }
 
-// runOnTerminal runs a request. If standard input is a terminal, the command gets a terminal that is connected to it.
+// runOnTerminal executes a request. If standard input is a terminal, the command gets a terminal too, and both are connected.
 func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
@@ -161,7 +162,7 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	return p.run(req, local)
 }
 
-// asDocker runs a command line of the docker command and returns the exit code.
+// asDocker executes a command line of the docker command, and returns the exit code.
 func (p Program) asDocker(args []string) int {
 	call, err := dockercli.Parse(args, permittedWords())
 	if other := (*dockercli.UnhandledError)(nil); errors.As(err, &other) {
@@ -181,8 +182,7 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// realDocker replaces this process by the real docker command if PATH has one. Otherwise it prints the error in the parameter
-// why.
+// realDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why.
 func realDocker(args []string, why error) int {
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
@@ -232,11 +232,11 @@ func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.S
 	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, there must
-// be no way around it. Otherwise an agent could stop the service to evade the service's rules. Also, root must not use the home
-// directory of an agent. The agent controls the files in it, and could get sandboxes that only root may have.
+// mayUseEngine returns an error if this process must not use the engine directly. There are two reasons. If the operator wants
+// the service, an agent must not get around its rules, for instance by stopping it. And root must not use the home directory of
+// an agent: the agent controls the files there, and could get a sandbox that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
-	_, left := os.Stat(socket + ".root") // written by the service into a directory that only root can change
+	_, left := os.Stat(socket + ".root") // the service writes this file into a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
 		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")
@@ -246,7 +246,7 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	for _, dir := range []string{opts.Home, opts.Dir} {
 		info, err := os.Stat(dir)
 		if err != nil {
-			continue // root will create the directory
+			continue // root will make this directory
 		}
 		if uid := fsutil.UID(info); uid != 0 {
 			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, uid)
@@ -255,8 +255,7 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// runRequest handles a request with the caller's manager. The parameter allow holds the words of HINIT_SANDBOX_ALLOW. It is nil
-// in the service.
+// runRequest executes a request with the caller's manager. allow are the words of HINIT_SANDBOX_ALLOW, or nil in the service.
 func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})

@@ -29,9 +29,9 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// serve runs the command hinit sandbox serve, and returns the exit code.
+// serve runs the verb serve until a signal ends it, and returns the exit code.
 func (p Program) serve(args []string) int {
-	debug.SetGCPercent(40) // the service mostly waits, so memory matters more than processor time
+	debug.SetGCPercent(40) // the service mostly waits, so saving memory is worth more than saving processor time
 	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
 	if !ok {
 		return code
@@ -59,8 +59,7 @@ func (p Program) serve(args []string) int {
 	return cmdline.Done
 }
 
-// serveUntil runs the service until the context ends. It first waits until the engine answers. log receives messages for the
-// operator.
+// serveUntil runs the service until ctx ends. It first waits until the engine answers. log receives messages for the operator.
 func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
 	engine, err := p.Engine(opts.Docker)
 	if err != nil {
@@ -92,7 +91,7 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	return h.listen(ctx, root)
 }
 
-// findAgent returns the agent's user, or nil if the name is empty or unknown. Without this user, only root and the service's own
+// findAgent returns the agent's user, or nil if the name is empty or unknown. Without that user, only root and the service's own
 // user get sandboxes.
 func findAgent(name string, say func(string, ...any)) *account.User {
 	if name == "" {
@@ -106,7 +105,7 @@ func findAgent(name string, say func(string, ...any)) *account.User {
 	return &found
 }
 
-// listen serves requests on the socket until the context ends.
+// listen serves requests on the socket until ctx ends.
 func (h *service) listen(ctx context.Context, root policy.Root) error {
 	socket := h.settings.socket
 	l, err := control.Listen(socket)
@@ -123,10 +122,11 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 	server := &daemon.Server{Handle: h.handle, Allow: callerRule(h.agent, isolates), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
 	}}
-	return server.Serve(ctx, l) // the sandboxes keep running
+	return server.Serve(ctx, l) // when it returns, the sandboxes keep running
 }
 
-// reportRoot tells the operator what root inside a sandbox may do, in the log and for hinit doctor in a file beside the socket.
+// reportRoot tells the operator what root in a sandbox can do: in the log, and in a file beside the socket that `hinit doctor`
+// reads.
 func (h *service) reportRoot(root policy.Root) {
 	h.log("%s", root)
 	if err := writeNote(h.settings.socket+".root", root.String()+"\n"); err != nil {
@@ -137,7 +137,7 @@ func (h *service) reportRoot(root policy.Root) {
 	}
 }
 
-// writeNote writes a file that hinit doctor reads. It replaces any file of that name.
+// writeNote writes a file that `hinit doctor` reads. It replaces an existing file.
 func writeNote(path, text string) error {
 	dir, err := fsutil.OpenNoLink(filepath.Dir(path), fsutil.Self())
 	if err != nil {
@@ -147,11 +147,11 @@ func writeNote(path, text string) error {
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// engineRetryTime is the pause before the service asks a silent engine again.
+// engineRetryTime is the pause between two questions to an engine that does not answer.
 const engineRetryTime = 2 * time.Second
 
-// awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead of waiting,
-// hinit would only start it again.
+// awaitEngine waits until the engine answers, because hinit may start before the engine. Ending with an error would not help:
+// hinit would only start the service again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.PathTranslator, error) {
 	for told := false; ; told = true {
 		places, err := policy.NewPathTranslator(ctx, engine)
@@ -170,15 +170,15 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 }
 
 // callerRule returns a function that returns an error if a caller may not use the service. Root, this process's user and the
-// agent's user may use it. An isolated profile may not, because a mount would give it access to every file of the agent. The
-// function isolates reports whether the configuration isolates any profile.
+// agent's user may. An isolated profile may not, because a mount would give it every file of the agent. isolates reports whether
+// the configuration isolates any profile.
 func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		// A PID of 0 is a process of another PID namespace. Whether it is isolated is unknown.
+		// PID 0 means a process of another PID namespace, which may be an isolated profile's.
 		if p.UID != 0 && (p.PID == 0 || peer.IsIsolated(p.Conn, p.PID)) && isolates() {
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
@@ -186,20 +186,21 @@ func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) err
 	}
 }
 
-// isolates reports whether the configuration isolates any profile. It is true if the configuration can't be read.
+// isolates reports whether the configuration isolates any profile. If the configuration can't be read, it returns true to be
+// safe.
 func isolates() bool {
 	cfg, err := config.Load(config.Options{})
 	return err != nil || cfg.AnyIsolation()
 }
 
-// settings are the operator's settings for the service.
+// settings are what the operator sets for the service, by flags or environment variables.
 type settings struct {
 	socket, state, user, root string
-	memory                    int64 // memory limit in MB
+	memory                    int64 // memory limit of a sandbox in MB
 	policy                    policy.Policy
 }
 
-// wordList is a flag with a list of words. A later flag replaces the whole list.
+// wordList is a flag with a list of words. If the flag is given again, it replaces the whole list.
 type wordList []string
 
 func (w *wordList) String() string { return (*cmdline.List)(w).String() }
@@ -208,7 +209,7 @@ func (w *wordList) Set(text string) error {
 	return (*cmdline.List)(w).Set(text)
 }
 
-// define defines the flags of hinit sandbox serve.
+// define defines the flags of `hinit sandbox serve`.
 func (s *settings) define(f *flag.FlagSet) {
 	p := &s.policy
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
@@ -224,7 +225,7 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
-// variables are the environment variables for these flags. HINIT_SANDBOX_SOCKET sets --socket, and so on.
+// variables are the environment variables of these flags: HINIT_SANDBOX_SOCKET sets --socket, and so on.
 var variables = []string{
 	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
 	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",
@@ -235,13 +236,14 @@ func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":
 		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
-	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // true for NaN
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // the last condition is true for NaN
 		return errors.New("a limit must be a number, 0 or more")
 	}
 	return nil
 }
 
-// readSettings reads the settings from the flags and the environment. A flag takes precedence over its variable.
+// readSettings reads the settings from the flags, and from the environment where a flag is absent. If ok is false, the caller
+// exits with code.
 func readSettings(args []string, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
 	verb := cmdline.Verb{
 		Program: "hinit sandbox", Name: "serve", Args: "[OPTIONS]", Doing: "serve sandboxes",
