@@ -24,8 +24,8 @@ const (
 	sessionTime   = 12 * time.Hour
 )
 
-// keys are the keys that sign session cookies and the secrets of forms. The session key is derived from the token, so a new token
-// ends all sessions.
+// keys sign session cookies and the secrets of forms. The key for sessions is derived from the token, so a new token ends all
+// sessions.
 type keys struct{ session, page []byte }
 
 // sign returns the HMAC-SHA256 signature of text in hexadecimal digits.
@@ -51,8 +51,8 @@ func bearerToken(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// hasToken reports whether a request has the token, or the cookie of a session that was begun with the token. It does not limit
-// attempts, so it accepts the right token after any number of wrong tokens.
+// hasToken reports whether a request has the token, or the cookie of a session that was begun with it. It does not count wrong
+// tokens: the right one must work even after many wrong guesses of somebody else.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -69,8 +69,8 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
-// limitKey returns the rate-limit key of a request: [owner] if the request may change something, and the client's address
-// otherwise.
+// limitKey returns the key under which the rate of a request is limited: [owner] if the request may change something, otherwise
+// the address of the client.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -88,8 +88,8 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value s
 	})
 }
 
-// formSecret returns the secret for the forms of a page. If the browser has no cookie from which to derive it, formSecret sets
-// one.
+// formSecret returns the secret for the forms of a page, which is derived from a cookie. If the browser has no such cookie,
+// formSecret sets one.
 func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || len(c.Value) != 32 {
@@ -99,15 +99,16 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	return sign(s.keys.page, c.Value)
 }
 
-// fromOurPage reports whether a form came from a page that this server has sent to the same browser.
+// fromOurPage reports whether a form comes from a page that this server has sent to the same browser. This prevents that another
+// site's page sends the form.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
 	return err == nil && s.crossOrigin.Check(r) == nil && same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
-// knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the
-// network, any IP address is accepted too. The check prevents DNS rebinding: another site's name that resolves to a loopback
-// address must not have the same origin as this page.
+// knownHost reports whether the host name in a request is configured, or a name of this machine. If the page is open to the
+// network, any IP address will do. The check prevents DNS rebinding, in which another site's name resolves to a loopback address
+// and so gets the same origin as this page.
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -157,12 +158,11 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// owner is the rate-limit key that all requests with the token or over the Unix socket share. Other clients have their own keys,
-// so they can't use up the limits of the owner.
+// owner is the key of the rate limits for all requests with the token or over the Unix socket. Other clients have keys of their
+// own, so they can't use up the limits of the owner.
 const owner = "owner"
 
-// limitKeyOf is like [Server.limitKey], but ignores the token: the key is [owner] for a Unix socket, and the client's address
-// otherwise.
+// limitKeyOf is [Server.limitKey] without regard to the token: [owner] for a Unix socket, otherwise the address of the client.
 func limitKeyOf(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -170,8 +170,8 @@ func limitKeyOf(r *http.Request) string {
 	return addressKey(r.RemoteAddr)
 }
 
-// addressKey returns the rate-limit key of an address. All loopback addresses share a key. So do all IPv6 addresses of a /64
-// network, which usually belongs to one customer.
+// addressKey returns the key of an address for the rate limits. All loopback addresses share a key, and so do the IPv6 addresses
+// of a /64 network, which usually belongs to one customer.
 func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -189,7 +189,7 @@ func addressKey(address string) string {
 	return ip.String()
 }
 
-// limiter limits the rate of requests for each key, and allows bursts. It stores at most [maxBuckets] keys.
+// limiter limits the rate of requests for each key, and allows bursts. It keeps at most [maxBuckets] keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -204,7 +204,7 @@ func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
-// allow counts a request with the given key, and reports whether the limit allows the request.
+// allow counts a request for a key, and reports whether it is within the limit.
 func (l *limiter) allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,8 +219,8 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// connectionLimit limits the number of open connections, or of other work for clients, in total and for each key. A key gets at most
-// half of the total. Connections of the owner do not count for this total.
+// connectionLimit limits open connections, or other work for clients, in all and for each key. A key gets at most half of the
+// total. Connections of the owner are not counted in the total.
 type connectionLimit struct {
 	most int
 
@@ -233,7 +233,7 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{most: most, by: make(map[string]int)}
 }
 
-// acquire reserves a connection for a key, and reports whether the limits allow it. Call [connectionLimit.release] when the
+// acquire reserves a connection for a key, and reports whether it is within the limits. Call [connectionLimit.release] when the
 // connection is closed.
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()

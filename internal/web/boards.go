@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// dispatcher is the name of the service that dispatches the tasks on the task boards.
+// dispatcher is the name of hinit's service that dispatches the tasks of the boards.
 const dispatcher = "kanban"
 
 const (
@@ -24,7 +24,8 @@ const (
 	maxProfiles = 500
 )
 
-// safeText is a text from another program. Decoding it passes the text through [oneLine], which makes it safe.
+// safeText is a text from another program, such as the title of a task, which an agent may have chosen. Decoding makes it safe to
+// show, see [oneLine].
 type safeText string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -33,7 +34,7 @@ func (w *safeText) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// board is a task board in the output of hinit kanban stats --all.
+// board is a task board in the output of `hinit kanban stats --all`.
 type board struct {
 	Board, Name, Error safeText
 	Stats              struct {
@@ -45,7 +46,7 @@ type board struct {
 	Runs    []attempt
 }
 
-// attempt is one attempt to carry out a task. EndedAt is 0 while the attempt runs.
+// attempt is one attempt at a task. EndedAt is 0 while it runs.
 type attempt struct {
 	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
@@ -55,7 +56,7 @@ type attempt struct {
 // Started returns the start time of the attempt.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took returns the duration of the attempt, up to now if it still runs.
+// Took returns how long the attempt took, or has taken until now.
 func (a attempt) Took() time.Duration {
 	end := time.Now()
 	if a.EndedAt > 0 {
@@ -64,7 +65,7 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look returns the style, sign and text with which the page shows the outcome of the attempt.
+// Look returns how the page shows the outcome of the attempt.
 func (a attempt) Look() stateMark {
 	switch {
 	case a.EndedAt == 0:
@@ -77,14 +78,14 @@ func (a attempt) Look() stateMark {
 	return stateMark{"bad", "✖", string(a.Outcome)}
 }
 
-// sandbox is a sandbox in the output of hinit sandbox ls --json.
+// sandbox is a sandbox in the output of `hinit sandbox ls --json`.
 type sandbox struct {
 	Name, Task, Profile, State, Image, Exec, Reason safeText
 	Created, IdleSince                              time.Time
 	Commands                                        int
 }
 
-// Look returns the style, sign and text with which the page shows the state of the sandbox.
+// Look returns how the page shows the state of the sandbox.
 func (s sandbox) Look() stateMark {
 	if s.State == "running" {
 		return stateMark{"good", "●", "running"}
@@ -101,8 +102,7 @@ type boardsPage struct {
 	Boards     []board
 }
 
-// decodeList decodes a program's answer as a JSON list. fault is the reason why the list is outdated or missing, or "" if the
-// list is current.
+// decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing, or is "".
 func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -140,7 +140,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // the page also works without an answer from hinit
+	st, _ := s.hub.current(r.Context()) // without an answer of hinit, the page is shown all the same
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.there {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -156,16 +156,16 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	}{fault, list[:min(len(list), maxSandboxes)]})
 }
 
-// optionalPages reports whether a page's navigation has entries for the boards and for the sandboxes. Each is hidden if the
-// container has none.
+// optionalPages reports whether the navigation has entries for the boards and for the sandboxes. A container that has none gets
+// no entry.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
 	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 }
 
-// Programs are functions that run other programs of hinit. home is the init's data directory. Each returns the JSON output of its
-// command. The error is [fs.ErrNotExist] if the container has no boards or no sandboxes.
+// Programs are functions that run other programs of hinit and return their JSON output. home is the data directory of hinit. The
+// error is [fs.ErrNotExist] if the container has no boards or no sandboxes.
 type Programs struct {
 	Boards    func(ctx context.Context, home string) ([]byte, error) // hinit kanban stats --all
 	Sandboxes func(ctx context.Context, home string) ([]byte, error) // hinit sandbox ls --json
@@ -176,11 +176,11 @@ const (
 	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
 	programTimeout = 5 * time.Second  // time limit of a command
 
-	firstAnswerTimeout = time.Second // maximum wait for the first answer; then the page is shown without the answer
+	firstAnswerTimeout = time.Second // how long to wait for the first answer; then the page is shown without it
 )
 
-// programOutput caches the output of a command for all readers. It runs the command again when the output is too old, one run at
-// a time.
+// programOutput caches the output of a program for all readers. It runs the program again when the output is too old, but only
+// one at a time.
 type programOutput struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
 	none   string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
@@ -190,7 +190,7 @@ type programOutput struct {
 	last answer
 }
 
-// answer is the last result of a command.
+// answer is the result of the last run of a program.
 type answer struct {
 	at    time.Time // time of the last run; zero if the command has never run
 	text  []byte    // output of the command, in JSON; nil if there is none
@@ -198,8 +198,8 @@ type answer struct {
 	fault string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
-// latest returns the cached answer if it is younger than the argument old. Otherwise it runs the command. If the command takes
-// longer than patience, latest returns the cached answer anyway.
+// latest returns the cached answer if it is younger than old. Otherwise it runs the program, and waits at most for patience. If
+// the program takes longer, latest returns the old answer.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
@@ -208,7 +208,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 		return last
 	}
 	if !last.at.IsZero() && old == navigationAge {
-		patience = 0 // the next page will have the new answer
+		patience = 0 // the next reader gets the new answer
 	}
 	news := s.asking.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
@@ -222,8 +222,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	return last
 }
 
-// runProgram runs the command and stores its answer. If the command hangs because the kernel waits for a volume, latest does not
-// start another one.
+// runProgram runs the program and stores its answer. If the program hangs, for instance on a volume, latest starts no second one.
 func (s *programOutput) runProgram(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()

@@ -23,47 +23,47 @@ const (
 	maxEvents            = 4096                  // maximum number of events that the timeline keeps
 	maxRows              = 5000                  // maximum number of services that the page shows
 	retry                = time.Second           // pause between two attempts to connect to hinit
-	reconnectAfter       = 6 * time.Second       // silence of the stream after which the hub opens the stream again
-	staleAfter           = 3 * time.Second       // silence after which the page calls the status old; above client.WatchInterval
+	reconnectAfter       = 6 * time.Second       // after this silence of the stream, the hub opens it again
+	staleAfter           = 3 * time.Second       // after this silence, the page calls the status old; more than client.WatchInterval
 	batchTime            = 50 * time.Millisecond // events within this time are handled together
-	sharedAge            = time.Second           // maximum age of a fetched status that another request may use
+	sharedAge            = time.Second           // age up to which a fetched status serves another request
 	statusTimeLimit      = 5 * time.Second       // time limit of a request for the status
 	watchAfterLastReader = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	maxVersions          = 16                    // maximum number of stored versions, and of the changes that a version caches
+	maxVersions          = 16                    // how many versions are kept, and how many changes each version caches
 	maxNamesPerRequest   = 50                    // maximum number of services in one request by name
 )
 
-// hub holds the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
+// hub has the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
 // client that follows the list of services.
 type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
 	view          func(s *client.Service, used usedView) rowView
-	render        func(name string, data any) template.HTML // the output of a template, or "" if the template fails
+	render        func(name string, data any) template.HTML // output of a template, or "" if the template fails
 
 	meter  meter
-	asking sync.Mutex // held while a request fetches the status
+	asking sync.Mutex // held while a request fetches the status, so that others can use the result
 
 	mu      sync.Mutex
 	status  client.Status
 	used    measured
-	at      time.Time // when the newest status was stored
-	fault   string    // reason why hinit does not answer; "" if hinit answers
+	at      time.Time // time at which the newest status was stored
+	fault   string    // why hinit does not answer; "" if it does
 	page    *version
-	past    []*version // the latest versions, including page
+	past    []*version // latest versions, including page
 	events  []client.Event
 	changed chan struct{} // closed when the next version of the page exists
 	readers int
-	wanted  chan struct{} // signals that a reader has joined
-	idle    time.Time     // when the last reader left
+	wanted  chan struct{} // receives a value when a reader joins
+	idle    time.Time     // time at which the last reader left
 }
 
-// version is a snapshot of the page. It is immutable, except for its cache of encoded changes.
+// version is a state of the list. It does not change, except for its cache of encoded changes.
 type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
-	rows   map[string]*row // rows by service name; versions share rows that have not changed
+	rows   map[string]*row // by service; versions share rows that have not changed
 
 	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
@@ -76,7 +76,7 @@ type row struct {
 }
 
 func newHub(h HinitClient, proc func(client.Init) string) *hub {
-	// The first version number is made from the time, so it is higher than all numbers of an earlier process of the server.
+	// Make the first version number from the time, so that it is higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
 	return &hub{hinit: h, meter: meter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
@@ -86,7 +86,7 @@ func newHub(h HinitClient, proc func(client.Init) string) *hub {
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // an error appears on the page
+			_, _ = h.current(ctx) // the page shows the error
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -130,7 +130,7 @@ func (h *hub) followStatus(ctx context.Context) {
 	}
 }
 
-// hasReaders reports whether the page has readers, or had readers within watchAfterLastReader.
+// hasReaders reports whether the page has readers, or had some within watchAfterLastReader.
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,8 +151,8 @@ func (h *hub) join() (leave func()) {
 	}
 }
 
-// followEvents stores hinit's events. It passes the names of their services to fetchChanged, which fetches their status
-// immediately.
+// followEvents stores hinit's events, and passes the names of their services to fetchChanged, so that the page shows the change
+// at once.
 func (h *hub) followEvents(ctx context.Context) {
 	names := make(chan string, maxNamesPerRequest-1)
 	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
@@ -163,7 +163,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit was restarted, and its event numbers begin at 1 again
+				last = 0 // hinit was restarted, and counts its events from 1 again
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -175,7 +175,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			if e.Service != "" {
 				select {
 				case names <- e.Service:
-				default: // the list is full; the status stream brings the change within seconds
+				default: // too many names wait; the status stream brings this change within seconds
 				}
 			}
 			return nil
@@ -190,7 +190,7 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// fetchChanged fetches the status of the services in names, which have had an event. One request fetches several services.
+// fetchChanged fetches the status of the services in names, which have had an event, several with one request.
 func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	for {
 		var list []string
@@ -201,7 +201,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 			return
 		}
 		pause.For(ctx, batchTime)
-		for range len(names) { // no other goroutine receives, so these receives don't block
+		for range len(names) { // only this goroutine receives, so these receives don't block
 			list = append(list, <-names)
 		}
 		slices.Sort(list)
@@ -225,8 +225,8 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	}
 }
 
-// current returns the newest status. It fetches the status from hinit, unless the stored one is recent or readers keep it up to
-// date. If hinit does not answer, it returns the last known status and an error.
+// current returns the newest status. It asks hinit, unless the stored status is recent or readers keep it up to date. If hinit
+// does not answer, it returns the last known status and an error.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -261,8 +261,8 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is an error, setStatus
-// keeps the old status, and the page shows the error.
+// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is not nil, it keeps
+// the old status, and the page shows the error.
 func (h *hub) setStatus(st client.Status, failed error) {
 	var used measured
 	if failed == nil {
@@ -295,14 +295,14 @@ func (h *hub) setStatus(st client.Status, failed error) {
 	}
 }
 
-// distinct returns at most maxRows services with valid names, each name once.
+// distinct returns at most maxRows services, each with a valid name that no other has.
 func distinct(list []client.Service) []client.Service {
 	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
 	return list[:min(len(list), maxRows)]
 }
 
-// rowChanges holds the changes from the version that a reader has to the current version.
+// rowChanges is what differs between the version that a reader has and the current one.
 type rowChanges struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -328,10 +328,9 @@ func (v *version) since(old *version, only string) rowChanges {
 	return d
 }
 
-// changesSince returns, as JSON, the changes since the version with the number from, or "" if nothing has changed. If the hub
-// doesn't have that version, it returns everything. If only is not "", it returns only the changes of that service. The result
-// now is the current version; the channel more is closed at the next change. The JSON is cached for other readers with the same
-// version.
+// changesSince returns, as JSON, the changes since the version with the number from, or "" if nothing has changed. If the hub no
+// longer has that version, it returns everything. If only is not "", it returns only the changes of that service. now is the
+// current version, and more is closed at the next change. The JSON is cached for other readers with the same version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
@@ -346,7 +345,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 		return text, v.number, more
 	}
 	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
-		data, _ := json.Marshal(d) // never fails for strings
+		data, _ := json.Marshal(d) // can't fail for strings
 		text = string(data)
 		if len(v.encoded) < maxVersions {
 			v.encoded[key] = text

@@ -22,7 +22,7 @@ import (
 // listPage is the content of the page with the list of services.
 type listPage struct {
 	Query, State, Order, By string
-	Orders                  *ordersView // buttons for the group, if the list shows a single group
+	Orders                  *ordersView // buttons for the group; nil unless the list shows a single group
 	Chips                   []stateLink
 	Bys                     [][2]string
 	Columns                 []column
@@ -32,21 +32,21 @@ type listPage struct {
 	Shown                   int
 }
 
-// stateLink is a link that filters the list by a state, with the number of services in that state.
+// stateLink is a link that shows only the services in a state, with their number.
 type stateLink struct {
 	Link, State, Class, Sign, Word string
 	N                              int
 	On                             bool
 }
 
-// column is a column of the list. Link sorts the list by it.
+// column is a column of the list. Its title is a link that sorts the list by it.
 type column struct{ Link, Order, Class, Title string }
 
 // group is a part of the list: a heading and its rows.
 type group struct {
 	Key, Class, Sign, Title string
-	Link                    bool // the group's heading is a link
-	Bad                     int  // number of services in trouble; 0 if the heading is about these services
+	Link                    bool // the heading is a link
+	Bad                     int  // number of services in trouble; 0 if the heading says so itself
 	Rows                    []template.HTML
 }
 
@@ -72,7 +72,7 @@ var (
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // an error appears at the head of the page
+	_, err := s.hub.current(r.Context()) // the head of the page shows the error
 	rows, head, version := s.hub.allRows()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
@@ -116,7 +116,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 
-// sortRows sorts rows by the column order. The highest usage, the most restarts or the latest change comes first.
+// sortRows sorts rows by a column: the highest usage, the most restarts or the latest change first.
 func sortRows(list []row, order string) {
 	compare := map[string]func(a, b *rowView) int{
 		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
@@ -130,13 +130,13 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the rank of a row's state, which is its index in grades: trouble comes first.
+// grade returns the index in grades of a row's state. Trouble has the lowest.
 func grade(x row) int {
 	return slices.IndexFunc(grades, func(g stateMark) bool { return g.Class == x.view.Class })
 }
 
 // groupRows divides rows into groups: by state, by profile, by group, or all in one. Groups by state keep the order of the rows.
-// Other groups are sorted by name; the group of rows without a profile or group comes last.
+// Others are sorted by name, and rows without a profile or group come last.
 func groupRows(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
@@ -174,8 +174,8 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// listNames sends the names of the services that the search q finds, each with its state class and its group. The filter and the
-// command palette of the page use them.
+// listNames sends the names of the services that the search q finds, each with its state and its group. The scripts of the page
+// use it for the filter and the command palette.
 func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.allRows()
@@ -196,8 +196,8 @@ func (v *rowView) contains(text string) bool {
 const heartbeat = ": beat\n\n"
 
 // stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
-// out until its context ends. ahead is the maximum number of events that wait in out. A client that does not read is
-// disconnected. The argument of limits the number of streams. Above this limit, stream answers with the status 503.
+// out until its context ends. At most ahead events wait in out; a client that doesn't read them is disconnected. If limit is
+// reached, stream answers with the status 503.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !limit.acquire(key) {
@@ -247,7 +247,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	}
 }
 
-// streamList streams the changes of the list of services since the version that the client's page shows.
+// streamList sends the changes of the list of services since the version that the client's page shows.
 func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
@@ -255,7 +255,7 @@ func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 		defer s.hub.join()()
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
-			// The changes during the pause are sent together.
+			// Send all changes of the pause together.
 			version = now
 			if data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
 				return

@@ -26,18 +26,18 @@ import (
 const (
 	usualLines  = 200
 	maxLines    = 2000
-	maxBytes    = 4 << 20          // maximum size of the text of the lines on one page
-	linkContext = 10 * time.Minute // time before the line in the link at which the shown log begins
+	maxBytes    = 4 << 20          // limit of the text of the lines on one page, in bytes
+	linkContext = 10 * time.Minute // how far before the line to which a link refers the shown log begins
 )
 
 // errEnoughLines stops the reading of a log when there are enough lines.
 var errEnoughLines = errors.New("enough lines")
 
-// logView is the log of a service as the page shows it, or the reason why it can't be shown.
+// logView is what the page shows of a service's log, or says about why it can't.
 type logView struct {
 	There, Whole, Archive     bool // Whole: the page shows only the log
 	Name, Query, Level, Since string
-	At                        string // time of the line in the link, in nanoseconds
+	At                        string // time of the line to which the link refers, in nanoseconds
 	N                         int
 	Levels                    []string
 	Sinces                    [][2]string
@@ -46,16 +46,17 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.
+// logLine is a line of a log. ID is its time in nanoseconds, by which a link can refer to it; "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
 
-// searchTime and writeTime are how long a search and an answer may take; tests with the race detector raise them.
+// searchTime and writeTime limit a search and the writing of an answer. They are variables because tests with the race detector
+// need longer.
 var searchTime, writeTime = 4 * time.Second, 10 * time.Second
 
-// searchPeriods are the periods that the form of the log search offers.
+// searchPeriods are the periods that the form of the search offers.
 var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// search holds the conditions of a request for log lines, and the state of the filter.
+// search is a request for log lines: its conditions, and the state of their evaluation.
 type search struct {
 	reader.Options
 	text  []byte
@@ -80,7 +81,7 @@ func newSearch(r *http.Request, log string, n int) *search {
 	return s
 }
 
-// lineOf returns the time of the line in a request's link, or the zero time if the link has none.
+// lineOf returns the time in the parameter at of a request, by which a link refers to a log line, or zero if there is none.
 func lineOf(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
@@ -91,10 +92,9 @@ func lineOf(r *http.Request) (at time.Time) {
 // maxLine is the maximum size of a log line on a page, in bytes.
 const maxLine = 16 << 10
 
-// parseMatch converts a log line to what the page shows. The result is reports whether the line matches the search. If it does
-// not match, out is empty.
+// parseMatch converts a log line to what the page shows. is says whether the line matches the search; if not, out is empty.
 func (s *search) parseMatch(line []byte) (out logLine, is bool) {
-	line = s.mask.Hide(line, nil) // before the cut, which may leave the beginning of a secret
+	line = s.mask.Hide(line, nil) // before the line is cut, which could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
@@ -116,8 +116,8 @@ func (s *search) parseMatch(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog returns the last lines of a service's log that match the search in the request. If the request contains the time of a
-// line (at), readLog returns the lines around it.
+// readLog returns the last lines of a service's log that match the search in the request. If the request refers to a line (at), it
+// returns the lines around this line.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -142,10 +142,10 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes
 			size -= len(view.Lines[0].Text)
-			view.Lines[0] = logLine{} // release the text
+			view.Lines[0] = logLine{} // free the text of the dropped line
 			view.Lines = view.Lines[1:]
 		}
-		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length and compare as texts
+		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length, so they can be compared as texts
 			if after++; after > view.N/2 {
 				return errEnoughLines
 			}
@@ -168,9 +168,9 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 	return view
 }
 
-// searchLog calls emit for each log line that matches the search. The number of concurrent searches is limited: searchLog waits
-// for its turn for at most searchTime, and then fails. The owner of the page has turns that no other client can take. If the search
-// takes longer than limit, the error is [context.DeadlineExceeded].
+// searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn for at
+// most searchTime, and then fails. The owner of the page has turns that no other client can take. If the search takes longer than
+// limit, the error is [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
@@ -194,7 +194,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 	return cmp.Or(err, ctx.Err())
 }
 
-// logPage shows the log of a service on its own page.
+// logPage shows the log of a service on a page of its own.
 func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v pageService) {
 	page := s.readLog(r, v)
 	page.Whole = true
@@ -224,7 +224,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, v pageService)
 	_ = out.Flush()
 }
 
-// streamLog streams the new log lines of a service that match the search in the request.
+// streamLog sends the new log lines of a service that match the search in the request.
 func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)

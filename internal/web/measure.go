@@ -16,18 +16,18 @@ import (
 
 const (
 	measureEvery = 5 * time.Second
-	measureOld   = 2 * pointEvery // after a longer pause, an average since the last measurement would not show the current usage
+	measureOld   = 2 * pointEvery // age from which a measurement is too old: an average since then would not show the current usage
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// meter measures the usage of services when a client reads the page, and at least once in each period of the graphs. It measures
-// at most once per measureEvery, and stores the last hour.
+// meter measures the usage of services when somebody reads the page, and at least once in each period of the graphs, but not more
+// often than measureEvery. It keeps the last hour.
 type meter struct {
-	proc func(client.Init) string // returns the path of the /proc that shows the processes; nil: the processes are not visible
+	proc func(client.Init) string // path of the /proc that shows the processes; nil: they are not visible
 
 	mu    sync.Mutex
 	at    time.Time
-	began time.Time // start of the unfinished period of pasts
+	began time.Time // begin of the unfinished period of pasts
 	last  procusage.Table
 	spare procusage.Table
 	roots proc.ServiceRoots
@@ -35,14 +35,14 @@ type meter struct {
 	pasts map[string]*usageHistory
 }
 
-// measured holds the memory and processor time of services, by service name.
+// measured is the memory and processor time of services at one moment, by service.
 type measured struct {
 	of    map[string]procusage.Usage
 	cpu   bool // the processor times are known
 	lines map[string][2]string
 }
 
-// measure returns the usage of the services in st. The result is empty if their processes are not visible.
+// measure returns the usage of the services in st, or an empty result if their processes are not visible.
 func (m *meter) measure(st *client.Status) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +55,7 @@ func (m *meter) measure(st *client.Status) measured {
 	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = procusage.Read(root, m.spare) // on an error, the usage is unknown
+		all, _ = procusage.Read(root, m.spare) // after an error, the usage is unknown
 	}
 	if all == nil {
 		m.last, m.spare, m.known = nil, nil, measured{}
@@ -76,8 +76,8 @@ func (m *meter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// addToPast adds the newest measurement to each service's history of the last hour, and drops the histories of removed services.
-// passed is the time since the previous measurement.
+// addToPast adds the newest measurement to the history of each service, and drops the histories of removed services. passed is
+// the time since the previous measurement.
 func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
@@ -112,13 +112,13 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), maxProcesses)]
 }
 
-// stateText returns a word for a process state. letter is its letter in proc_pid_stat(5).
+// stateText returns a word for the state of a process, which letter names as in proc_pid_stat(5).
 func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usedView is the usage of a service in the form of the page. The values are rounded, so that a row changes only after a notable
-// change. "" means unknown.
+// usedView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all readers,
+// only after a notable change. "" means unknown.
 type usedView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path
@@ -158,16 +158,16 @@ const (
 	minCPU     = 0.05
 )
 
-// usageHistory is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
+// usageHistory is the usage of a service in the last hour, with one value for each of at most [points] periods, oldest first.
 type usageHistory struct {
 	cpu, memory []float32 // number of used processors, and bytes of memory, in each period
-	run         float64   // processor time of the unfinished period
-	most        uint64    // maximum memory in the unfinished period, in bytes
+	run         float64   // processor time so far in the unfinished period
+	most        uint64    // maximum of the memory in the unfinished period, in bytes
 	lines       [2]string // the graphs of cpu and memory, as SVG paths
 }
 
-// add adds a measurement. passed is the time since the previous one. If over is true, the measurement is the last one of a period
-// with the length stretch.
+// add adds a measurement. passed is the time since the previous one. over says that it is the last one of a period, whose length
+// is stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
@@ -184,8 +184,8 @@ func appendPoint(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// sparklinePath returns an SVG path that draws values, [points]-1 wide and [heights] high. The top of the path stands for the
-// largest value, or for the argument least if that is larger. The style sheet enlarges the path.
+// sparklinePath returns an SVG path that draws values, [points]-1 wide and [heights] high. The full height stands for the largest
+// value, or for least if that is larger. The style sheet enlarges the path.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -211,7 +211,7 @@ func sparklinePath(values []float32, least float32) string {
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[0]), 10)
-			if step[1] >= 0 { // in an SVG path, a number that begins with a minus sign needs no blank before it
+			if step[1] >= 0 { // a minus sign needs no blank before it
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[1]), 10)

@@ -28,25 +28,25 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// HinitClient is the connection to the hinit that the page shows. A [dial.Client] implements it.
+// HinitClient is the connection to the hinit that the page shows. [dial.Client] implements it; tests replace it.
 type HinitClient interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
-// Options are the settings of a Server.
+// Options are the settings of a [Server].
 type Options struct {
 	Hinit    HinitClient
-	Metrics  http.Handler                             // handler of /metrics; nil for none
-	Token    string                                   // token for reading and control; "": all may read, no TCP client may control
-	Proc     func(client.Init) string                 // path of the /proc that shows the services' processes, or ""; nil: none
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files; required
+	Metrics  http.Handler                             // for /metrics; nil: none
+	Token    string                                   // token for reading and control; "": everybody may read, and no TCP client may control
+	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: there is none
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files; required
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
-	Hosts    []string     // names of this machine besides localhost, for requests without a token
-	Open     bool         // also accept any IP address as the host in requests
-	Log      *slog.Logger // log for errors of the server; nil for none
+	Hosts    []string     // names of this machine, besides localhost, for requests without a token
+	Open     bool         // accept any IP address as the host in requests, too
+	Log      *slog.Logger // for errors of the server; nil: none
 }
 
 var (
@@ -64,26 +64,26 @@ const (
 	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
 
-// Server serves the status page. It implements http.Handler.
+// Server serves the status page. It implements [http.Handler].
 type Server struct {
 	Options
 	hub         *hub
 	boards      programOutput
 	sandboxes   programOutput
 	keys        keys
-	patience    time.Duration // limit of a blocked write to a client, after which the client is disconnected
+	patience    time.Duration // how long a write to a client may block before the client is disconnected
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
 	guesses     *limiter
-	streams     *connectionLimit // limits the event streams that open pages hold
+	streams     *connectionLimit // limits the streams that keep open pages up to date
 	followers   *connectionLimit // limits the streams of logs
 	searches    *connectionLimit // limits searches in logs
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, which ends the streams
 }
 
-// New returns a Server. Its pages are kept up to date while [Server.Run] runs.
+// New returns a Server. Call [Server.Run] to keep its pages up to date.
 func New(o Options) (*Server, error) {
 	if o.LogsAs == nil {
 		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
@@ -138,16 +138,16 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run follows hinit until ctx ends. It reads hinit's events, measures the usage, and reads the status while the page has readers.
+// Run follows hinit until ctx ends: it reads the events, measures the usage, and reads the status while the page has readers.
 func (s *Server) Run(ctx context.Context) {
 	defer close(s.ended)
 	s.hub.run(ctx)
 }
 
-// policy is the content security policy: the browser loads only resources of this server.
+// policy is the Content-Security-Policy: the browser may load only what this server sends.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -191,8 +191,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// requireReader wraps a handler so that only clients that may read reach it. Without a token, these are all clients. With a
-// token, these are the clients that have shown it, and the clients of a Unix socket.
+// requireReader lets only clients that may read reach a handler: without a token all clients, with a token those that have shown
+// it or use the Unix socket.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.Token == "" || s.mayControl(r) {
@@ -208,14 +208,14 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// pageService is the service that a page shows. fault is the reason why its status is old; it is nil if the status is current.
+// pageService is the service that a page is about. fault says why its status is outdated, or is nil.
 type pageService struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
-// withService wraps a handler of a page about one service, whose name is in the path of the request.
+// withService wraps the handler of a page about one service, whose name is in the path of the request.
 func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of pageService)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.current(r.Context())
@@ -228,7 +228,7 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 	})
 }
 
-// pageData holds the values that the template of every page needs.
+// pageData is what the template of every page needs.
 type pageData struct {
 	Title   string
 	Base    string
@@ -240,7 +240,7 @@ type pageData struct {
 	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
 }
 
-// showPage writes the page of the template name, with page as its content.
+// showPage sends a page made from the template name. page is its content.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := pageData{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
@@ -263,10 +263,10 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// maxConns is the maximum number of connections of a listener. The listener closes additional connections.
+// maxConns limits the connections of a listener, which closes further ones.
 const maxConns = 4096
 
-// sendBuffer limits the memory that the kernel uses for data that a client has not read.
+// sendBuffer limits the memory of the kernel, in bytes, for data that a client has not read.
 const sendBuffer = 64 << 10
 
 // NewHTTPServer returns an HTTP server for s, with limits against slow and hostile clients.
@@ -277,8 +277,8 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener at address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket. Listen replaces
-// a socket file on which no program listens.
+// Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket. A socket file
+// on which nothing listens is replaced.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -292,7 +292,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // umask instead of a later chmod, before which other users could connect
+	old := syscall.Umask(0o177) // with a later chmod, other users could connect before it
 	defer syscall.Umask(old)
 	return listen(ctx, "unix", path)
 }
@@ -318,21 +318,21 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// boundedListener is a listener with a limit of connections, in total and for each remote address. It closes additional
-// connections, so no client has to wait for a slow one.
+// boundedListener is a listener with limits for connections: in all, and for each remote address. It closes further connections
+// at once, so no client has to wait for a slow one.
 type boundedListener struct {
 	net.Listener
 	conns *connectionLimit
 }
 
-// Accept implements net.Listener.
+// Accept implements [net.Listener].
 func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		key := owner // key of a connection over a Unix socket
+		key := owner // for a connection over a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}
@@ -349,16 +349,16 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn is a connection that is counted by a connectionLimit until it is closed.
+// countedConn is a connection that counts for a connectionLimit until it is closed.
 type countedConn struct {
 	net.Conn
 	close func() error
 }
 
-// Close implements net.Conn.
+// Close implements [net.Conn].
 func (c *countedConn) Close() error { return c.close() }
 
-// SyscallConn implements [syscall.Conn], so that callers can determine the peer of a Unix socket.
+// SyscallConn implements [syscall.Conn]. Callers need it to find out who is at the other end of a Unix socket.
 func (c *countedConn) SyscallConn() (syscall.RawConn, error) {
 	inner, is := c.Conn.(syscall.Conn)
 	if !is {

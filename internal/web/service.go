@@ -23,7 +23,7 @@ import (
 // servicePage is the content of the page of one service.
 type servicePage struct {
 	rowView
-	Service *client.Service // the texts in it are untrusted: the service or an agent may have chosen them
+	Service *client.Service // its texts are untrusted: the service or an agent may have chosen them
 	Fault   string
 	Tree    []procstat.Stat
 	Past    pastView
@@ -32,15 +32,15 @@ type servicePage struct {
 	Orders  *ordersView
 }
 
-// ordersView holds the buttons with which a client controls a service or a group.
+// ordersView are the buttons with which a client controls a service or a group.
 type ordersView struct {
-	Kind, Name string // kind of the target (service or group), and its name
+	Kind, Name string // what the buttons control: "service" or "group", and its name
 	Label      string
-	Read       string // reason why there are no buttons; "" if there are buttons
-	Done, Undo string // the last command, and the verb that undoes it
+	Read       string // why there are no buttons; "" if there are
+	Done, Undo string // the command that was just given, and the one that undoes it
 }
 
-// orders returns the buttons for a service or a group, as this request's client may use them.
+// orders returns the buttons for a service or a group that the client of this request may use.
 func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	v := &ordersView{Kind: kind, Name: name, Label: name}
 	if kind == "group" {
@@ -55,10 +55,10 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// readOnly is the text that a page shows in place of the buttons.
+// readOnly is what a page says in place of the buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-// serviceEvents is the maximum number of events on a service's page.
+// serviceEvents limits the events on a service's page.
 const serviceEvents = 20
 
 func (s *Server) service(w http.ResponseWriter, r *http.Request, v pageService) {
@@ -75,7 +75,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v pageService) 
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkMark returns the style, sign and word with which the page shows the state of a health check.
+// checkMark returns how the page shows the state of a health check.
 func checkMark(c client.Check) stateMark {
 	word := oneLine(c.State)
 	switch {
@@ -95,19 +95,19 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// done maps each command to the message that is shown after it. undo maps a command to the command that undoes it.
+// doneMessages says what the page shows after a command, and undoCommands which command undoes it.
 var (
 	doneMessages = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undoCommands = map[string]string{"start": "stop", "stop": "start"}
 )
 
-// showError answers with the HTTP status code, and with a page that shows why the request has failed.
+// showError answers with an HTTP status code and a page that says why the request has failed.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why string) {
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the services to which a request applies: the service in its path, or all services of the group in its path.
-// kind is "service" or "group".
+// targets returns the services that a request is about: the one in its path, or all of the group in its path. kind is "service"
+// or "group".
 func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -118,7 +118,7 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	return kind, names, err
 }
 
-// confirmStop shows a page that asks for confirmation before a stop, for browsers without scripts.
+// confirmStop asks on a page of its own whether to stop, for browsers without scripts.
 func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.targets(r)
 	switch {
@@ -138,7 +138,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all services of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearerToken(r) // browsers don't add this header on their own, so other sites can't forge the request
+	_, bearer := bearerToken(r) // no browser adds this header by itself, so another site can't forge the request
 	switch {
 	case doneMessages[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
@@ -156,7 +156,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind == "service" {
-		names = []string{name} // hinit may already know a service that this page doesn't show
+		names = []string{name} // hinit may know a service that this page doesn't show yet
 	}
 	for _, target := range names {
 		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {
@@ -176,7 +176,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// stateMark is the style class, sign and word with which a page shows a state. The sign is for readers who can't see the colours.
+// stateMark is how a page shows a state: style class, sign and word. The sign is for readers who can't see the colours.
 type stateMark struct{ Class, Sign, Word string }
 
 // stateMarks has the stateMark of each grade of package show.
@@ -194,7 +194,7 @@ func lookOf(s *client.Service) stateMark {
 	return out
 }
 
-// rowView holds the values of a service's row in the list, in the form of the page.
+// rowView is what the list shows of a service.
 type rowView struct {
 	Base, Name, Profile, Group string
 	stateMark
@@ -223,31 +223,31 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x)) }
 
-// maxText is the maximum size of an untrusted text on a page, in bytes.
+// maxText limits an untrusted text on a page, in bytes.
 const maxText = 1000
 
-// oneLine turns an untrusted text into one safe line. It hides secrets, shortens a long text, and escapes control characters.
+// oneLine makes an untrusted text safe to show on one line: it hides secrets, cuts a long text, and escapes control characters.
 func oneLine(text string) string {
-	text = redact.HideText(text) // before the cut, which may leave the beginning of a secret
+	text = redact.HideText(text) // before the text is cut, which could leave the beginning of a secret
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
 	return show.Line(text)
 }
 
-// colours matches the colour sequences of a terminal.
+// colours matches the escape sequences with which a terminal changes its colours.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// logText returns a log line in the form of the page: without colours, and with control characters escaped.
+// logText returns a log line as the page shows it: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// headView holds the values of the summary above the list of services.
+// headView is the summary above the list of services.
 type headView struct {
 	Fault       string
 	Status      *client.Status
 	Wanted, Up  int
 	Ready       int
-	CPU, Memory string // total usage of all services; "" if unknown
+	CPU, Memory string // of all services; "" if unknown
 	Processes   int
 	Troubled    int
 }
@@ -281,7 +281,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 	return v
 }
 
-// functions returns the functions that templates call.
+// functions returns the functions that templates can call.
 func (s *Server) functions() template.FuncMap {
 	return template.FuncMap{
 		"path": url.PathEscape,

@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// eventText describes an event in one safe line.
+// eventText describes an event on one line that is safe to show.
 func eventText(e client.Event) string {
 	switch {
 	case e.To == "":
@@ -23,14 +23,14 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: a period in which the service's state did not change. X and Width are in thousandths of the bar.
+// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar.
 type segment struct {
 	X, Width int
 	Class    string
 	Text     string
 }
 
-// bar shows the states of one service in a period.
+// bar shows the states of one service over a period.
 type bar struct {
 	Name     string
 	Segments []segment
@@ -38,7 +38,7 @@ type bar struct {
 	Down     time.Duration
 }
 
-// outage is a period in which a service was not up, although it had been up before and was not stopped by an order.
+// outage is a time in which a service was not up, although it had been up before and no order had stopped it.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -49,9 +49,9 @@ type outage struct {
 // Took returns the length of the outage.
 func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
-// pastView is a period of the timeline, with links to other periods.
+// pastView is the period that a timeline shows, with links to other periods.
 type pastView struct {
-	Hours    int // length of the period in hours if the period ends now; 0 if it ended earlier
+	Hours    int // length in hours of a period that ends now; 0 if it ended earlier
 	From, To time.Time
 	Bars     []bar
 	Links    [][2]string
@@ -60,8 +60,8 @@ type pastView struct {
 // timelinePage is the content of the timeline page.
 type timelinePage struct {
 	Past          pastView
-	Bars          []bar // bars of services with an outage
-	WithoutOutage []bar // bars of services without an outage
+	Bars          []bar // of services with an outage
+	WithoutOutage []bar // of services without one
 	Outages       []outage
 	Events        []client.Event
 	Fault         string
@@ -71,12 +71,12 @@ const (
 	maxBars        = 500
 	maxOutages     = 100
 	barWidth       = 1000
-	maxPeriodHours = 24 * 7 // maximum length of a period, in hours
+	maxPeriodHours = 24 * 7 // in hours
 	shortest       = 10 * time.Second
 )
 
-// requestedPeriod returns the period that a request selects. It is the last hours up to now, or the time between the parameters
-// from and to, in seconds since 1970.
+// requestedPeriod returns the period that a request selects: the last hours up to now, or the time between the parameters from
+// and to, in seconds since 1970.
 func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
@@ -137,8 +137,8 @@ func stateClass(state string) string {
 	return lookOf(&client.Service{State: state, Ready: true}).Class
 }
 
-// timeline returns the bars of the services for the period from `from` to `to`, and their outages, newest first. It computes both
-// from events. Before a service's first known event, its bar shows the earlier state that this event names, if it names one.
+// timeline computes from events the bars of the services for the period from `from` to `to`, and their outages, newest first.
+// Before a service's first known event, its bar shows the state that this event names as the one before, if it does.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), maxBars)] {
@@ -157,7 +157,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == stateClass(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a segment is at least one unit wide
+				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // make it at least one unit wide, so that it is visible
 				return
 			}
 			b.Segments = append(b.Segments, segment{x, max(end-x, 1), stateClass(state), oneLine(state)})
@@ -178,7 +178,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the first event also contains the state before the event
+			if state == "" && e.From != "" && e.From != e.To { // the first event names the state before it
 				state, at = e.From, from
 				add(e.At)
 			}
@@ -188,7 +188,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			case e.To == client.StateUp:
 				back(e.At, false)
 			case e.To == client.StateDown:
-				gone = time.Time{} // an order stopped the service, so the time down is no outage
+				gone = time.Time{} // an order stopped the service, so this is no outage
 			}
 			state, at = e.To, e.At
 		}
