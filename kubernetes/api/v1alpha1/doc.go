@@ -1,6 +1,7 @@
-// Package v1alpha1 has the two kinds of a fleet: AgentPool, a set of pods that host agents, and AgentProfile, one agent.
+// Package v1alpha1 defines the two kinds of a fleet in the Kubernetes API: AgentPool, a set of pods that host agents, and
+// AgentProfile, one agent. Manifests of users, the controller and the hosts share these types.
 //
-// The package only defines types and constants. It owns no goroutine.
+// The package owns no goroutine.
 //
 // +kubebuilder:object:generate=true
 // +groupName=agents.hinit.dev

@@ -10,31 +10,35 @@ import (
 // Group is the API group of the fleet. The marker in doc.go repeats it for controller-gen, and a test compares them.
 const Group = "agents.hinit.dev"
 
-// Version is the version of the API.
+// Version is the version of the API in this package.
 const Version = "v1alpha1"
 
 // GroupVersion is the group with its version.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
 const (
-	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway.
+	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway, because the host learns from the
+	// object what to do with the data.
 	Finalizer = Group + "/gateway"
-	// ExportFinalizer keeps an AgentProfile in the API that hinit-fleet export has deleted, until it runs outside of the fleet.
+	// ExportFinalizer keeps an AgentProfile that `hinit-fleet export` has deleted in the API, until the profile runs outside of
+	// the fleet.
 	ExportFinalizer = Group + "/export"
-	// ImportAnnotation and ExportAnnotation say how far hinit-fleet import or export is with a profile, and which command works on it.
+	// ImportAnnotation and ExportAnnotation record how far `hinit-fleet import` or `export` has come with a profile, and which
+	// command works on it. After a crash, the next command goes on from there.
 	ImportAnnotation = Group + "/import"
 	ExportAnnotation = Group + "/export"
-	// CreatedAnnotation is written by a host together with the finalizer, see [AgentProfile.InstalledAssignment].
+	// CreatedAnnotation confirms that the host has created a new profile, see [AgentProfile.InstalledAssignment]. The host writes
+	// it together with the finalizer.
 	CreatedAnnotation = Group + "/created"
-	// PoolLabel is the label with the name of the pool, on every object that belongs to the pool.
+	// PoolLabel holds the name of the pool, on every object that belongs to the pool.
 	PoolLabel = Group + "/pool"
-	// ProfileLabel is the label with the name of the profile, on the objects of a pod that runs only this profile.
+	// ProfileLabel holds the name of the profile, on the objects of a pod that runs only this profile.
 	ProfileLabel = Group + "/profile"
 	// ReachableCondition is False while the host of a profile is lost.
 	ReachableCondition = "HostReachable"
-	// PlacedCondition is False while no host has room for a profile.
+	// PlacedCondition is False while no host has room for the profile.
 	PlacedCondition = "Placed"
-	// ConfiguredCondition is False when a ConfigMap or Secret of a profile can't be applied.
+	// ConfiguredCondition is False while a ConfigMap or Secret of the profile can't be applied.
 	ConfiguredCondition = "Configured"
 )
 
@@ -49,7 +53,7 @@ func AddToScheme(s *runtime.Scheme) error {
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(s); err != nil {
-		panic(err) // a bug in this program
+		panic(err) // only a bug in this program can cause this
 	}
 	if err := AddToScheme(s); err != nil {
 		panic(err)

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AgentPool is a set of pods with a volume each. Each pod is a host of agents.
+// AgentPool is a set of pods with a volume each. Each pod is a host, which runs the gateways of several agents.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,14 +30,14 @@ type AgentPool struct {
 	Status AgentPoolStatus `json:"status,omitempty"`
 }
 
-// AgentPoolSpec is what a pool shall be.
+// AgentPoolSpec is the wanted state of a pool. The user writes it.
 type AgentPoolSpec struct {
-	// image of the agent, with hinit and hinit-fleet. Give each version a tag.
+	// image of the agent, with hinit and hinit-fleet. Give each version its own tag.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\s]+$')",message="an image has no white space"
 	Image string `json:"image"`
-	// hosts is how many pods there may be. Profiles with a pod of their own don't count.
+	// hosts limits the number of pods. Pods of a single profile are not counted.
 	Hosts HostRange `json:"hosts"`
 	// resources of one host.
 	// +optional
@@ -53,31 +53,31 @@ type AgentPoolSpec struct {
 	// +kubebuilder:default=none
 	// +kubebuilder:validation:Enum=none;files
 	Isolation string `json:"isolation,omitempty"`
-	// memoryBound is the percentage of a host's memory that its profiles may have together.
+	// memoryBound is the percentage of a host's memory that its profiles may use together.
 	// +optional
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=100
 	MemoryBound int32 `json:"memoryBound,omitempty"`
-	// profileMemory is what a profile counts for before its memory was measured.
+	// profileMemory is the memory that the placement assumes for a profile before its memory was measured.
 	// +optional
 	// +kubebuilder:default="128Mi"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="profileMemory is at least 1Mi"
 	ProfileMemory resource.Quantity `json:"profileMemory,omitzero"`
-	// topologyKey is the label of nodes over which hosts are spread.
+	// topologyKey is the node label over whose values hosts are spread.
 	// +optional
 	// +kubebuilder:default=kubernetes.io/hostname
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$')",message="topologyKey is a key of a node label, such as topology.kubernetes.io/zone"
 	TopologyKey string `json:"topologyKey,omitempty"`
-	// drain lists hosts that give all their profiles away and get none.
+	// drain lists hosts that give all their profiles to other hosts and get no new ones.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?-[0-9]+$`
 	Drain []string `json:"drain,omitempty"`
-	// rollout is how hosts come to have a new image.
+	// rollout says how hosts get a new image.
 	// +optional
 	// +kubebuilder:default={}
 	Rollout Rollout `json:"rollout,omitzero"`
@@ -85,17 +85,17 @@ type AgentPoolSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Network Network `json:"network,omitzero"`
-	// env has variables for the container of the agents.
+	// env has environment variables for the container of the agents.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",message="a variable has letters, digits and _ and no digit first"
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// Network limits the connections of the hosts' pods. A NetworkPolicy of your own can allow more.
+// Network limits the connections of the hosts' pods. You can allow more by a NetworkPolicy of your own.
 type Network struct {
-	// policy makes a NetworkPolicy. A host then accepts connections only from hosts of its pool, for moves. Of private addresses it
-	// reaches only these hosts, the API server and DNS.
+	// policy makes a NetworkPolicy. A host then accepts connections only from hosts of its pool, for moves. Of private addresses,
+	// it reaches only these hosts, the API server and DNS.
 	// +optional
 	// +kubebuilder:default=true
 	Policy *bool `json:"policy,omitempty"`
@@ -107,15 +107,15 @@ type Network struct {
 	APIServer string `json:"apiServer,omitempty"`
 }
 
-// HostRange bounds the number of hosts.
+// HostRange limits the number of hosts.
 //
 // +kubebuilder:validation:XValidation:rule="self.min <= self.max",message="hosts.min is at most hosts.max"
 type HostRange struct {
-	// min is the number that is never gone below.
+	// min is the smallest number of hosts.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Min int32 `json:"min"`
-	// max is the number that is never exceeded.
+	// max is the largest number of hosts.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Max int32 `json:"max"`
@@ -123,12 +123,12 @@ type HostRange struct {
 
 // HostResources are the resources of one host.
 type HostResources struct {
-	// cpu that a host is sure of.
+	// cpu that a host requests, in Kubernetes' sense.
 	// +optional
 	// +kubebuilder:default="250m"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('10m')) >= 0",message="cpu is at least 10m"
 	CPU resource.Quantity `json:"cpu,omitzero"`
-	// memory of a host, as request and limit.
+	// memory of a host, as its request and its limit.
 	// +optional
 	// +kubebuilder:default="4Gi"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="memory is at least 64Mi"
@@ -151,18 +151,18 @@ type HostVolume struct {
 	StorageClassName string `json:"storageClassName,omitempty"`
 }
 
-// Rollout is how hosts come to have a new image.
+// Rollout says how hosts get a new image.
 type Rollout struct {
-	// maxUnavailable is the number of hosts that are replaced at one time.
+	// maxUnavailable is the number of hosts that are replaced at the same time.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
-	// whenIdle ends a host only while none of its gateways works on an answer.
+	// whenIdle replaces a host only while none of its gateways works on an answer.
 	// +optional
 	WhenIdle bool `json:"whenIdle,omitempty"`
-	// idleSeconds is how long whenIdle waits for one host. Then the host is ended all the same.
+	// idleSeconds is how long whenIdle waits for one host. After that, the host is replaced even if a gateway works.
 	// +optional
 	// +kubebuilder:default=600
 	// +kubebuilder:validation:Minimum=1
@@ -170,12 +170,12 @@ type Rollout struct {
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 }
 
-// AgentPoolStatus is how a pool is.
+// AgentPoolStatus is the observed state of a pool. The controller writes it.
 type AgentPoolStatus struct {
-	// observedGeneration is the generation of the spec that the rest is about.
+	// observedGeneration is the generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// wanted is the number of pods that there shall be: hosts, and pods of one profile each.
+	// wanted is the number of pods that the pool should have: hosts, and pods of one profile each.
 	// +optional
 	Wanted int32 `json:"wanted"`
 	// hosts is the number of pods.
@@ -183,7 +183,7 @@ type AgentPoolStatus struct {
 	Hosts int32 `json:"hosts"`
 	// reachable is the number of pods that run and report.
 	// +optional
-	Reachable int32 `json:"reachable"`
+	Reachable int32 `json:"reachable"` // reachable is the number of pods that run and report.
 	// updated is the number of pods with the wanted image.
 	// +optional
 	Updated int32 `json:"updated"`
@@ -199,13 +199,13 @@ type AgentPoolStatus struct {
 	// lost is the number of profiles whose host is lost.
 	// +optional
 	Lost int32 `json:"lost"`
-	// doing says what the controller does with the pool, empty for nothing.
+	// doing says what the controller does with the pool; empty if it does nothing.
 	// +optional
 	Doing string `json:"doing,omitempty"`
-	// spareSince is since when a host less would do.
+	// spareSince is the time since which one host less has been enough.
 	// +optional
 	SpareSince *metav1.Time `json:"spareSince,omitempty"`
-	// leaving is the host that gives its profiles away before it goes.
+	// leaving is the host whose profiles are moving away before it is removed.
 	// +optional
 	Leaving string `json:"leaving,omitempty"`
 }

@@ -36,7 +36,7 @@ type AgentProfile struct {
 	Status AgentProfileStatus `json:"status,omitempty"`
 }
 
-// AgentProfileSpec is what a profile shall be.
+// AgentProfileSpec is the wanted state of a profile. The user writes it.
 //
 // +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="the pool of a profile can't change: its data is on a host of that pool"
 // +kubebuilder:validation:XValidation:rule="!has(self.pin) || size(self.pin) == 0 || self.pin.startsWith(self.pool + '-')",message="pin names a host of the pool, such as POOL-0"
@@ -47,7 +47,7 @@ type AgentProfileSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
 	Pool string `json:"pool"`
-	// running is whether the gateway is wanted up.
+	// running says whether the gateway should run.
 	// +optional
 	// +kubebuilder:default=true
 	Running *bool `json:"running,omitempty"`
@@ -57,50 +57,50 @@ type AgentProfileSpec struct {
 	// config is the text of config.yaml.
 	// +optional
 	Config *ConfigMapKey `json:"config,omitempty"`
-	// env names Secrets whose keys are the variables of .env. Later ones win.
+	// env names Secrets whose keys are the variables of .env. If two have the same key, the later Secret counts.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Env []SecretName `json:"env,omitempty"`
-	// files are more files of the profile.
+	// files are further files of the profile.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=path
 	Files []ProfileFile `json:"files,omitempty"`
-	// skills are directories below skills/ with a file for each key of a ConfigMap.
+	// skills are directories below skills/, each with a file for each key of a ConfigMap.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	Skills []Skill `json:"skills,omitempty"`
-	// memory that the gateway is expected to need. Where more was measured, that counts.
+	// memory that the gateway is expected to need. A larger measured value takes precedence.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="memory is from 1Mi to 1Ti"
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	// priority decides who is placed first where there is little room. Higher comes first.
+	// priority decides which profile is placed first when there is little room. The higher one comes first.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority,omitempty"`
-	// placement is packed for a host with other profiles, or pod for a pod of its own. The pod is as the pool's hosts are. Another
-	// value moves the profile with its data.
+	// placement is packed for a host with other profiles, or pod for a pod of its own, which is made like the pool's hosts. A
+	// change moves the profile with its data.
 	// +optional
 	// +kubebuilder:default=packed
 	// +kubebuilder:validation:Enum=packed;pod
 	Placement string `json:"placement,omitempty"`
-	// pin is the host that the profile shall be on; empty for any.
+	// pin is the only host that may have the profile; empty for any host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3}))?$`
 	Pin string `json:"pin,omitempty"`
-	// onDelete is what comes of the data when the object is deleted: Retain keeps it on the volume of the host. Delete removes it, and
-	// the volume of a pod of its own.
+	// onDelete says what happens to the data when the object is deleted. Retain keeps it on the volume of the host. Delete removes
+	// it, and also the volume of a pod of its own.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
 	OnDelete string `json:"onDelete,omitempty"`
-	// recover gives up the data of a host that will not come back.
+	// recover gives up the data on a host that will not come back.
 	// +optional
 	Recover *Recovery `json:"recover,omitempty"`
 }
@@ -168,16 +168,16 @@ type Skill struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.archive) != (has(self.empty) && self.empty)",message="recover needs an archive, or empty: true, and not both"
 type Recovery struct {
-	// lostHost is the host that is given up. Nothing happens if status.host is another, or the profile is not Lost.
+	// lostHost is the host whose data is given up. Nothing happens if status.host is another host, or the profile is not Lost.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3})$`
 	LostHost string `json:"lostHost"`
-	// archive is a file in .hinit-fleet/backups on the volume of the new host.
+	// archive is a file in .hinit-fleet/backups on the volume of the new host, from which the profile is restored.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-._A-Za-z0-9]*$`
 	Archive string `json:"archive,omitempty"`
-	// empty begins without data.
+	// empty makes the profile start again without data.
 	// +optional
 	Empty bool `json:"empty,omitempty"`
 }
@@ -185,10 +185,10 @@ type Recovery struct {
 // PlacementPod is the value of spec.placement for a profile that has a pod of its own.
 const PlacementPod = "pod"
 
-// Phase is how a profile is, in one word.
+// Phase is the state of a profile in one word.
 type Phase string
 
-// The phases of a profile.
+// The values of Phase.
 const (
 	PhasePending  Phase = "Pending"  // the profile has no host yet
 	PhaseStarting Phase = "Starting" // the host is creating the profile, or the gateway is not ready yet
@@ -203,7 +203,7 @@ const (
 	PhaseLost     Phase = "Lost"     // the host is lost, or the data is not on it
 )
 
-// AgentProfileStatus is how a profile is.
+// AgentProfileStatus is the observed state of a profile. The controller writes it, and the host that has the profile.
 type AgentProfileStatus struct {
 	// observedGeneration is the generation of the spec that the host has applied.
 	// +optional
@@ -212,57 +212,57 @@ type AgentProfileStatus struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Pending;Starting;Running;Stopping;Stopped;Backoff;Parked;Failed;Moving;Waiting;Lost
 	Phase Phase `json:"phase,omitempty"`
-	// ready is whether the gateway says that it is ready.
+	// ready says whether the gateway has reported that it is ready.
 	// +optional
 	Ready bool `json:"ready"`
-	// since is when the phase began.
+	// since is the time at which the phase began.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// restarts is the number of starts after an exit without an order.
+	// restarts counts the starts after an exit that was not requested.
 	// +optional
 	Restarts int32 `json:"restarts"`
-	// cause of the last exit, as hinit status says it.
+	// cause of the last exit, in the words of `hinit status`.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Cause string `json:"cause,omitempty"`
-	// lastExit is how the gateway last ended.
+	// lastExit describes how the gateway last ended.
 	// +optional
 	LastExit *LastExit `json:"lastExit,omitempty"`
-	// message says for people why the phase is what it is.
+	// message tells people why the profile is in this phase.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// memory that was measured. It changes when the measure has changed by more than a quarter.
+	// memory as it was measured. It is updated when the measured value has changed by more than a quarter.
 	// +optional
 	Memory *resource.Quantity `json:"memory,omitempty"`
-	// host is the pod that has the data. Only that host changes it to another.
+	// host is the pod that has the data. Once it is set, only that host changes it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Host string `json:"host,omitempty"`
-	// assignment is a number that grows whenever host changes.
+	// assignment is a number that grows with each change of host.
 	// +optional
 	Assignment int64 `json:"assignment,omitempty"`
-	// installed is the assignment under which the host has said that the data is on its volume. 0: there is no data yet.
+	// installed is the assignment for which the host has confirmed that the data is on its volume. 0: there is no data yet.
 	// +optional
 	Installed int64 `json:"installed,omitempty"`
-	// missing is whether the host has said that the data is not on its volume.
+	// missing says whether the host has reported that the data is not on its volume.
 	// +optional
 	Missing bool `json:"missing,omitempty"`
-	// receipt is about the data that the host got from another one.
+	// receipt describes the data that the host got from another host.
 	// +optional
 	Receipt *Receipt `json:"receipt,omitempty"`
-	// recovered is spec.recover as it was when it was last carried out, or ignored because the host was not lost. Nothing is given up
-	// again until spec.recover is another, or was removed.
+	// recovered is the value of spec.recover that was last carried out, or ignored because the host was not lost. Nothing more is
+	// given up until spec.recover is removed or changed.
 	// +optional
 	Recovered *Recovery `json:"recovered,omitempty"`
-	// applied is a sum over the files that the host has written.
+	// applied is a checksum of the files that the host has written.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Applied string `json:"applied,omitempty"`
 	// move is a change of the host that has begun.
 	// +optional
 	Move *Move `json:"move,omitempty"`
-	// moveFailure is about moves that the host has ended because they failed. The next one waits.
+	// moveFailure describes the last moves, if they failed and the host ended them. It delays the next move.
 	// +optional
 	MoveFailure *MoveFailure `json:"moveFailure,omitempty"`
 	// conditions are HostReachable, Placed and Configured.
@@ -273,79 +273,79 @@ type AgentProfileStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// LastExit is how a gateway last ended.
+// LastExit describes how a gateway last ended.
 type LastExit struct {
-	// code is the exit code; without one a signal has ended it.
+	// code is the exit code; absent if a signal has ended the gateway.
 	// +optional
 	Code *int32 `json:"code,omitempty"`
-	// signal is the number of that signal.
+	// signal is the number of the signal that has ended the gateway.
 	// +optional
 	Signal *int32 `json:"signal,omitempty"`
-	// cause as hinit status says it.
+	// cause in the words of `hinit status`.
 	// +kubebuilder:validation:MaxLength=1024
 	Cause string `json:"cause"`
-	// at is when it ended.
+	// at is the time of the exit.
 	At metav1.Time `json:"at"`
 }
 
-// Move is a change of the host. The controller begins it. The host that has the data ends it.
+// Move is a change of the host. The controller begins it, and the host that has the data ends it.
 type Move struct {
-	// to is the host that shall have the data.
+	// to is the host that should get the data.
 	// +kubebuilder:validation:MaxLength=63
 	To string `json:"to"`
-	// reason for people.
+	// reason for the move, for people.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Reason string `json:"reason,omitempty"`
-	// since is when it began.
+	// since is the time at which the move began.
 	Since metav1.Time `json:"since"`
-	// offer is how the data is had from the host that has it. With an offer the gateway is stopped.
+	// offer says where the new host can fetch the data. While there is an offer, the gateway is stopped.
 	// +optional
 	Offer *Offer `json:"offer,omitempty"`
-	// received is what the new host has stored.
+	// received describes the data that the new host has stored.
 	// +optional
 	Received *Receipt `json:"received,omitempty"`
-	// failures is how often the move has failed since it began, or since the new host got more of the data.
+	// failures counts how often the move has failed since it began, or since the new host last got more of the data.
 	// +optional
 	Failures int32 `json:"failures,omitempty"`
 }
 
-// MoveFailure is about moves that have failed. It is removed after a move that succeeds, and a day after the last failure.
+// MoveFailure describes moves that have failed. It is removed after a move that succeeds, and a day after the last failure.
 type MoveFailure struct {
-	// attempts is the number of moves that have failed, one after the other.
+	// attempts is the number of moves in a row that have failed.
 	Attempts int32 `json:"attempts"`
-	// to is the host that the last one was to. The next one goes to another host where it can.
+	// to is the host to which the last one went. The next one goes to another host if possible.
 	// +kubebuilder:validation:MaxLength=63
 	To string `json:"to"`
-	// at is when the host ended the last one.
+	// at is the time at which the host ended the last one.
 	At metav1.Time `json:"at"`
-	// message says for people why it failed.
+	// message tells people why it failed.
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message"`
 }
 
-// Offer is how the data of a stopped gateway is had.
+// Offer tells the new host of a move where to fetch the data of the stopped gateway.
 type Offer struct {
-	// nonce tells this offer from others.
+	// nonce is a random word that identifies this offer.
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce"`
-	// address of the host, HOST:PORT.
+	// address of the host that has the data, HOST:PORT.
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address"`
-	// certificate is the SHA-256 of the only certificate that the host answers with.
+	// certificate is the SHA-256 of the only certificate with which that host answers.
 	// +kubebuilder:validation:MaxLength=64
 	Certificate string `json:"certificate"`
 }
 
-// Receipt says that the data of an offer is stored.
+// Receipt confirms that the data of an offer is stored.
 type Receipt struct {
 	// nonce of the offer.
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce"`
-	// sha256 of the stream.
+	// sha256 of the received stream.
 	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256"`
-	// bytes of the stream.
+	// bytes is the length of the received stream.
 	Bytes int64 `json:"bytes"`
 }
 
@@ -365,9 +365,9 @@ func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 // Wanted reports whether the spec asks for a running gateway. This is the default.
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }
 
-// InstalledAssignment returns the assignment for which the owner last confirmed that it has the data. A host confirms it in
-// status.installed. For a new profile, the write that adds the finalizer confirms it in the metadata. The status follows when the
-// gateway is ready.
+// InstalledAssignment returns the assignment for which the owner last confirmed that it has the data, or 0. Normally
+// status.installed holds it. The host of a new profile confirms it earlier: in the annotation that it writes together with the
+// finalizer. The status follows when the gateway is ready.
 func (p *AgentProfile) InstalledAssignment() int64 {
 	if p.Annotations[CreatedAnnotation] == p.createdMark() {
 		return p.Status.Assignment
@@ -375,10 +375,11 @@ func (p *AgentProfile) InstalledAssignment() int64 {
 	return p.Status.Installed
 }
 
-// createdMark is the value of CreatedAnnotation for the current assignment. The UID tells it from the annotation of another object.
+// createdMark is the value of CreatedAnnotation for the current assignment. It contains the UID, so that an annotation copied
+// from another object does not count.
 func (p *AgentProfile) createdMark() string { return fmt.Sprintf("%s/%d", p.UID, p.Status.Assignment) }
 
-// MarkCreated adds the finalizer, and the annotation that the owner has the data. It changes only p itself.
+// MarkCreated adds the finalizer to p, and the annotation that the owner has the data. The caller writes p to the API.
 func (p *AgentProfile) MarkCreated() {
 	p.Finalizers = append(p.Finalizers, Finalizer)
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, CreatedAnnotation, p.createdMark())

@@ -31,17 +31,17 @@ func Components() map[string]map[string]any {
 	return out
 }
 
-// order is the order of the files in the base. Files that others depend on come first.
+// order is the order of the files in the base. A file comes before those that depend on it.
 var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one Kubernetes object.
-type Manifest struct {
-	File string // the file name in source/
+type Manifest struct { // Manifest is one Kubernetes object as text.
+	File string // file name in source/
 	Text []byte // YAML with comments
 }
 
-// Render executes the chart's templates with the given values and returns the resulting objects. It provides the Helm functions
-// that the templates use.
+// Render executes the chart's templates with the given values and returns the resulting objects. It provides the functions of
+// Helm that the templates use.
 func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
 		"contains": func(part, text string) bool { return strings.Contains(text, part) },
@@ -73,14 +73,15 @@ func Render(values map[string]any) ([]Manifest, error) {
 	return out, nil
 }
 
-// typed maps the files that a component may change to their Go types, which define how their lists are merged.
+// typed maps the files that a component may change to their Go types, from which the patch library learns how to merge their
+// lists.
 var typed = map[string]any{
 	"pod.yaml": appsv1.StatefulSet{}, "volume.yaml": corev1.PersistentVolumeClaim{}, "network.yaml": networkingv1.NetworkPolicy{},
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns a strategic merge patch that turns the object in from into the object in to, or nil if they are equal. The
-// parameter file selects the objects' Go type in the map typed.
+// patch returns a strategic merge patch that turns the object from into the object to, or nil if they are equal. file selects
+// their Go type in typed.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {
@@ -112,8 +113,8 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// withoutOrder removes the directives about the order of lists. They are not needed, because the lists keep the order of the
-// patches.
+// withoutOrder removes the directives about the order of lists from a patch. They only make it longer: without them, the lists
+// keep the order of the patches.
 func withoutOrder(v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -1,8 +1,8 @@
 // Package deploy generates the manifests for hinit on Kubernetes from one source: a kustomize base with components, and a Helm
 // chart.
 //
-// The files in source/ are the templates of the chart. The base is their output with the defaults of [Values]. A component
-// contains the changes to this output when the component's value is true. The package owns no goroutine.
+// The files in source/ are the templates of the chart. The base is what they render to with the defaults of [Values]. A component
+// is the difference that a value makes. The package owns no goroutine.
 package deploy
 
 import (
@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// Value describes one value of the chart.
+// Value is one value of the chart, which users set with --set or a values file.
 type Value struct {
-	Path    string         // the keys that lead to the value, separated by dots
+	Path    string         // keys that lead to the value, separated by dots
 	Default any            // a string, int, bool, []any or map[string]any
-	Doc     string         // documentation of the value, one sentence
-	Schema  map[string]any // JSON Schema keywords in addition to the type and the description
+	Doc     string         // documentation, one sentence
+	Schema  map[string]any // keywords of JSON Schema, besides type and description
 }
 
-// Regular expressions for values. The quantities are stricter than resource.ParseQuantity, to catch mistakes such as 128m of
-// memory or 2Gi of CPUs.
+// Regular expressions for the values of the chart. The quantities are stricter than resource.ParseQuantity, to catch mistakes
+// such as 128m of memory or 2Gi of CPUs.
 const (
 	number    = `(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)`
 	size      = `^(` + number + `[KMGTP]i|` + number + `[kMGTP]|[1-9][0-9]{6,})$`
@@ -32,7 +32,7 @@ const (
 	network   = `^(` + byte4 + `(\.` + byte4 + `){3}/(3[0-2]|[12]?[0-9])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
 
-// settled lists the environment variables that are derived from other values, so env must not contain them.
+// settled lists the environment variables that follow from other values. The value env must not contain them.
 var settled = []any{
 	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
 	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
@@ -43,7 +43,7 @@ func pattern(p string) map[string]any     { return map[string]any{"pattern": p} 
 func oneOf(words ...any) map[string]any   { return map[string]any{"enum": words} }
 func between(from, to int) map[string]any { return map[string]any{"minimum": from, "maximum": to} }
 
-// Values returns all values of the chart, in the order of the reference page.
+// Values returns all values of the chart in the order of the reference page.
 func Values() []Value {
 	return []Value{
 		{"name", "agents", "The name of everything that is made.", pattern(dnsLabel)},
@@ -93,7 +93,7 @@ func Values() []Value {
 	}
 }
 
-// Default returns the values of the chart with their defaults. The parameter set overrides some of them, by path.
+// Default returns the default values of the chart, except those in set, whose keys are paths.
 func Default(set map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, v := range Values() {
@@ -118,7 +118,7 @@ func put(into map[string]any, path string, value any) {
 	put(into[head].(map[string]any), rest, value)
 }
 
-// schema returns the JSON Schema of the values. The schema allows no other keys.
+// schema returns the JSON Schema of the values. It allows no other keys, so that Helm reports a misspelt one.
 func schema() ([]byte, error) {
 	root := object()
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -162,7 +162,7 @@ func typeOf(value any) string {
 	panic(fmt.Sprintf("a value of type %T", value))
 }
 
-// Reference returns the list of all values and their defaults in Markdown, for docs/reference.
+// Reference returns a Markdown list of all values with their defaults.
 func Reference() string {
 	var b strings.Builder
 	for _, v := range Values() {

@@ -16,17 +16,17 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// Sandbox is the resource kind of the project agent-sandbox. If the cluster has this kind, Sandboxes create the single-profile
-// pods; otherwise StatefulSets do.
+// Sandbox is a kind of the project agent-sandbox. If the cluster has it, Sandboxes create the pods of single profiles; otherwise
+// StatefulSets do.
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
-	first         = "-0" // the suffix of the name of a StatefulSet's first pod
-	maxNameLength = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
+	first         = "-0" // suffix of the name of a StatefulSet's first pod
+	maxNameLength = 43   // longest name; with the hash and the suffixes that Kubernetes adds, 63 characters
 )
 
-// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. The name contains a hash,
-// because the joined names of another pool and profile may be the same text.
+// Pod returns the name of the pod for a single profile, made by a StatefulSet or a Sandbox. It contains a hash, because the names
+// of another pool and profile may join to the same text.
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))

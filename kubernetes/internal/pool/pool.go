@@ -1,6 +1,6 @@
 // Package pool generates the Kubernetes objects of an AgentPool: a StatefulSet, a Service, a NetworkPolicy, a PodDisruptionBudget
 // and the configuration of hinit. It takes the pod from package deploy, and adds a container for the host program. Its functions
-// are pure. It owns no goroutine.
+// are pure, and it owns no goroutine.
 package pool
 
 import (
@@ -29,12 +29,14 @@ import (
 )
 
 const (
-	// templateVar is an environment variable of the host's container. It holds the checksum of the pod template without the image.
-	// It is not an annotation, because agent-sandbox copies the annotations of a new template to the old pod.
+	// templateVar is an environment variable of the host's container with the checksum of the pod template without the image. It
+	// is not an annotation, because agent-sandbox copies the annotations of a new template to the old pod.
 	templateVar = "HINIT_FLEET_TEMPLATE"
-	// ReplacedAnnotation holds the ID of the container that was running when the pod's image was last changed.
+	// ReplacedAnnotation holds the ID of the container that was running when the controller last changed the pod's image. Until
+	// another container runs, the replacement goes on.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
-	// Audience is the audience of the tokens by which hosts identify themselves to each other.
+	// Audience is the audience of the tokens with which hosts identify themselves to each other. The API server refuses such a
+	// token.
 	Audience = "hinit-fleet"
 	// Credentials is the directory with the tokens of a host.
 	Credentials = "/run/secrets/hinit-fleet"
@@ -43,7 +45,7 @@ const (
 	// Program is the path of hinit-fleet in the image.
 	Program = "/usr/local/bin/hinit-fleet"
 
-	// runtimeDir is the directory at which the host's container mounts the /run directory of the agents' container.
+	// runtimeDir is where the host's container mounts the /run directory of the agents' container, which has hinit's socket.
 	runtimeDir  = "/run/agents"
 	dataVolume  = "data"
 	stopSeconds = 30
@@ -53,7 +55,7 @@ const (
 // Account returns the name of the ServiceAccount of a pool's hosts, and of its Role.
 func Account(pool string) string { return "hinit-fleet-host." + pool }
 
-// Lease returns the name of the Lease of a host. An admission policy ties this name to the pod, and no label of the Lease.
+// Lease returns the name of the Lease of a host. An admission policy lets a pod write only the Lease with its own name.
 func Lease(host string) string { return "hinit-fleet." + host }
 
 // Objects returns the objects of a pool with the given number of hosts, and the checksum of the pod template.
@@ -95,8 +97,8 @@ func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unst
 	return u
 }
 
-// disruption excludes single-profile pods from the PodDisruptionBudget. The budget of the hosts can't count pods of Sandboxes,
-// and a single pod needs no budget.
+// disruption returns the PodDisruptionBudget without the pods of single profiles: a budget can't count pods of Sandboxes, and a
+// single pod needs none.
 func disruption(text []byte) (*unstructured.Unstructured, error) {
 	d := &policyv1.PodDisruptionBudget{}
 	if err := yaml.UnmarshalStrict(text, d); err != nil {
@@ -139,8 +141,8 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// template turns the StatefulSet of package deploy, which is for one pod, into a StatefulSet for the hosts of the pool. It leaves
-// out the data volume. The result sum is the checksum of the pod template without the image.
+// template turns the StatefulSet of package deploy, which is for one pod, into one for the hosts of the pool, without the data
+// volume. sum is the checksum of the pod template without the image.
 func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
@@ -179,8 +181,8 @@ func SetImage(pod *corev1.PodSpec, image string) {
 	}
 }
 
-// Updated reports whether a pod has the pool's image, and was made from the pod template with the checksum template. The result
-// imageOnly is true if only the image differs.
+// Updated reports whether a pod has the pool's image and was made from the pod template with the checksum template. imageOnly is
+// true if only the image differs, so that it can be changed in the running pod.
 func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
 	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
 		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
@@ -197,8 +199,8 @@ func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	}
 }
 
-// host returns the container of the host program. This container starts before the container of the agents. The agents run as the
-// same user, but can't see the files and processes of this container.
+// host returns the container of the host program. It starts before the container of the agents. The agents run as the same user,
+// but can't see the files and processes of this container.
 func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
@@ -221,8 +223,7 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	return c
 }
 
-// network adds the connections that hosts need to the NetworkPolicy of package deploy. Hosts connect to each other for
-// moves, and to the API server.
+// network adds the connections of hosts to the NetworkPolicy of package deploy: to each other for moves, and to the API server.
 func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
@@ -242,7 +243,7 @@ func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, er
 	return object(n)
 }
 
-// object converts a typed object to the form in which it is applied.
+// object converts a typed object to the form in which the controller applies it.
 func object(o any) (*unstructured.Unstructured, error) {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -293,7 +294,8 @@ func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
 	return out
 }
 
-// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted.
+// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted. The hosts get the right to read only
+// these.
 func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string) {
 	for p := range profiles {
 		s := &p.Spec
@@ -320,14 +322,14 @@ func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []s
 	return sorted(configMaps), sorted(secrets)
 }
 
-// Room returns the memory, in bytes, that the profiles on one host may have together.
+// Room returns how many bytes of memory the profiles on one host may have together.
 func Room(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
-// ReservedMemory returns the memory, in bytes, that the placement reserves for a profile. It is the larger of the expected
-// and the measured memory. If neither is known, it is the pool's default. The result is at least one MiB. The measured memory
-// counts for at most the room of a host, because the agents can have it measured wrong.
+// ReservedMemory returns how many bytes of memory the placement reserves for a profile. This is the larger of the expected and
+// the measured memory, or the pool's default if neither is known, and at least one MiB. The measured memory counts for at most
+// the room of a host, because agents can falsify the measurement.
 func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {

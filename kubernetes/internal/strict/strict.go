@@ -1,5 +1,5 @@
-// Package strict decodes manifests by the types of one version of Kubernetes, and refuses a field that the version does not have.
-// It is built with each of the go.mod files in versions/. It owns no goroutine.
+// Package strict checks that a version of Kubernetes has every field of the manifests. It decodes the manifests by the Go types
+// of that version. Tests build it with each of the go.mod files in versions/. It owns no goroutine.
 package strict
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds maps each apiVersion and kind that is allowed in the manifests to a function that returns an empty object of that kind.
+// kinds maps each apiVersion and kind that the manifests may contain to a function that returns an empty object of it.
 var kinds = map[string]func() any{
 	"apps/v1 StatefulSet":                                       func() any { return new(appsv1.StatefulSet) },
 	"v1 ConfigMap":                                              func() any { return new(corev1.ConfigMap) },
@@ -35,8 +35,7 @@ var kinds = map[string]func() any{
 	"rbac.authorization.k8s.io/v1 RoleBinding":                         func() any { return new(rbacv1.RoleBinding) },
 }
 
-// Decode checks the YAML text of one object. It returns an error if the kind or a field is unknown, or a value has the wrong
-// type.
+// Decode checks the YAML of one object. It returns an error for an unknown kind or field, and for a value of the wrong type.
 func Decode(text []byte) error {
 	var head struct{ APIVersion, Kind string }
 	if err := yaml.Unmarshal(text, &head); err != nil {

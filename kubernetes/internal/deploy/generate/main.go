@@ -1,4 +1,4 @@
-// Command generate writes the manifests in kubernetes/deploy and the reference page of their values. It owns no goroutine.
+// Command generate writes the manifests in kubernetes/deploy, and the reference page of their values. It owns no goroutine.
 package main
 
 import (
@@ -22,7 +22,7 @@ func run(dir, page string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range deploy.Names(files) { // keep the directory fleet, which is written by hand
+	for _, name := range deploy.Names(files) { // don't touch the directory fleet, which is written by hand
 		top, _, _ := strings.Cut(name, "/")
 		if err := os.RemoveAll(filepath.Join(dir, top)); err != nil {
 			return err
