@@ -10,9 +10,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheToolsOfTheAgentWorkAsTheTableSays: docs/tutorial/two-customers.md has a table of what they need, and the real programs
-// agree with it.
-func TestTheToolsOfTheAgentWorkAsTheTableSays(t *testing.T) {
+// TestTheToolsOfTheAgentWorkAsThePageSays: docs/tutorial/two-customers.md lists what the tools need, and the real programs agree
+// with it.
+func TestTheToolsOfTheAgentWorkAsThePageSays(t *testing.T) {
 	const python = `import os, subprocess, threading, multiprocessing
 done = []
 thread = threading.Thread(target=lambda: done.append("threads")); thread.start(); thread.join(); print(done[0], "work")
