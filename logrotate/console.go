@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// consoleLimit is the soft limit, in bytes, of the queue of a console. Above it, a service may add lines only while it has
-	// less than minSourceQueue queued.
+	// consoleLimit is the number of bytes above which a console's queue counts as full. From then on a service may add lines only
+	// while it has less than minSourceQueue queued.
 	consoleLimit = 1 << 20
 	// maxSourceQueue is the maximum number of bytes that a single source may have queued. A source with more has to wait, because
 	// a longer queue would delay the lines of other services.
@@ -25,29 +25,30 @@ const (
 	// stalledShare is the maximum number of bytes that a single source may have queued while the reader has stalled. Additional
 	// lines of this source are dropped.
 	stalledShare = consoleLimit / 4 * 3
-	// consoleBlock is the size at which a buffer counts as full. A buffer may exceed it by one batch of lines.
+	// consoleBlock is the size in bytes from which no more lines are added to a buffer. The last batch may exceed it.
 	consoleBlock = 64 << 10
-	// The console writes a notice about dropped lines only when at most noticeBelow bytes are queued. Because of this delay, one
-	// notice reports many dropped lines.
+	// noticeBelow is the queue length in bytes from which a console writes the notices about dropped lines. A full queue delays the
+	// notice, so that one notice covers many dropped lines.
 	noticeBelow = consoleLimit / 2
 )
 
-// source is the output of one service, or of the init itself, to one console. Its fields are guarded by console.mu, and the
-// masker by masking. The names and the pointers lost and secrets don't change.
+// source is where the lines of one service, or of the init itself, enter one console. console.mu guards the fields, except masker
+// (guarded by masking) and those that never change: the names, lost and secrets.
 type source struct {
 	name, profile, file string
 	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics
 
-	secrets *atomic.Pointer[redact.Secrets] // values to mask
+	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil: none
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
-	waiting     int   // number of queued bytes
-	dropped     int64 // number of dropped lines that the next notice reports; later lines wait for this notice
+	waiting     int   // bytes in the console's queue
+	dropped     int64 // lines dropped since the last notice; while it isn't 0, later lines wait for the notice
 	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
 
-// block is a buffer of complete lines. The field shares lists, in the order of the bytes, how many bytes come from which source.
+// block is a buffer of complete lines, often of several services. The field shares says, in the order of the bytes, how many bytes
+// come from which source.
 type block struct {
 	data   []byte
 	shares []share
@@ -58,10 +59,9 @@ type share struct {
 	bytes  int
 }
 
-// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
-// blocks, and one goroutine writes the blocks. A pump is the goroutine that reads one pipe. A pump waits if its source has used
-// up its share of the queue, as long as the reader makes progress. When the pipe of the service is then full, the service also
-// waits.
+// console writes the lines of all services to one of the container's streams, stdout or stderr. Each pump (the goroutine that reads
+// one pipe) puts complete lines into blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the
+// queue waits, as long as the reader makes progress. Meanwhile the pipe of the service fills up, and then the service waits too.
 type console struct {
 	stream string
 	mode   ConsoleMode
@@ -77,11 +77,11 @@ type console struct {
 	writingBlock *block    // the block that is being written
 	waiting      int       // bytes in queue and writingBlock
 	pumps        []*waiter // pumps that wait for room, in the order of arrival
-	noWaiting    bool      // pumps must not wait, because they are about to stop
+	noWaiting    bool      // true while pumps must not wait, because the Set is being frozen or closed
 	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
-	dead         bool      // the console's reader is gone
+	dead         bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
 	closing      bool
-	drainWaiters []chan struct{} // channels of whenWritten, to close when nothing is queued
+	drainWaiters []chan struct{} // channels that whenWritten has returned and nobody has closed yet
 	stamp        []byte          // current time for JSON lines, formatted once for each batch
 
 	done chan struct{}
@@ -92,7 +92,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.attempt = c.writeAll // stored here, so that a write allocates nothing
+	c.attempt = c.writeAll // a method value; made here because making it for each write would allocate
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
@@ -107,9 +107,9 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// enqueue formats the lines of chunk for mode, and queues as many as fit. It doesn't block. It returns the rest, which the caller
-// passes to addOrWait. If the parameter must is true or the reader has stalled, the rest can't wait: enqueue drops it and counts
-// its lines.
+// enqueue formats the lines of chunk for mode and queues as many as there is room for. It returns the rest, which the caller passes
+// to addOrWait. With must, or while the reader has stalled, there is no rest: enqueue drops and counts these lines. It doesn't
+// block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
@@ -121,7 +121,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	return c.addLines(src, chunk, mode, must)
 }
 
-// addLines does the work of enqueue after secrets are masked. The caller holds mu.
+// addLines is enqueue without the masking of secrets. The caller holds mu.
 func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil
@@ -150,8 +150,8 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// queueSpace returns the number of additional bytes that src may queue now. The parameter must is true if src can't wait. The
-// caller holds mu.
+// queueSpace returns how many more bytes src may queue now. With must, src can't wait for room later, so it may use more of the
+// queue. The caller holds mu.
 func (c *console) queueSpace(src *source, must bool) int {
 	switch {
 	case must:
@@ -181,8 +181,8 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted queues the lines of chunk that fit into room bytes, in the format of mode, and returns the rest. It is the
-// counterpart of addRaw for modes that change the lines. The caller holds mu.
+// addFormatted is addRaw for the modes that change the lines: it queues the formatted lines of chunk that fit into room bytes, and
+// returns the rest unformatted. The caller holds mu.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
@@ -201,7 +201,8 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// mayAddLong reports whether src may queue one line even if the line is longer than the room for src. The caller holds mu.
+// mayAddLong reports whether src may queue one line that is longer than its room. Otherwise such a line could never be queued. The
+// caller holds mu.
 func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
 // lastBlock returns the block to which the next lines are appended. The caller holds mu.
@@ -214,7 +215,7 @@ func (c *console) lastBlock() *block {
 	return b
 }
 
-// addBytes records that size bytes at the end of block b come from src. The caller holds mu.
+// addBytes records that the last size bytes of block b come from src, and adds them to the queue lengths. The caller holds mu.
 func (c *console) addBytes(b *block, src *source, size int) {
 	if last := len(b.shares) - 1; last >= 0 && b.shares[last].source == src {
 		b.shares[last].bytes += size
@@ -222,17 +223,17 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.record() // start to measure the time without progress
+		c.reader.record() // the time without progress counts from here, since an empty queue gives the reader nothing to read
 	}
 	src.waiting += size
 	c.waiting += size
 }
 
-// setStamp sets the time for JSON lines to now. The caller holds mu.
+// setStamp stores the current time, as JSON lines show it. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued after
-// the call also delay the closing of the channel.
+// whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. Lines that are
+// queued after the call are waited for, too.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +243,8 @@ func (c *console) whenWritten() <-chan struct{} {
 	return done
 }
 
-// closeSynced closes the channels of whenWritten if nothing is queued or the reader is gone. The caller holds mu.
+// closeSynced closes the channels that whenWritten has returned, if the queue is empty or the stream has failed. The caller holds
+// mu.
 func (c *console) closeSynced() {
 	if !c.dead && c.waiting > 0 {
 		return
@@ -253,7 +255,8 @@ func (c *console) closeSynced() {
 	c.drainWaiters = nil
 }
 
-// nextBlock waits for a block to write and returns it. It returns nil when the console is closed, or when its reader is gone.
+// nextBlock waits for the next block to write and returns it. It returns nil when the console is closed and its queue is empty, or
+// when the stream has failed for good.
 func (c *console) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +281,8 @@ func (c *console) nextBlock() *block {
 	}
 }
 
-// addNotices queues a notice for each source with dropped lines. The notice comes after the source's earlier lines and before its
-// next lines. The caller holds mu.
+// addNotices queues a notice for each source with dropped lines. The notice stands where the lines are missing: after the source's
+// earlier lines and before its next lines. The caller holds mu.
 func (c *console) addNotices() {
 	for i, src := range c.withDropped {
 		where := "they are in no file"
@@ -305,7 +308,7 @@ func (c *console) addNotices() {
 	}
 }
 
-// initWriter is the writer that [Set.Console] returns, for the init's own lines.
+// initWriter passes the init's own lines to a console. [Set.Console] returns it.
 type initWriter struct {
 	console *console
 	source  *source
@@ -327,17 +330,17 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stalled reports whether the console's reader has read nothing for longer than progress.stall, so that pumps must not wait for
-// the reader. The caller holds mu.
+// stalled reports whether the reader of the console has read nothing for longer than progress.stall. Then no pump waits for the
+// reader any more. The caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }
 
-// progress records when the reader of a console last read something.
+// progress measures how long the reader of a console has read nothing.
 type progress struct {
-	stall time.Duration // after this time without progress the reader counts as stalled; negative: pumps never wait
+	stall time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
 	born  time.Time
-	moved atomic.Int64 // when the reader last read something, or data was queued while the queue was empty; nanoseconds since born
+	moved atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since born
 }
 
 // idle returns how long ago the reader last made progress.
@@ -346,14 +349,14 @@ func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Durat
 // record records that the reader has made progress now.
 func (r *progress) record() { r.moved.Store(int64(time.Since(r.born))) }
 
-// waiter is a pump that waits until the console has room for its lines.
+// waiter is a pump that waits in addOrWait for room in the queue.
 type waiter struct {
 	source *source
 	woken  chan struct{}
 }
 
-// addOrWait queues the lines in rest, for which enqueue had no room. It waits for room if necessary. If the reader makes no
-// progress for progress.stall, addOrWait drops and counts the remaining lines.
+// addOrWait queues rest, the lines for which enqueue had no room. It blocks until there is room. If the reader stalls meanwhile,
+// addOrWait drops and counts the lines that remain.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
@@ -378,7 +381,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // wake a pump only if there is much room for its lines
+	need := maxSourceQueue / 2 // waking a pump for each few bytes of room would cost more than it brings
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}
@@ -395,7 +398,8 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setHurry with true wakes all waiting pumps and keeps every pump from waiting, until setHurry is called with false.
+// setHurry(true) wakes all waiting pumps and makes lines without room be dropped instead of waiting, until setHurry(false). Freeze
+// and Close need pumps that don't wait.
 func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -403,7 +407,7 @@ func (c *console) setHurry(hurry bool) {
 	c.wakePumps()
 }
 
-// setUrgent with true wakes the waiting pumps of one source and keeps them from waiting, until setUrgent is called with false.
+// setUrgent does the same as setHurry for the pumps of one source. [Log.Tail] needs the lines that they hold.
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,13 +13,14 @@ import (
 	"hinit/internal/guard"
 )
 
-// output is the file to which a console writes. Only the writing goroutine uses the fields, except raw.
+// output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
+// raw.
 type output struct {
-	raw     syscall.RawConn // the file for system calls
-	kind    uint32          // type bits of the file's mode (S_IFMT); 0 if unknown
-	writing []byte
-	err     error
-	attempt func(fd uintptr)
+	raw     syscall.RawConn // the stream
+	kind    uint32          // type of the file as in st_mode (S_IFMT); 0 if unknown
+	writing []byte          // the part of the block that is not written yet
+	err     error           // error of the last write
+	attempt func(fd uintptr) // the method value c.writeAll
 	faulty  bool // the last write failed
 }
 
@@ -38,7 +39,7 @@ func (c *console) run() {
 	}
 }
 
-// releaseBlock makes room in the queue after block b was written.
+// releaseBlock subtracts a written block from the queue lengths, and wakes the pumps that wait for room.
 func (c *console) releaseBlock(b *block) {
 	c.mu.Lock()
 	c.writingBlock = nil
@@ -54,19 +55,19 @@ func (c *console) releaseBlock(b *block) {
 	c.blocks.Put(b)
 }
 
-// detectKind determines whether the console writes to a pipe, a regular file or a device.
+// detectKind determines the type of the stream, on which the size of writes depends.
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
 	_ = unix.Fstat(int(fd), &st) // after an error, the kind is unknown
 	c.kind = st.Mode & unix.S_IFMT
 }
 
-// page is the number of bytes that a write to a pipe can take without blocking, once poll reports the pipe as writable
-// (pipe(7)). Writes to a terminal or socket use the same size.
+// page is the size of one write to a pipe, terminal or socket. When poll reports a pipe as writable, a write of this size doesn't
+// block (pipe(7)).
 const page = 4 << 10
 
-// pieceSize returns the number of bytes to write next. It keeps each write short: a blocking write returns only after it has
-// written everything, and its return is the only sign that a slow reader makes progress.
+// pieceSize returns how many bytes to write next. A blocking write returns only when all of its bytes are written, and only its
+// return shows that a slow reader makes progress. So pieces are small.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -83,9 +84,9 @@ func (c *console) pieceSize(fd int) int {
 	return min(n, max(size-held, page))
 }
 
-// writeAll writes c.writing. It handles short writes, signals, and a descriptor that another process has made non-blocking. For a
-// terminal it blocks SIGTTOU, because a terminal with TOSTOP set stops a background process that writes (termios(3)). Any process
-// on the terminal can set TOSTOP.
+// writeAll writes c.writing to the stream, and stores an error in c.err. It continues after short writes and signals, and waits if
+// another process has made the shared descriptor non-blocking. On a terminal it blocks SIGTTOU: any process can set TOSTOP there,
+// and then the signal would stop this process when it writes from the background (termios(3)).
 func (c *console) writeAll(fd uintptr) {
 	if c.kind == unix.S_IFCHR {
 		runtime.LockOSThread()
@@ -111,8 +112,8 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// handleResult handles the result of a write. After a permanent error the console writes nothing more. Any other error is
-// reported once.
+// handleResult handles the result of a write. After a permanent error (EPIPE, EIO, EBADF) the console drops all lines. Any other
+// error is reported when it begins and when it ends.
 func (c *console) handleResult(err error) {
 	switch {
 	case err == nil:
@@ -135,7 +136,7 @@ func (c *console) handleResult(err error) {
 	}
 }
 
-// close tells the writing goroutine to write the remaining blocks and to exit. It waits until that goroutine has exited.
+// close lets the writing goroutine write what is queued, and waits until that goroutine has exited.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true
@@ -145,8 +146,8 @@ func (c *console) close() {
 	<-c.done
 }
 
-// format appends line and a newline to dst. line has no newline at its end. In the mode JSON, format adds the time, the profile
-// of src and the stream. In the mode Prefixed, it adds only the profile.
+// format appends line, which has no newline, and a newline to dst. JSON adds the time, the profile and the stream; Prefixed adds
+// the profile.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:

@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// period is the shortest time between two attempts to write after a file error, and between two checks of a file's name. It
-	// is also the delay before an archive is compressed, and before suppressed lines are reported.
+	// period is the shortest time between two attempts to write after an error, and between two checks that the path still leads to
+	// the open file. Archives are compressed and suppressed lines are reported after the same time.
 	period = time.Second
-	// completeBit is the mode bit of a complete file (execute permission for the owner), as s6-log uses it.
+	// completeBit is the mode bit that s6-log sets on a complete file (u+x).
 	completeBit = 0o100
-	// keepLimit is the maximum size, in bytes, of the lines that are kept in memory while a file can't be written.
+	// keepLimit is the maximum number of bytes of lines that wait in memory while a file can't be written.
 	keepLimit = 256 << 10
 )
 
-// file writes the log file at one path. All streams of a service share this file. A Log and its successor with the same path also
-// share it. The mutex mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
+// file writes the log file at one path. The pumps of both streams of a service share it, and so does a later Log with the same
+// path. mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
 	set  *Set
 	path string
 	refs int    // number of Logs that use the file; guarded by Set.mu
-	uses uint64 // number of Logs that have used the file so far; guarded by Set.mu
+	uses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
 	unpackable atomic.Bool // the last compression of the archives failed, and the user was warned
@@ -51,14 +51,15 @@ type file struct {
 	onDisk
 	rotation
 
-	fault error // why the file can't be written, which is called a fault; nil without a fault
+	fault error // why the file can't be written; nil while it can
+	// time of the last attempt to write during the fault
 	tried time.Time
-	kept  []byte // formatted lines to write when the fault is over
+	kept  []byte // formatted lines that wait in memory for the end of the fault
 	lost  int64  // number of lines lost because kept was full; all of them came after the lines in kept
 	timer *time.Timer
 }
 
-// onDisk describes the open file.
+// onDisk is what this package knows about the open file.
 type onDisk struct {
 	fd       int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
 	dev, ino uint64
@@ -67,7 +68,7 @@ type onDisk struct {
 	checked  time.Time // time of the last check that the path still leads to this file
 }
 
-// rotation holds the archives of the file, and the state of its rotation.
+// rotation is the state of the archives and of the rotation.
 type rotation struct {
 	archives  archive.List
 	scanned   bool      // archives has been read from the directory
@@ -97,7 +98,7 @@ func (f *file) writeLines(chunk, buf []byte) {
 	f.write(buf, now)
 }
 
-// write writes formatted lines to the file, or keeps them in memory during a fault.
+// write writes formatted lines to the file. During a fault it keeps them in memory, and tries the file again once a period.
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keepLines(p)
@@ -127,8 +128,8 @@ func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	return done, err
 }
 
-// prepare makes the file ready for a write: it opens the file if necessary, and removes an incomplete line at the end. Once a
-// period, it also checks the file's name, the free space and the age of the archives.
+// prepare must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete last line.
+// Once a period it also checks the free space and removes expired archives.
 func (f *file) prepare(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
@@ -155,7 +156,7 @@ func (f *file) prepare(now time.Time) error {
 	return nil
 }
 
-// cutTornLine removes an incomplete line from the end of the file.
+// cutTornLine removes the incomplete last line that a failed write has left in the file.
 func (f *file) cutTornLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
@@ -238,7 +239,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	return whole, err
 }
 
-// appendBytes appends p to the file. Tests can make it fail through package faultinject.
+// appendBytes appends p to the file. Tests inject short writes and errors here.
 func (f *file) appendBytes(p []byte) (int, error) {
 	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
 		return 0, err
@@ -259,8 +260,8 @@ func (f *file) closeFile() {
 	f.fd, f.torn = -1, false
 }
 
-// keepLines stores lines in memory until the fault is over. After the first line that doesn't fit, it only counts lines, so that
-// the log has a single gap.
+// keepLines keeps lines in memory until the fault is over. Once a line doesn't fit, it only counts that line and all later lines,
+// so that the log has one gap.
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -276,7 +277,7 @@ func (f *file) keepLines(p []byte) {
 	f.losses.Add(uint64(n))
 }
 
-// beginFault begins a fault because of err: it reports the error and schedules the next attempt.
+// beginFault starts a fault: it stores and reports err, and schedules the next attempt.
 func (f *file) beginFault(err error, now time.Time) {
 	f.fault, f.tried = err, now
 	f.recordError(err)
@@ -286,8 +287,8 @@ func (f *file) beginFault(err error, now time.Time) {
 
 func (f *file) recordError(err error) { f.lastErr.Store(new(err.Error())) }
 
-// scheduleRetry starts a timer for the next attempt to write. Otherwise a service that writes no more lines would never cause an
-// attempt.
+// scheduleRetry starts the timer of the next attempt to write. Without the timer, only the next line of the service would cause an
+// attempt, and there may be none.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
 		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
@@ -304,8 +305,8 @@ func (f *file) onRetryTimer() {
 	}
 }
 
-// retry tries to end a fault: it writes the kept lines, and a gap marker if lines were lost. If the write fails, retry schedules
-// the next attempt.
+// retry tries to end a fault: it writes the kept lines, then a gap marker if lines were lost. After another error it schedules the
+// next attempt.
 func (f *file) retry(now time.Time) {
 	f.tried = now
 	f.checked = time.Time{}
@@ -333,21 +334,21 @@ func (f *file) retry(now time.Time) {
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %s", f.path, lost))
 }
 
-// clearFault ends the fault and drops the kept lines.
+// clearFault drops the fault and the kept lines, and returns their memory to the budget.
 func (f *file) clearFault() {
 	f.set.memoryBudget.free(f.kept, keptOutsideBudget)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
-// freeKept frees the memory of the kept lines of a file that no Log uses any more.
+// freeKept returns the memory of the kept lines when no Log uses the file any more.
 func (f *file) freeKept() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clearFault()
 }
 
-// finish closes the file, after a last attempt to write the kept lines. A later write opens the file again. The error says why
-// the last lines could not be written.
+// finish writes the kept lines if it can, marks the file as complete and closes it. A later write opens it again. The error says
+// why the last lines are lost.
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -369,8 +370,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// markComplete sets completeBit in the mode of the file if done is true, and otherwise clears this bit. s6-log appends to a file
-// with this bit, and renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
+// markComplete sets completeBit on the file, or clears it if done is false. s6-log, if it ever takes over the volume, appends to a
+// file with this bit and renames a file without it. The caller acts as the agent, so the mode of another user's file stays.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {

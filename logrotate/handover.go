@@ -16,14 +16,16 @@ import (
 	"hinit/internal/pause"
 )
 
-// Handover is the state that a Set passes to its successor in the next program when PID 1 re-executes itself. The pipes stay
-// open, so no output is lost.
+// Handover is what a Set passes to the Set of the next program when PID 1 re-executes itself. It contains the pipes, so services
+// can write during the exec and lose nothing.
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // for stdout and stderr: number of lines that the console has not written yet, by service name
+	Unsent [2]map[string]int64 // lines that the console has not written, by service name; [0] for stdout, [1] for stderr
 }
 
+// handedLog is the part of a Handover for one log, handedRun for one run with pipes that are still read, handedStream for one such
+// pipe, and handedFile for one log file.
 type handedLog struct {
 	Name, Profile, Path string
 	Dropped             bool
@@ -45,7 +47,7 @@ type handedRun struct {
 type handedStream struct {
 	Index int
 	Pipe  *os.File `reexec:"FD"`
-	Carry []byte   // the part of an unfinished line that was already read
+	Carry []byte   // the unfinished line, as far as it was read
 	Cont  bool
 }
 
@@ -58,16 +60,14 @@ type handedFile struct {
 	Losses uint64
 }
 
-// freezeCall is the state of one call of Freeze: the streams whose pumps have stopped (are parked), and the files that are
-// locked.
+// freezeCall is the state between Freeze and Thaw.
 type freezeCall struct {
-	parked map[*stream]struct{}
-	all    chan struct{} // closed when every live stream is parked
-	locked []*file
+	parked map[*stream]struct{} // streams whose pumps have stopped
+	all    chan struct{} // closed when the pump of every live stream has stopped
+	locked []*file // files whose mu is held
 }
 
-// closeIfParked closes fr.all once every stream is parked. The parameter live is the number of streams that are being read. fr
-// may be nil. The caller holds Set.mu.
+// closeIfParked closes fr.all if the pumps of all live streams have stopped. fr may be nil. The caller holds Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -75,7 +75,7 @@ func (fr *freezeCall) closeIfParked(live int) {
 	}
 }
 
-// recordParked records that the pump of st has stopped for Freeze. The pump calls it.
+// recordParked is the last call of a pump that stops for Freeze. If Thaw came first, it starts the pump again.
 func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,17 +84,17 @@ func (s *Set) recordParked(st *stream) {
 		s.pause.closeIfParked(len(s.live))
 		return
 	}
-	st.freezing.Store(false) // Thaw was called before the pump stopped, so start the pump again
+	st.freezing.Store(false) // + Thaw was called before the pump stopped, so start it again
 	go st.pump()
 }
 
-// consolePatience is the longest time that Freeze waits for the console to write its queue. The wait is limited because the
-// console's reader may have stalled.
+// consolePatience is how long Freeze waits for the console to write its queue. A reader that has stalled must not hold up the
+// re-execution.
 const consolePatience = 300 * time.Millisecond
 
-// Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Output that comes later
-// stays in the pipes. Freeze also waits up to consolePatience for the console. After Freeze, call [Set.HandOver]; do not call
-// [Log.Pipes] before [Set.Thaw]. An error means that a disk hangs; the Set is frozen even then.
+// Freeze prepares for [Set.HandOver]: it stops every pump between two reads, when the lines read so far are in the files. Later
+// output stays in the pipes. It waits for the console, too, up to consolePatience. The error means that a disk hangs; even then,
+// the Set is frozen and may be handed over. Until [Set.Thaw], don't call [Log.Pipes].
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.pause != nil {
@@ -133,7 +133,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unparkedError returns an error with the names of the services whose pumps have not stopped, or nil if all have.
+// unparkedError returns an error that names the services whose pumps have not stopped, or nil if all have.
 func (s *Set) unparkedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (f *file) lockWithin(ctx context.Context) bool {
 	return true
 }
 
-// Thaw undoes Freeze: it unlocks the files and starts the pumps again. It is called if PID 1 could not execute the new program.
+// Thaw undoes Freeze, after PID 1 could not execute the new program.
 func (s *Set) Thaw() {
 	s.mu.Lock()
 	fr := s.pause
@@ -176,8 +176,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns the state that the new program needs to continue the logs. Call it between Freeze and Thaw. If Freeze could
-// not stop a pump, the lines in its memory are lost, and a line in the log reports this.
+// HandOver returns what [Set.TakeOver] needs in the new program. Call it between Freeze and Thaw. A pump that did not stop because
+// a disk hangs may hold lines: they are lost, and a line in the log says so.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +227,8 @@ func (r *run) exportTail() []string {
 	return r.tail.lines()
 }
 
-// export returns the state of the stream for the new program. If the pump is not parked, its unfinished line can't be read
-// safely, so missingText replaces it.
+// export returns the state of the stream for the new program. A pump that is not parked may be changing the unfinished line, so
+// missingText takes its place.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Carry: []byte(missingText), Cont: s.lines.cont}
 	if s.direct >= 0 { // s.file is closed; duplicate s.direct, because an os.File closes its descriptor
@@ -242,8 +242,8 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText replaces an unfinished line that was lost. The new program writes it at the beginning of the first line of that
-// stream.
+// missingText is handed over in place of an unfinished line that was lost. The new program writes it in front of the first bytes of
+// that stream.
 const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
@@ -254,8 +254,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsentLines returns, for each service, the number of lines that the console has not written. It also counts the block that is
-// being written, although the reader may have seen some of its lines.
+// unsentLines counts, for each service, the lines in the console's queue. It includes the block that is being written, although the
+// reader may already have some of its lines.
 func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,8 +280,8 @@ func (c *console) unsentLines() map[string]int64 {
 	return lines
 }
 
-// TakeOver continues the logs of the previous program's Set from the state h: it reads the same pipes, and completes unfinished
-// lines. Call TakeOver before Open.
+// TakeOver continues the logs of the previous program's Set: it reads the same pipes and completes their unfinished lines. Call it
+// before Open.
 func (s *Set) TakeOver(h *Handover) error {
 	var start []*stream
 	for _, in := range h.Logs {
@@ -307,8 +307,7 @@ func (s *Set) TakeOver(h *Handover) error {
 	return nil
 }
 
-// resume restores the counters and runs of the log from the handed-over state in. It returns the streams of these runs. The
-// caller starts their pumps.
+// resume restores the counters and the runs of the log. It returns the streams of these runs, whose pumps the caller must start.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
@@ -357,12 +356,12 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
 	s.lines.room.charge(in.Carry, carryOutsideBudget)
-	s.resize(readSize) // undo a flood's enlargement of the pipe
+	s.resize(readSize) // the pipe may still have the size for a flood
 	return s, nil
 }
 
-// resumeFile restores a file's limits, its error, and the lines that were kept because of the error. It then schedules the next
-// attempt to write these lines.
+// resumeFile restores the limits of a file. If the file could not be written, it restores the fault and the kept lines, and
+// schedules the next attempt.
 func (s *Set) resumeFile(in handedFile) {
 	s.mu.Lock()
 	f := s.files[in.Path]
@@ -383,8 +382,8 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// addUnsentNotices makes the console write notices about lines that the previous program read but did not write there. lines maps
-// the name of each service to the number of these lines. The parameter stream is 0 for stdout and 1 for stderr.
+// addUnsentNotices makes the console write a notice for each service with lines that the previous program read but did not write to
+// the console. lines maps the name of a service to the number of such lines. stream is 0 for stdout and 1 for stderr.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

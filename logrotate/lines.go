@@ -6,14 +6,13 @@ import (
 )
 
 const (
-	// SplitEnd marks the end of every piece of a split line, except the last. A line is split if it is too long.
+	// SplitEnd is added to the end of each piece of a line longer than Options.MaxLine, except the last piece.
 	SplitEnd = " [hinit: continued below]"
-	// SplitBegin marks the beginning of every piece of a split line, except the first.
+	// SplitBegin is added to the beginning of each piece of such a line, except the first piece.
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in the field carry until the
-// rest of the line arrives.
+// lines divides the bytes of one stream into complete lines. An unfinished line waits in carry for its rest.
 type lines struct {
 	room  *bufferBudget // shared budget for the part of carry above carryOutsideBudget
 	max   int           // longest line that is not split, without its newline
@@ -21,12 +20,13 @@ type lines struct {
 	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// carryOutsideBudget is how many bytes of the capacity of the buffer carry don't count against the budget. A carry with a
-// larger capacity is freed after use.
+// carryOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is freed as
+// soon as its line is complete.
 const carryOutsideBudget = 4 << 10
 
-// feed takes n new bytes from buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first
-// l.max bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
+// feed takes n new bytes, which the caller has read into buf[l.max:]. It returns the lines that are now complete, with their
+// newlines, or nil. It puts the unfinished line of the last call in front of the new bytes, for which buf has l.max free bytes at
+// its beginning. So the result may share memory with buf; it is valid until the next call.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
@@ -49,7 +49,8 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	return l.split(whole, rest)
 }
 
-// takeUnfinished returns the unfinished line with a newline added, or nil if there is none. More input may follow.
+// takeUnfinished returns the unfinished line with a newline added, or nil if there is none. It is called at the end of a pipe. More
+// input may follow.
 func (l *lines) takeUnfinished() []byte {
 	if len(l.carry) == 0 {
 		l.cont = false
@@ -58,13 +59,13 @@ func (l *lines) takeUnfinished() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// growCarry enlarges the capacity of carry to n bytes if the budget allows it, and reports whether carry has this capacity now.
+// growCarry gives carry room for n bytes, if the budget allows it. It reports whether it has the room.
 func (l *lines) growCarry(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carryOutsideBudget, l.max)
 	return n <= cap(l.carry)
 }
 
-// keepCarry stores rest as the new carry. The caller has made sure that rest fits.
+// keepCarry makes rest the unfinished line. The caller has made room for it with growCarry.
 func (l *lines) keepCarry(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carryOutsideBudget && len(rest) <= carryOutsideBudget {
 		l.room.free(l.carry, carryOutsideBudget)
@@ -75,7 +76,8 @@ func (l *lines) keepCarry(rest []byte) {
 	}
 }
 
-// tooLong reports whether any line in whole is longer than max. It is fast because it doesn't look at every newline.
+// tooLong reports whether any line in whole is longer than max. It searches newlines backwards in steps of max bytes, so it doesn't
+// look at every line.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -87,8 +89,8 @@ func (l *lines) tooLong(whole []byte) bool {
 	return false
 }
 
-// split is the slow path of feed, for lines that are too long. It returns a copy of whole in which long lines are split into
-// marked pieces. If rest, the unfinished line, is too long for carry, the result also contains its first pieces.
+// split is feed for lines that are too long. It returns a copy of whole in which each such line is split into marked pieces. If the
+// unfinished line rest doesn't fit into carry, its first pieces are also returned.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {
@@ -106,8 +108,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 	return out
 }
 
-// splitLong appends all pieces of a line except the last one to the buffer out, and returns the last piece. No piece is longer
-// than limit bytes.
+// splitLong appends all pieces of line but the last to out, and returns the last piece. A piece has at most limit bytes.
 func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit
@@ -135,14 +136,13 @@ func (l *lines) begin(out []byte) []byte {
 // tailLine is the maximum number of bytes of each line that are kept for [Log.Tail].
 const tailLine = 500
 
-// lastLines is a ring buffer of the last lines of a run. It reuses the memory of its slots.
+// lastLines is a ring buffer of the last lines of a run. A new line reuses the memory of the line that it replaces.
 type lastLines struct {
 	slots [][]byte
 	next  int
 }
 
-// add stores the last lines of chunk, which ends with a newline, and drops the oldest lines if there are more than the parameter
-// limit.
+// add stores the lines of chunk, which ends with a newline. If there are more than limit lines, it keeps the last ones.
 func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return

@@ -21,24 +21,24 @@ type Log struct {
 	file    *file     // the log file; nil: the log goes only to the console
 	sources [2]source // one for stdout, one for stderr
 
-	// set.mu guards current, runs, streams and dropped.
+	// set.mu guards the next four fields.
 	current *run
 	runs    uint64 // number of runs so far
 	streams int    // number of pipes, of all runs, that are still being read
-	dropped bool
+	dropped bool // Set.Drop was called
 
 	counters counters
 	limiter  limiter
-	secrets  atomic.Pointer[redact.Secrets] // known secrets of the service; nil: none
-	watcher  atomic.Pointer[func([]byte)]   // function that [Log.Watch] has registered; nil: none
+	secrets  atomic.Pointer[redact.Secrets] // secrets to hide on the console; nil: none
+	watcher  atomic.Pointer[func([]byte)]   // function registered by [Log.Watch]; nil: none
 }
 
 type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are the counters of a log since it was opened. LinesLost and LastError belong to the file, so they continue when another
-// log uses the same file.
+// Stats counts what has happened to the lines of a log since it was opened. LinesLost and LastError belong to the file, so logs
+// with the same file share them.
 type Stats struct {
 	Lines uint64 // lines read from the pipes
 	Bytes uint64 // size of these lines, with newlines
@@ -50,7 +50,7 @@ type Stats struct {
 	LastError      string // the file's current error, or ""
 }
 
-// Stats returns the counters. Stats reads the counters one after another, so they may not be consistent with each other.
+// Stats returns the counters. They are read one after another, so a line may be in one counter and not yet in another.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
@@ -67,9 +67,9 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Pipes creates the pipes for stdout and stderr of the service's next run and starts to read them. It returns the write ends,
-// which are blocking and close-on-exec. The caller passes them to the process and then closes them. The pipes belong to the
-// agent's user, so that the process can open /dev/stdout. The package continues to read the pipes of earlier runs, see maxRuns.
+// Pipes creates the pipes for stdout and stderr of the service's next process, and starts to read them. It returns the write ends,
+// which are blocking and close-on-exec. The caller passes them to the process and then closes them. They belong to the agent's
+// user, so that the process can open /dev/stdout. Earlier processes keep their pipes, see maxRuns.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -96,11 +96,12 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// maxRuns is the number of runs of a service whose pipes stay open. A process that outlives its run may keep them for ever.
+// maxRuns is the number of runs of a service whose pipes are read. A process that outlives its run may hold a pipe open for ever,
+// and each pipe takes a descriptor and a goroutine.
 const maxRuns = 8
 
-// beginRun makes r the current run of the service. The pipes of a run that is too old are read empty and closed. beginRun returns an
-// error if the log is closed.
+// beginRun makes r the current run of the service. If more than maxRuns runs now have pipes, it stops reading
+// the pipes of the oldest. It returns an error if the log is closed.
 func (l *Log) beginRun(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -122,9 +123,9 @@ func (l *Log) beginRun(r *run) error {
 
 var errClosed = errors.New("the log is closed")
 
-// Tail requests the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. A
-// goroutine of this package calls the function done after it has read what the pipes contain now, or after about 100 ms. done
-// must not block. If there is no run, done is called without lines.
+// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. done gets
+// them in another goroutine, after the package has read what is in the pipes now, or after about 100 ms. done must not block. If no
+// run has begun, done gets nil.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -138,10 +139,10 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newPipe creates the pipe for one stream of r. It returns the stream for the read end, and the write end.
+// newPipe creates the pipe for stdout or stderr of r. It returns the stream that reads it, and the write end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
-	// Don't use os.Pipe: it makes both ends non-blocking, and the child would inherit this mode.
+	// os.Pipe would make both ends non-blocking, and the service would inherit this mode.
 	err := faultinject.Before(faultinject.Pipe, r.log.name)
 	if err == nil {
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
@@ -168,7 +169,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	return s, write, nil
 }
 
-// newStream returns a stream of r that reads from pipe. It does not start the pump.
+// newStream returns a stream of r that reads pipe. The caller starts its pump.
 func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	raw, err := pipe.SyscallConn()
 	if err != nil {
@@ -179,12 +180,13 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	return s, nil
 }
 
-// Watch registers the function seen, which is called with the service's complete lines as they are read. It must not block,
-// because the goroutines that read the output call it. It must not keep the slice. Nil removes the function.
+// Watch makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice. Nil ends
+// the calls.
 func (l *Log) Watch(seen func(lines []byte)) { l.watcher.Store(&seen) }
 
-// Hide replaces the set of known secrets of the service. From now on the console shows [redact.Masked] in place of these texts
-// and of tokens with known shapes. Texts shorter than eight bytes are ignored. Without [Options].Mask, Hide has no effect.
+// Hide replaces the known secrets of the service. From now on the console shows [redact.Masked] in place of these texts, besides
+// tokens of known shapes. Texts shorter than eight bytes are ignored, because they would match too much. Without [Options].Mask,
+// Hide has no effect.
 func (l *Log) Hide(texts []string) {
 	if l.set.opts.Mask {
 		l.secrets.Store(redact.NewSecrets(texts))

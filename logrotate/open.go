@@ -15,8 +15,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file. It creates the file and its directories if they are missing. If they are removed at the same time,
-// open tries again a few times.
+// open opens the file. It creates the file and its directories if they are missing. If another process removes one of them
+// meanwhile, open tries again, up to ten times.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.set.opts.Actor.Do(f.openOnce); !errors.Is(err, unix.ENOENT) {
@@ -29,7 +29,7 @@ func (f *file) open() (err error) {
 	return nil
 }
 
-// openOnce is one attempt of open. The caller acts as the agent.
+// openOnce makes one attempt to open the file. The caller acts as the agent.
 func (f *file) openOnce() error {
 	dir, base := filepath.Split(f.path)
 	dirFD, err := openDir(dir)
@@ -74,8 +74,8 @@ func openDir(dir string) (int, error) {
 	return fd, nil
 }
 
-// openLog opens the file base in the directory dirFD for appending, and creates it if it is missing. O_NONBLOCK keeps the call
-// from waiting if base is a named pipe.
+// openLog opens the file base in the directory dirFD for appending, and creates it if it is missing. O_NONBLOCK prevents a wait if
+// an agent has put a named pipe there.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if err := faultinject.Before(faultinject.Open, base); err != nil {
@@ -97,8 +97,7 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, err
 }
 
-// useDescriptor makes the open file fd the current log file. It adds a newline if the last line has none, and connects the
-// writer.
+// useDescriptor makes fd the open log file, and connects the writer. If the last line has no newline, it adds one.
 func (f *file) useDescriptor(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -132,7 +131,8 @@ func (f *file) useDescriptor(fd int) error {
 	return nil
 }
 
-// readArchives reads the list of archives from the directory, and prunes them. A directory that can't be read counts as empty.
+// readArchives reads the list of archives from the directory and removes those beyond the limits. A directory that can't be read
+// counts as empty.
 func (f *file) readArchives() {
 	if err := f.archives.Read(); err != nil {
 		f.recordError(err)
@@ -153,6 +153,7 @@ func (f *file) replaced() (gone bool) {
 	return gone
 }
 
+// nameMoved does the work of replaced. The caller acts as the agent.
 func (f *file) nameMoved() bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(f.path, &st); err != nil {
@@ -161,8 +162,8 @@ func (f *file) nameMoved() bool {
 	return st.Dev != f.dev || st.Ino != f.ino
 }
 
-// rotate renames the file to an archive; the next write creates a new file. If the rename fails, the file keeps growing, and a
-// later write tries again.
+// rotate renames the file to an archive. The next write creates a new file. If the rename fails, the file grows beyond its limit,
+// and a later write tries again.
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
@@ -198,18 +199,18 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// pruneNow prunes the archives outside of a rotation, because the oldest archive has expired.
+// pruneNow removes expired archives between rotations.
 func (f *file) pruneNow(now time.Time) {
 	if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
 		f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 	}
 }
 
-// newWriter returns a lumberjack writer for attach (decision record 6). Lumberjack's own rotation is never used, because the agent
-// controls all names in the log's directory.
+// newWriter returns a lumberjack writer to use with attach (decision record 6). It never rotates: lumberjack rotates by path, and
+// the agent can put a link there.
 func newWriter() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
 
-// neverRotate is the MaxSize for lumberjack, in megabytes. No log ever reaches it.
+// neverRotate is the size limit given to lumberjack, in megabytes. No log reaches it.
 const neverRotate = 1 << 30
 
 // attach makes w write to the open file fd, whose status is st. It fails without /proc.

@@ -21,11 +21,11 @@ const (
 	// JSON writes one object for each line, with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message.
 	// Bytes that aren't UTF-8 become U+FFFD.
 	JSON ConsoleMode = "json"
-	// Off copies no lines of services. It still writes the init's own lines, in Raw.
+	// Off hides the lines of services. The init's own lines still appear, unchanged.
 	Off ConsoleMode = "off"
 )
 
-// Options configures a [Set]. The zero value of each field means its default.
+// Options configures a [Set]. A zero field means its default.
 type Options struct {
 	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed the limit. A single
 	// line that is longer than the limit is alone in its file. Default 1,000,000.
@@ -38,8 +38,8 @@ type Options struct {
 	Tail int
 	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
-	// ConsoleStall is how long the console's reader may make no progress before lines are left out there. Until then, a service
-	// that writes faster than the reader has to wait. Default 1 s; if negative, services never wait.
+	// ConsoleStall is how long the reader of the console may read nothing before lines are left out there. Until then, a service
+	// that writes faster than the reader waits. Default 1 s; negative: services never wait.
 	ConsoleStall time.Duration
 	// Mask replaces secrets on the console with [redact.Masked], also in the init's own lines. Secrets are tokens of known
 	// shapes, lines of private keys, and the values given to [Log.Hide]. Files are written unmasked.
@@ -51,19 +51,18 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called after lines of a service have been written. The goroutine that reads the service's output calls it. It must
-	// not block. It may be nil.
+	// Wrote is called by a pump after lines of a service have been written to both sinks. It must not block. Nil: no call.
 	Wrote func()
-	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. The parameter service is the
-	// name given to Open, or "" for the console. Warn must not block. It must not call any method of Log or Set; it may write to
-	// a writer from [Set.Console]. Nil discards warnings.
+	// Warn is called once when a fault begins and once when it ends, by a goroutine of this package. service is the name given to
+	// Open, or "" for the console. Warn must not block, and must not call a method of Log or Set; it may write to [Set.Console].
+	// Nil discards warnings.
 	Warn func(service, message string)
 
-	period       time.Duration // in place of the constant period; tests set a shorter time
-	tailPatience time.Duration // in place of the constant tailPatience; tests on slow machines set a longer time
-	closeReserve time.Duration // in place of the constant closeReserve; tests on slow machines set a longer time
-	floodWindow  time.Duration // in place of the constant floodWindow; tests that need a flood set a longer time
-	floodPause   time.Duration // shortest pause during a flood, if longer than the constant; set by tests
+	period       time.Duration // replaces the constant period; tests set a shorter time
+	tailPatience time.Duration // replaces the constant tailPatience; tests on slow machines set a longer time
+	closeReserve time.Duration // replaces the constant closeReserve; tests on slow machines set a longer time
+	floodWindow  time.Duration // replaces the constant floodWindow; tests that need a flood set a longer time
+	floodPause   time.Duration // raises the constant floodPause; set by tests
 }
 
 // withDefaults returns o with the defaults for all zero fields.
@@ -92,7 +91,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// orDefault returns n if n is positive, the parameter byDefault if n is 0, and 0 if n is negative.
+// orDefault returns n if it is positive, byDefault if it is 0, and 0 if it is negative ("keep none").
 func orDefault(n, byDefault int) int {
 	if n == 0 {
 		return byDefault

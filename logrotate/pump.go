@@ -20,10 +20,10 @@ import (
 // tailPatience is the longest time that [Log.Tail] waits for output that is still in the pipes.
 const tailPatience = 100 * time.Millisecond
 
-// run holds the two pipes of one run of a service, and the last lines of its output.
+// run is one process of a service, as the log sees it: its two pipes and the last lines of its output.
 type run struct {
 	log     *Log
-	number  uint64 // counts the runs of the log; 0 for all that an earlier program of PID 1 has begun
+	number  uint64 // counts the runs of the log; 0 for all runs that an earlier program of PID 1 has begun
 	streams [2]*stream
 	asked   atomic.Uint64 // number of the last call of Log.Tail
 
@@ -31,17 +31,17 @@ type run struct {
 	tail    lastLines
 	open    [2]string // the unfinished line of each stream when recordReached was last called
 	reached [2]uint64 // for each stream, the number of the last Tail request whose output it has read completely
-	waiting []*tailRequest
+	waiting []*tailRequest // requests that are not answered yet
 }
 
-// tailRequest is one pending call of Log.Tail.
+// tailRequest is a call of Log.Tail that is not answered yet.
 type tailRequest struct {
 	number uint64
 	done   func([]string)
 	timer  *time.Timer
 }
 
-// request registers a request of Log.Tail with the callback done. It wakes the pumps, so that they read what is in the pipes.
+// request registers a call of Log.Tail, and wakes the pumps so that they read what is in the pipes.
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}
@@ -49,7 +49,7 @@ func (r *run) request(done func([]string)) {
 	r.waiting = append(r.waiting, q)
 	ready := min(r.reached[0], r.reached[1]) >= q.number
 	r.mu.Unlock()
-	if ready { // both pipes have already been read to their end
+	if ready { // both pipes have ended, so no pump will answer
 		guard.Go("answering for a log", func() { r.answerRequest(q) })
 		return
 	}
@@ -59,8 +59,8 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached records that a stream has read everything that its pipe contained when Tail request n was made. The parameter
-// open is the stream's unfinished line. recordReached answers all requests for which both streams have reached this point.
+// recordReached is called by the pump of a stream when it has read all that was in its pipe at Tail request n; open is its
+// unfinished line. It answers the requests that both streams have reached.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
@@ -73,7 +73,8 @@ func (r *run) recordReached(index int, n uint64, open []byte) {
 	}
 }
 
-// answerRequest calls the request's function with the last lines of the run, unless that has already happened.
+// answerRequest calls the callback of q with the last lines of the run. Only the first call for a request has an effect, because a
+// pump and the timer may both answer it.
 func (r *run) answerRequest(q *tailRequest) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
@@ -100,8 +101,8 @@ func (r *run) answerRequest(q *tailRequest) {
 	q.done(lines)
 }
 
-// stream is one pipe of a run. Only its pump, the goroutine that reads it, uses the fields that are neither atomic nor guarded by
-// mu.
+// stream reads one pipe of a run. Its pump, the goroutine that reads, is the only user of the fields that are neither atomic nor
+// guarded by mu.
 type stream struct {
 	run      *run
 	index    int        // 0 for stdout, 1 for stderr
@@ -111,35 +112,35 @@ type stream struct {
 	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
-	direct   int // descriptor that the pump reads without the poller during a flood; otherwise -1
+	direct   int // -1, or during a flood the descriptor that the pump reads without the poller
 	stopping atomic.Bool
-	freezing atomic.Bool // true while [Set.Freeze] stops the pump
+	freezing atomic.Bool // [Set.Freeze] has asked the pump to stop
 
-	buf   *[]byte // from the pool; nil unless the buffer holds data
+	buf   *[]byte // read buffer from Set.inputs; nil while the pump waits for data
 	n     int
 	err   error
 	total uint64 // number of bytes read
 
 	seen   uint64 // number of the last Tail request that this stream has answered
-	target uint64 // the requests up to number goal are answered when total reaches this value
+	target uint64 // when total reaches target, all Tail requests up to number goal are answered
 	goal   uint64
 }
 
-// wake makes the pump check stopping, freezing and new requests. It doesn't block.
+// wake makes a waiting pump look at stopping, freezing and new Tail requests. It doesn't block.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The deadline has no effect in a flood, when the file is closed and the pump checks after each pause.
+	// During a flood the file is closed, so the deadline has no effect. The pump then looks after each pause.
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop tells the pump to exit after it has read everything that the pipe contains now.
+// stop tells the pump to exit when it has read what the pipe contains now. Processes may still have the pipe open.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
 }
 
-// pump reads a pipe in its own goroutine until the end of the pipe, or until [Set.Freeze].
+// pump is the goroutine that reads a pipe. It exits at the end of the pipe, or when [Set.Freeze] stops it.
 func (s *stream) pump() {
 	defer guard.Catch("reading the output of " + s.run.log.name)
 	if s.readPipe() {
@@ -150,7 +151,7 @@ func (s *stream) pump() {
 	}
 }
 
-// readPipe reads the pipe and delivers its lines. It returns true at the end of the pipe, and false if Freeze asked it to stop.
+// readPipe reads the pipe and delivers its lines until the end of the pipe. It returns false if Freeze asked it to stop.
 func (s *stream) readPipe() bool {
 	last := uint64(math.MaxUint64) // value of total at which to stop
 	for {
@@ -164,8 +165,8 @@ func (s *stream) readPipe() bool {
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// Clear the deadline that woke the pump. A call that wakes the pump sets a flag before the deadline, and the
-			// loop reads the flags after this line. So no flag is missed.
+			// Clear the deadline that wake has set. wake is called after its caller has set a flag, and the loop reads the flags
+			// after this line, so no flag is missed.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}
@@ -196,8 +197,8 @@ func (s *stream) readPipe() bool {
 	return true
 }
 
-// read reads the pipe once. It is the callback of raw.Read: the poller calls it immediately, and again when the pipe may have
-// data. It returns false to wait for data. While it waits, the stream holds no buffer from the pool.
+// read reads the pipe once. It is the callback of raw.Read, which calls it at once, and after a result of false again when the
+// poller reports data. A pump that waits holds no buffer, since there may be thousands of pumps.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
@@ -219,8 +220,7 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// runShortCall runs a pipe operation that never blocks, through [blocking.Short]. This limits the threads that all pumps use
-// at the same time.
+// runShortCall does an operation on a pipe that never blocks. [blocking.Short] limits how many threads all pumps occupy at a time.
 func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {
@@ -237,8 +237,8 @@ func (s *stream) queuedBytes() uint64 {
 	return uint64(n)
 }
 
-// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. The parameter asked is the
-// number of requests before the last read. The parameter pause is true if this read found the pipe empty.
+// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
+// requests before the last read. pause is true if that read found the pipe empty.
 func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
@@ -257,8 +257,8 @@ func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	s.run.recordReached(s.index, s.seen, s.lines.carry)
 }
 
-// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So when a line is counted,
-// it is already written.
+// deliver writes complete lines to the sinks, within the rate limit, and then adds them to the counters. A line that is counted is
+// already written.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return
@@ -279,8 +279,8 @@ func (s *stream) deliver(chunk []byte) {
 	l.set.opts.Wrote()
 }
 
-// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. Lines
-// for which the console has no room go to the console after all lines are in the file.
+// writeToSinks writes complete lines of a stream to the console and the file. The file must not wait for the console, so lines for
+// which the console has no room are queued there only after all lines are in the file.
 func (l *Log) writeToSinks(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return

@@ -13,25 +13,25 @@ import (
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
 	rate   atomic.Int64 // maximum number of lines per second; 0: no limit
-	active atomic.Bool  // some suppressed lines are not yet reported by a record
+	active atomic.Bool  // lines were suppressed that no record has reported yet
 
-	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to the console and the file.
-	// So the record about suppressed lines appears at the place where these lines are missing.
+	// turns has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
+	// lines stands where these lines are missing.
 	turns       [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
-	recordDelay time.Duration // delay from the last suppressed line to the record, if no other line comes
+	recordDelay time.Duration // time from the last suppressed line to the record, if no other line comes
 
-	mu         sync.Mutex  // never held across I/O
+	mu         sync.Mutex  // guards the fields below; never held across I/O
 	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
-	since      time.Time   // start of the current second, in which lines are counted
-	taken      int64
+	since      time.Time   // start of the second in which lines are being counted
+	taken      int64 // lines admitted in this second
 	suppressed [2]int64  // suppressed lines that the next record must report, by stream
-	limit      int64     // the rate that was exceeded
+	limit      int64     // the rate that was exceeded, which the record names
 	last       time.Time // time of the last suppressed line
 }
 
-// writeAllowed writes the lines of chunk that the rate allows. Before them it writes the record about lines that were suppressed
-// earlier. It returns the number of lines that it has suppressed.
+// writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the
+// number of lines that it has suppressed.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.writeLines(stream, chunk)
@@ -45,7 +45,7 @@ func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
-// writeRecord writes the record about a stream's suppressed lines, if there are any.
+// writeRecord writes the record about a stream's suppressed lines, if there are any. It is called at the end of a pipe.
 func (l *limiter) writeRecord(stream int) {
 	if !l.active.Load() {
 		return
@@ -58,8 +58,8 @@ func (l *limiter) writeRecord(stream int) {
 	l.writeLines(stream, record)
 }
 
-// timerFired is the callback of the timer. It writes the records, or restarts the timer if lines were suppressed recently. The
-// sinks are still open, because a stream with suppressed lines is still being read.
+// timerFired is the callback of the timer. It writes the records. If a line was suppressed less than recordDelay ago, it restarts
+// the timer instead. The sinks are still open, because a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.recordDelay - time.Since(l.last)
@@ -75,8 +75,8 @@ func (l *limiter) timerFired() {
 	}
 }
 
-// admit returns in taken the lines of chunk that the rate allows. It counts the other lines as suppressed. The result record must
-// be written before the taken lines; it is nil if there is nothing to report.
+// admit returns in taken the lines of chunk that the rate allows, and counts the others as suppressed. The caller writes record
+// first, unless it is nil.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	l.mu.Lock()
@@ -106,7 +106,8 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	return record, taken
 }
 
-// makeRecord returns the record about the suppressed lines of a stream, or nil if there are none. The caller holds mu.
+// makeRecord returns the line that reports the suppressed lines of a stream, and resets their count. It returns nil if there are
+// none. The caller holds mu.
 func (l *limiter) makeRecord(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil

@@ -10,44 +10,44 @@ import (
 )
 
 const (
-	// A flood begins after floodReads short reads within floodWindow. From then on, reading after each write of the service would
+	// A flood begins after floodReads short reads within floodWindow. From then on, a read after each write of the service would
 	// cost more than everything else that hinit does.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is the shortest pause between two reads during a flood. The poller can't time a shorter pause. Each pause costs
-	// the wake-up of a thread, so pauses get longer, up to maxFloodPause, while the pipe doesn't fill up.
+	// floodPause is the shortest pause between two reads during a flood; the runtime's poller can't time a shorter one. Each pause
+	// ends with the wake-up of a thread, so pauses grow up to maxFloodPause while the pipe stays far from full.
 	floodPause    = time.Millisecond
 	maxFloodPause = 4 * time.Millisecond
-	// floodEnd is the number of bytes that must arrive during a pause for the flood to continue.
+	// floodEnd is the number of bytes that a pause must bring. With fewer, the flood has ended.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a pipe during a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
-	// during a pause. After the flood the pipe is made smaller again, because a user has only 64 MiB for all pipes (pipe(7),
-	// pipe-user-pages-soft).
+	// floodPipe is the size to which a pipe is enlarged during a flood, so that the writer need not wait during a pause.
+	// fs.pipe-max-size may allow less. Afterwards the pipe is made smaller again, because all pipes of a user together may have
+	// only 64 MiB (pipe(7), pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 
-// pace decides when a pump pauses between reads. The pump pauses only during a flood of small writes, so that a single read
-// returns the data of many writes.
+// pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that one read returns
+// the data of many writes.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read
-	reads int
+	reads int // short reads since the time in the field since
 	since time.Time
 
-	size       int           // size of the pipe
+	size       int           // size of the pipe in bytes
 	sincePause int           // bytes read since the last pause
 	pause      time.Duration // length of the next pause
-	pauses     int           // number of pauses during this flood after which there was enough data
-	// fruitlessFloods is the number of consecutive floods that ended at their first pause, because the writer waits for an
-	// answer to each line. Each of them doubles the number of reads that starts a flood.
+	pauses     int           // pauses of this flood that brought at least floodEnd bytes
+	// fruitlessFloods is the number of floods in a row that ended at their first pause. They are no real floods: the writer sends a
+	// line and waits for an answer. Each doubles the number of reads that starts the next flood.
 	fruitlessFloods uint
 }
 
-// floodDoubt is the largest value of pace.fruitlessFloods.
+// floodDoubt is the upper limit of pace.fruitlessFloods.
 const floodDoubt = 6
 
-// recordRead takes the result of a read into account: n bytes were read into a buffer of room bytes. The result changed tells
-// whether a flood has begun or ended.
+// recordRead is called after each read. n is the number of bytes read, room is the size of the buffer, and window is the time in
+// which short reads are counted. The result is true if a flood has begun or ended.
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
@@ -83,7 +83,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	return true
 }
 
-// adaptPause sets the length of the next pause, so that a pause fills a quarter to half of the pipe.
+// adaptPause sets the length of the next pause so that the pipe is a quarter to half full at its end.
 func (p *pace) adaptPause() {
 	switch {
 	case p.sincePause > p.size/2:
@@ -94,10 +94,10 @@ func (p *pace) adaptPause() {
 	p.rest, p.sincePause = true, 0
 }
 
-// changePace enlarges the pipe and removes it from the poller when a flood has begun, or undoes both when the flood has
-// ended. While a pipe is in the poller, each write to the pipe wakes the poller (EPOLLET of epoll(7)), which costs the
-// writer as much as this process. Only closing a file removes it from the poller, so changePace opens the pipe a second time
-// first. If that fails, the pipe stays in the poller, and only the pauses reduce the cost.
+// changePace is called when a flood has begun or ended. At the beginning it enlarges the pipe and removes it from the runtime's
+// poller; at the end it undoes both. A pipe in the poller makes each write wake the poller (EPOLLET of epoll(7)), which costs the
+// writer as much time as this process. Only closing a file removes it from the poller, so changePace first opens the pipe a second
+// time. If that fails, the pipe stays in the poller, and only the pauses reduce the cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
 		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {
@@ -109,8 +109,8 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-// resize asks the kernel to give the pipe the given size in bytes, and stores the size that the pipe now has. Reading works with
-// any size of the pipe.
+// resize asks the kernel to give the pipe the size in bytes, and stores the size that the pipe now has. A failure does no harm:
+// reading works with any size.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
 	s.withDescriptor(func(fd int) {
@@ -123,6 +123,7 @@ func (s *stream) resize(size int) (done bool) {
 	return done
 }
 
+// leavePoller opens the pipe a second time as s.direct, outside the poller, and closes s.file.
 func (s *stream) leavePoller() {
 	s.withDescriptor(func(old int) {
 		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened with the agent's identity, because the pipe belongs to the agent
@@ -135,6 +136,7 @@ func (s *stream) leavePoller() {
 	}
 }
 
+// joinPoller undoes leavePoller: it makes s.file from s.direct again.
 func (s *stream) joinPoller() {
 	if s.direct < 0 {
 		return
@@ -154,7 +156,8 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// awaitData waits until the pipe may have data, and calls read. During a flood it calls read immediately.
+// awaitData blocks until the pipe may have data, and then calls read. During a flood, when the pipe isn't in the poller, it calls
+// read at once.
 func (s *stream) awaitData() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)
@@ -163,7 +166,7 @@ func (s *stream) awaitData() error {
 	return nil
 }
 
-// withDescriptor calls the function do with the pipe's descriptor.
+// withDescriptor calls do with a descriptor of the pipe, during a flood or not.
 func (s *stream) withDescriptor(do func(fd int)) {
 	_ = runShortCall(func() error {
 		if s.direct >= 0 {

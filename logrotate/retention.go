@@ -17,30 +17,30 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits are the limits of one log. Zero MaxSize and Archives mean the values from [Options]; zero in any other field means no
+// Limits are the limits of one log. If MaxSize or Archives is 0, the value from [Options] applies. In any other field, 0 means no
 // limit.
 type Limits struct {
 	// MaxSize and Archives mean the same as in [Options].
 	MaxSize  int64
 	Archives int
-	// MaxAge is the maximum age of an archive, counted from its rotation. The age is checked when lines are written.
+	// MaxAge is how long after its rotation an archive is kept. It is checked only when lines are written.
 	MaxAge time.Duration
-	// Quota is the largest total size, in bytes, of all files of the log. The current file counts as MaxSize. The oldest archives
-	// are removed first.
+	// Quota is the maximum size in bytes of all files of the log together. The current file counts as MaxSize, however small it is.
+	// The oldest archives are removed first.
 	Quota int64
-	// MinFree is the number of bytes that must stay free on the file system for the agent's user. If a rotation finds that
-	// another file of MaxSize bytes would leave fewer, it removes the oldest archive, so the log grows no further. The free
-	// space is checked at most once a second, when lines are written. If fewer bytes are free, the file is not written, as if
-	// the disk were full. No more archives are removed for it: someone else who fills the disk would take that space, too.
+	// MinFree is the number of bytes that must stay free on the file system for the agent's user.
+	//
+	// If, after a rotation, another file of MaxSize bytes would leave less, the oldest archive is removed, so that the log grows no
+	// further. If less is free already, which is checked once a second when lines are written, the file isn't written, as on a full
+	// disk. No archives are removed for that: another process that fills the disk would take their space, too.
 	MinFree int64
-	// Compress compresses archives with gzip, a second or more after their rotation.
+	// Compress makes archives gzip files, a second or more after their rotation.
 	Compress bool
-	// Rate is the largest number of lines per second. Lines beyond it are omitted, and a line in both sinks states their number.
+	// Rate is the maximum number of lines per second. More lines are suppressed, and a line in both sinks says how many.
 	Rate int
 }
 
-// Limit sets the limits of the log. They take effect immediately. If several logs use the same file, they share the limits that
-// were set last, except for Rate.
+// Limit sets the limits of the log, at once. Logs that use the same file share the limits that were set last, except Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -50,7 +50,7 @@ func (l *Log) Limit(limits Limits) {
 	}
 }
 
-// within returns the limits l, in which the values from o replace a MaxSize or Archives of zero.
+// within returns l with the values of o in place of a MaxSize or Archives of 0.
 func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
@@ -59,7 +59,7 @@ func (l Limits) within(o Options) Limits {
 	return l
 }
 
-// prune removes the oldest archives while there are too many, they are too old, or they use too much space.
+// prune removes the oldest archives until the log is within its limits.
 func (f *file) prune(now time.Time) error {
 	limits := f.limits.Load()
 	room := int64(-1)
@@ -69,14 +69,14 @@ func (f *file) prune(now time.Time) error {
 	return f.archives.Prune(limits.Archives, room, limits.MaxAge, now)
 }
 
-// pack requests the compression of the archives, if Limits.Compress is set.
+// pack asks for the compression of the archives, if Limits.Compress is set.
 func (f *file) pack() {
 	if f.limits.Load().Compress {
 		f.set.compressor.request(f)
 	}
 }
 
-// checkFree returns an error if fewer than MinFree bytes are free.
+// checkFree returns an error if fewer than MinFree bytes are free on the file system.
 func (f *file) checkFree() error {
 	free, least := f.freeBytes()
 	if free >= least {
@@ -85,8 +85,8 @@ func (f *file) checkFree() error {
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// replaceOldest removes the oldest archive after a rotation if the next file could leave fewer than MinFree bytes free. It keeps the
-// newest archive.
+// replaceOldest is called after a rotation. If the next file could leave fewer than MinFree bytes free, it removes the oldest
+// archive, but never the only one.
 func (f *file) replaceOldest() error {
 	if free, least := f.freeBytes(); free >= least+f.limits.Load().MaxSize || f.archives.Len() < 2 {
 		return nil
@@ -94,8 +94,8 @@ func (f *file) replaceOldest() error {
 	return f.archives.RemoveOldest()
 }
 
-// freeBytes returns the number of bytes that are free on the file system for the agent's user, and the number that must stay free.
-// Without a limit, and if the free space is unknown, the first number is the largest one.
+// freeBytes returns how many bytes are free on the file system for the agent's user, and how many must stay free. If there is no
+// limit, or the free space is unknown, free is the largest int64.
 func (f *file) freeBytes() (free, least int64) {
 	least = f.limits.Load().MinFree
 	var st unix.Statfs_t
@@ -107,13 +107,14 @@ func (f *file) freeBytes() (free, least int64) {
 
 const stampLen = archive.StampLen
 
-// stamp formats the timestamps of lines. It formats date and time once per second, and the nanoseconds for each batch of lines.
+// stamp formats the timestamps of lines. Formatting costs much for each line, so date and time are formatted once a second, and
+// only the nanoseconds for each batch.
 type stamp struct {
 	second int64
 	text   [stampLen]byte
 }
 
-// format returns the timestamp of the time t.
+// format returns the timestamp for t, with two spaces at its end.
 func (s *stamp) format(t time.Time) [stampLen]byte {
 	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
 		s.second = sec
@@ -129,13 +130,13 @@ func (s *stamp) format(t time.Time) [stampLen]byte {
 	return s.text
 }
 
-// compressor collects files whose archives must be compressed. Once per period it passes them to [Options].Pack, which compresses
-// only archives older than the period. Its methods may be called from any goroutine.
+// compressor collects the files whose archives are to be compressed. Once per period it gives them to [Options].Pack, which skips
+// archives younger than a period. Any goroutine may call its methods.
 type compressor struct {
 	opts Options
-	ctx  context.Context //nolint:containedctx // ends when end is called
+	ctx  context.Context //nolint:containedctx // cancelled by end
 	stop context.CancelFunc
-	work sync.WaitGroup // the goroutine that handles the queue; after a call of end, it ends soon
+	work sync.WaitGroup // counts the goroutine that handles the queue
 
 	mu    sync.Mutex // never held across I/O
 	queue []*file    // each file at most once
@@ -148,7 +149,7 @@ func newCompressor(o Options) *compressor {
 	return c
 }
 
-// request queues the file f for the compression of its archives. It doesn't block. After a call of end it does nothing.
+// request queues f for the compression of its archives. It doesn't block. After end, it does nothing.
 func (c *compressor) request(f *file) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,14 +163,14 @@ func (c *compressor) request(f *file) {
 	}
 }
 
-// end cancels the compression and all requests. It doesn't wait for the end of the compression.
+// end cancels the compression and drops the queue. It doesn't wait; work does.
 func (c *compressor) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stop()
 }
 
-// take returns the queued files and empties the queue.
+// take returns the queued files and empties the queue. If there are none, the goroutine that calls it must exit.
 func (c *compressor) take() []*file {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,6 +179,7 @@ func (c *compressor) take() []*file {
 	return batch
 }
 
+// run is the goroutine that handles the queue. It exits when the queue is empty.
 func (c *compressor) run() {
 	for pause.For(c.ctx, c.opts.period) {
 		batch := c.take()
@@ -190,8 +192,7 @@ func (c *compressor) run() {
 		}
 		archives := make([]gzipped.Archives, len(batch))
 		for i, f := range batch {
-			// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the
-			// other archives.
+			// hinit writes no larger archive, and package reader refuses one. Compressing it would only delay the others.
 			archives[i] = gzipped.Archives{Dir: f.archives.Dir, Most: max(2*f.limits.Load().MaxSize, gzipped.DefaultMaxSize)}
 		}
 		results, err := c.opts.Pack(c.ctx, archives, c.opts.period)
@@ -210,8 +211,8 @@ func (c *compressor) run() {
 	}
 }
 
-// recordPacked reports a failed compression once, and once when it works again. err is nil if every archive that was old enough
-// has been compressed.
+// recordPacked warns when the compression of a file's archives fails after a success, and when it succeeds after a failure. err is
+// nil after a success.
 func (f *file) recordPacked(err error) {
 	switch {
 	case err == nil && f.unpackable.Swap(false):

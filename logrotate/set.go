@@ -21,27 +21,27 @@ import (
 	"hinit/internal/redact"
 )
 
-// readSize is the number of bytes that a pump reads at a time: the default size of a pipe.
+// readSize is the number of bytes that a pump reads at once: the default size of a pipe.
 const readSize = 64 << 10
 
 // Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
 	opts         Options
 	consoles     [2]*console  // the consoles for stdout and stderr
-	inputs       sync.Pool    // *[]byte with room for an unfinished line (MaxLine), followed by readSize
-	outputs      sync.Pool    // empty *[]byte for formatted lines
-	memoryBudget bufferBudget // memory limit for unfinished and kept lines
+	inputs       sync.Pool    // *[]byte: MaxLine bytes for an unfinished line, then readSize bytes
+	outputs      sync.Pool    // *[]byte for formatted lines, empty
+	memoryBudget bufferBudget // shared limit for unfinished lines and kept lines
 
 	mu     sync.Mutex // never held across I/O
 	closed bool
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
-	unused []*lumberjack.Logger // writers to reuse, from files that no log uses any more: lumberjack never ends a writer's goroutine
-	idle   chan struct{}        // closed when Close was called and live is empty
-	pause  *freezeCall          // state of the call of Freeze; nil while the pumps run
+	unused []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
+	idle   chan struct{}        // closed when Close was called and no stream is live
+	pause  *freezeCall          // not nil between Freeze and Thaw
 
-	background sync.WaitGroup // counts the short-lived goroutines, for which flush waits
+	background sync.WaitGroup // short-lived goroutines, for which flush waits
 	compressor *compressor
 }
 
@@ -58,8 +58,8 @@ func New(o Options) *Set {
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputs.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
-	// Twice the size is enough for one read with the timestamps of lines of usual length, so that each read causes one write. It
-	// is also enough for any single line.
+	// Twice the size holds one read with the timestamps of lines of usual length, so that one read causes one write. It also holds
+	// any single line.
 	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor = newCompressor(o)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
@@ -67,9 +67,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and creates it if necessary. The parameter profile is the name that the
-// console shows; "" means the same as name. The parameter file is the path of the log file, which the first line creates; ""
-// means console only. If the log exists, Open ignores the other arguments. It doesn't block.
+// Open returns the log of the service name, and creates it if necessary. The console shows it as profile; "" means name. file is
+// the path of the log file, which the first line creates; "" means console only. If the log exists already, Open ignores profile
+// and file. It doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	return l
 }
 
-// useFile returns the file for the path of the log l, and counts l as a user of this file. The caller holds mu.
+// useFile returns the file at the path of l, and counts l as a user of it. The caller holds mu.
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
@@ -109,12 +109,12 @@ func (s *Set) useFile(l *Log) *file {
 	return f
 }
 
-// releaseFile ends the use of f by one log, and closes f if no other log uses it. It may block on the disk.
+// releaseFile ends the use of f by one log. If no other log uses f, it closes f, which may block on the disk.
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// f stays in the map until it is closed, so that a path never has two files. While finish runs, another Log may start to use
-	// f, and may even release it again. Then f may be open again, so the loop repeats.
+	// f stays in the map until it is closed, so that a path never has two files. While finish runs without the lock, another Log
+	// may start to use f and even release it again. Then f may be open again, so repeat.
 	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
 		uses = f.uses
 		s.mu.Unlock()
@@ -131,9 +131,9 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop removes the log called name from the Set. The log's pipes are still read to their ends; then its file is closed. After
-// Drop, [Log.Pipes] of this log fails, and Open with the same name creates a new log. Drop doesn't block. An unknown name is
-// ignored.
+// Drop removes the log of the service name from the Set. Its pipes are still read to their ends, and then its file is closed.
+// Afterwards [Log.Pipes] of this log fails, and Open with the same name creates a new log. Drop ignores an unknown name and doesn't
+// block.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,14 +148,15 @@ func (s *Set) Drop(name string) {
 	}
 }
 
-// retire releases the file of a dropped log in the background. The caller holds mu, and calls retire once for each Log.
+// retire releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu, and calls
+// retire once for each Log.
 func (s *Set) retire(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
-// addStreams adds streams of l to the streams that are being read. The caller holds mu. removeStream removes them.
+// addStreams counts new streams of l as live. removeStream undoes it. The caller holds mu.
 func (s *Set) addStreams(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.live[st] = struct{}{}
@@ -179,8 +180,8 @@ func (s *Set) removeStream(st *stream) {
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
-// complete lines; a missing last newline is added. Write never blocks or fails: lines for which the queue has no room are dropped
-// and reported by a notice. In the modes Prefixed and JSON, the lines look like lines of a profile called "hinit".
+// complete lines; a missing last newline is added. Write never blocks or fails: lines without room in the queue are dropped, and a
+// notice counts them. In the modes Prefixed and JSON, the lines appear as those of a profile "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }
@@ -195,13 +196,12 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time limit that is reserved for the last writes to the files and the console. Close uses
-// the rest to wait for the pipes.
+// closeReserve is the end of Close's time that it keeps for the last writes to files and console. Before, it waits for the pipes.
 const closeReserve = 200 * time.Millisecond
 
-// Close waits until every pipe has ended, and then until files and console are written and closed. Shortly before the deadline of
-// ctx, it stops waiting: it reads what the remaining pipes contain and closes them. The error names their services. If ctx has no
-// deadline, Close waits for pipes until ctx is done, and then up to 200 ms. On a closed Set only Stats and Tail work.
+// Close waits for the ends of all pipes, and then writes and closes files and console. If pipes are still open shortly before the
+// deadline of ctx, it reads what they contain and closes them; the error names their services. If ctx has no deadline, Close waits
+// until ctx is cancelled, and then up to 200 ms more. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -245,7 +245,7 @@ func (s *Set) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stop makes every pump end as soon as it has emptied its pipe. The error names the services whose pipes had not ended.
+// stop makes every pump exit when it has read what its pipe contains now. The error names the services whose pipes were still open.
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +261,8 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// readingServices returns the sorted names of the services whose pipes are being read, except for the streams in the parameter
-// but. The caller holds mu.
+// readingServices returns the sorted names of the services with live streams. It leaves out the streams in but. The caller holds
+// mu.
 func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -274,7 +274,7 @@ func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	return slices.Compact(names)
 }
 
-// flush waits for the pumps and the background work, writes the remaining data, and closes files and consoles.
+// flush waits for the pumps and the background work, then writes the remaining lines and closes files and consoles.
 func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()
@@ -293,22 +293,20 @@ func (s *Set) flush() error {
 }
 
 const (
-	// maxBudget is the maximum memory, in bytes, for the unfinished lines and kept lines of all services together. The first
-	// bytes of each buffer (keptOutsideBudget or carryOutsideBudget) don't count.
+	// maxBudget is the maximum number of bytes for the unfinished lines and kept lines of all services together. The first bytes of
+	// each buffer (carryOutsideBudget or keptOutsideBudget) don't count, so that every service always has some.
 	maxBudget = 16 << 20
-	// keptOutsideBudget is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines
-	// wait in memory while their file can't be written. For an unfinished line, carryOutsideBudget has the same meaning.
+	// keptOutsideBudget is the number of bytes of kept lines (lines that wait while their file can't be written) that each file may
+	// hold without using the budget.
 	keptOutsideBudget = 16 << 10
 )
 
-// bufferBudget is the memory, in bytes, that the buffers of all services may still use together. A limit is needed because a
-// service can leave long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in
-// memory.
+// bufferBudget is the number of bytes by which the buffers of all services may still grow together. Without it, an agent could fill
+// PID 1's memory: with long unfinished lines in many runs, or by making its log file unwritable so that lines are kept.
 type bufferBudget struct{ left atomic.Int64 }
 
-// grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
-// possible, up to the parameter limit. The first bytes of a buffer, as many as the parameter spare says, don't count against the
-// budget.
+// grow returns b with a capacity of n bytes, or of less if the budget is used up. If possible it at least doubles the capacity, up
+// to limit. The first spare bytes of a buffer don't count against the budget.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -321,6 +319,7 @@ func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	return b
 }
 
+// reserve takes n bytes out of the budget, or returns false if fewer are left.
 func (r *bufferBudget) reserve(n int64) bool {
 	if n == 0 || r.left.Add(-n) >= 0 {
 		return true
@@ -329,8 +328,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// charge subtracts from the budget the size of a buffer that comes from the previous program of PID 1. It does so even if too
-// little is left. The method free returns the size of an unused buffer to the budget.
+// charge takes the size of b, a buffer from the previous program of PID 1, out of the budget, even if too little is left. free
+// gives the size of an unused buffer back.
 func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

@@ -26,17 +26,21 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// List is the writer's list of the archives of one log. The caller guards it with a lock, and sets the file-system identity.
+// List is the list of one log's archives that package logrotate keeps in memory, so that a rotation need not read the directory. It
+// has no lock: the caller must not call two methods at once. Its methods use paths, so the caller first takes on the agent's
+// file-system identity (setfsuid(2)).
 type List struct {
-	Dir string // directory of the archives
+	Dir string // path of the log directory
 
 	names  []string // names of the archives without the suffix Packed, oldest first
+	// time of the last name that Add has chosen; the next name must be later
 	newest time.Time
 }
 
-// An agent can create any number of files with the names of archives in its log directory. Other logs have to wait while hinit
-// handles them, so the number must be limited. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of
-// names that a call of Add tries. maxListed is the maximum number of archives in a list. A log keeps at most 10,000 archives.
+// These limits exist because an agent can create any number of files with the names of archives in its log directory, and other
+// logs wait while hinit handles them. maxAtOnce is the maximum number of files that one call of Read or Prune removes, and of names
+// that one call of Add tries. maxListed is the maximum number of archives in a List. The configuration allows at most 10,000
+// archives a log.
 const maxAtOnce, maxListed = 1000, 11_000
 
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most maxAtOnce in
@@ -109,7 +113,7 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// countThatFit returns how many archives, counted from the newest, have a total size of at most room bytes.
+// countThatFit returns how many of the newest archives fit together into room bytes.
 func (l *List) countThatFit(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range Forms(name) {
@@ -134,18 +138,20 @@ func (l *List) Expired(age time.Duration, now time.Time) bool {
 	return ok && now.Sub(t) > age
 }
 
-// Dir is the log directory at Path. Every call opens the directory again, because it may have been replaced. Neither the
-// directory nor a file in it may be a symbolic link. Links in the path above it are followed, with the permissions of Actor.
+// Dir reads the log directory at Path for a client or for the packer. Each method opens the directory again, because a process may
+// have replaced it in the meantime. Neither the directory nor a file in it may be a symbolic link. Links in the path above it are
+// followed, with the permissions of Actor.
 type Dir struct {
 	Path  string
-	Actor *fsutil.Actor // identity for opening files; nil is an error
+	Actor *fsutil.Actor // identity with which files are opened; Do fails if it is nil
 }
 
-// Do opens the parent of the log directory and passes it to fn, together with the name of the log directory in it.
+// Do opens the parent of the log directory, and calls fn with it and with the name of the log directory in the parent.
 func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 	if d.Actor == nil {
 		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
 	}
+	// The path has no last element to open below a parent, so pass the directory itself.
 	dir, name := filepath.Split(filepath.Clean(d.Path))
 	dir = cmp.Or(dir, ".")
 	if name == ".." || name == "." || name == "" {
@@ -166,8 +172,8 @@ func (d Dir) Names() ([]string, error) {
 	return archivesIn(names), err
 }
 
-// maxNames is the maximum number of entries that a call reads from a log directory. A limit is needed because the agent can
-// create any number of entries.
+// maxNames is the maximum number of entries that one call reads from a log directory, because an agent can create any number of
+// entries.
 const maxNames = 64 << 10
 
 // all returns the names of all entries of the directory, up to maxNames.
@@ -202,9 +208,9 @@ const (
 	completeSuffix   = ".s" // suffix of an archive
 	unfinishedSuffix = ".u" // suffix of an archive that s6-log left unfinished
 
-	// Packed is the suffix that a compressed archive has after its other suffix.
+	// Packed is the additional suffix of a compressed archive: NAME.s.gz.
 	Packed = ".gz"
-	// Partial is the suffix after Packed while the compressed archive is being written.
+	// Partial is the additional suffix of a compressed archive that is still being written: NAME.s.gz.tmp.
 	Partial = ".tmp"
 )
 
@@ -224,8 +230,8 @@ func Time(name string) (time.Time, bool) {
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time for the name of an archive that is rotated at the time now. The result is always later than last, which
-// is the time of the newest archive.
+// next returns the time that names an archive rotated at now. It is now, or just after last, the time of the newest archive, if the
+// clock was set back. So names sort in the order of rotation.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -248,7 +254,7 @@ func archivesIn(names []string) []string {
 	})
 }
 
-// TrimPacked removes [Packed] from names, in place. A sort of the result by name sorts the archives by time.
+// TrimPacked removes the suffix [Packed] from each name, in place, so that a sort by name is a sort by time. It returns names.
 func TrimPacked(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)

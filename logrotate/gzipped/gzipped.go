@@ -1,5 +1,6 @@
-// Package gzipped defines how package logrotate asks for the compression of archives (rotated files). Package packer implements
-// the [Packer], and package reader reads compressed archives. The package starts no goroutine.
+// Package gzipped is the interface between package logrotate, which asks for the compression of archives (rotated files), and
+// package packer, which compresses them in another process. Because of it, PID 1 links no compression code. The package starts no
+// goroutine.
 package gzipped
 
 import (
@@ -7,21 +8,23 @@ import (
 	"time"
 )
 
-// DefaultMaxSize is the default maximum, in bytes, of an archive's decompressed size when package reader reads it.
+// DefaultMaxSize is the decompressed size, in bytes, above which package reader refuses an archive, unless the caller gives another
+// limit.
 const DefaultMaxSize = 256 << 20
 
-// Archives tells a [Packer] which archives of one log to compress.
+// Archives names one log whose archives a [Packer] must compress.
 type Archives struct {
+	// log directory
 	Dir  string
-	Most int64 // size in bytes of the largest archive to compress
+	Most int64 // archives of more than this number of bytes stay uncompressed
 }
 
-// Result is the outcome of compressing one log's archives.
+// Result is the outcome for one log.
 type Result struct {
-	Again bool   // some archives are still too young; call the Packer again
+	Again bool   // an archive was too young; call the Packer again later
 	Error string // text of the error, or "" if there was none
 }
 
-// Packer compresses the archives of logs. The parameter young is the minimum age: the Packer skips archives that were rotated
-// more recently. It returns an error, or one result for each log in the same order. It stops when ctx ends.
+// Packer compresses the archives of logs, except those rotated less than young ago. It returns one
+// result for each log, in the same order. The error means that nothing was compressed. It stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)

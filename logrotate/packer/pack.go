@@ -1,9 +1,10 @@
-// Package packer compresses the archives (the rotated files) of logs. It implements [gzipped.Packer], in a process that PID 1 starts.
+// Package packer compresses the archives (the rotated files) of logs. It implements [gzipped.Packer]. PID 1 runs it in a separate
+// process.
 //
 // An archive always exists in at least one of its two forms, compressed or uncompressed, even after a crash. The compressed file
-// gets its name only when it is complete, and then the original is removed. Another process may prune archives at the same time,
-// without a lock. If it prunes the original during the compression, the compressed file is removed too. Compressing takes at most
-// a quarter of a core. The package owns no goroutine.
+// gets its name only when it is complete, and then the original is removed. PID 1 may prune archives at the same time, without a
+// lock. If it prunes the original during the compression, the compressed file is removed too. Compressing takes at most a quarter
+// of a core. The package owns no goroutine.
 package packer
 
 import (
@@ -28,19 +29,19 @@ import (
 )
 
 const (
-	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as
-	// long as the work took. So compressing takes at most a quarter of a core. A low thread priority would not do: it would
-	// also slow down the Go runtime.
+	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as long as
+	// the chunk took, so it uses at most a quarter of a core. A low thread priority would not help: it would slow down the Go
+	// runtime too.
 	packChunk = 64 << 10
 	packRest  = 3
 )
 
-// errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended.
+// errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended. The caller
+// treats it as no error.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of logs. The parameter young is the minimum age: Pack skips archives that were rotated more
-// recently. It opens files with the identity of actor. It returns a result for each log, in the same order, and stops when ctx
-// ends.
+// Pack compresses the archives of logs, and opens files with the identity of actor. It skips archives that were rotated less than
+// young ago. It returns one result for each log, in the same order, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
@@ -52,13 +53,13 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // its use limits the number of concurrent file operations, see blocking.Logs
+	actor *fsutil.Actor // limited by blocking.Logs to a few file operations at a time
 	young time.Duration
 	gzip  *gzip.Writer // reused for every archive
 	buf   []byte
 }
 
-// log compresses the archives of one log.
+// log compresses the archives of one log, oldest first. It stops at the first error.
 func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result) {
 	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
@@ -72,8 +73,8 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 		if ctx.Err() != nil {
 			return r
 		}
-		// If the clock was set back, an archive may have a time far in the future. Such an archive must not count as young,
-		// so compare the distance between the times.
+		// Use the distance of the times: after the clock was set back, an archive may have a time far in the future, and would
+		// count as young until then.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue
@@ -91,7 +92,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 	return r
 }
 
-// pack compresses one archive. The parameter most is the maximum size in bytes: a larger archive stays uncompressed.
+// pack compresses one archive, unless it has more than most bytes.
 func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
@@ -109,7 +110,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if st.Size() > most {
 			return errAbandoned
 		}
-		// remove the incomplete file of an earlier packer, which may have been killed
+		// an earlier packer that was killed may have left this file
 		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -125,8 +126,8 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if err := parent.Rename(part, whole); err != nil {
 			return err
 		}
-		// The compressed file must be on the disk before the original is removed. Not every file system can sync a name, so ignore
-		// errors.
+		// The compressed file must be on the disk before the original is removed. Some file systems can't sync a name; then a crash
+		// of the machine may lose the archive.
 		_ = parent.SyncName(whole)
 		err = parent.Remove(from)
 		if errors.Is(err, fs.ErrNotExist) { // the archive was pruned during the compression
@@ -137,10 +138,10 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 	})
 }
 
+// turn makes one file operation when [blocking.Logs] allows it.
 func turn(do func() error) error { return blocking.Do(blocking.Logs, do) }
 
-// copy compresses one file into another and syncs the result. The file in is the source, and st is its status; out is the
-// destination.
+// copy compresses the file in, whose status is st, into the file out, and syncs out.
 func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
@@ -171,7 +172,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 	})
 }
 
-// chunk compresses the next packChunk bytes of the file in. It returns errAbandoned if that file was removed.
+// chunk compresses the next packChunk bytes of in. If in was removed, it returns errAbandoned.
 func (p *packer) chunk(in, out *os.File) error {
 	if st, err := in.Stat(); err != nil || fsutil.Stat(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
@@ -187,12 +188,12 @@ func (p *packer) chunk(in, out *os.File) error {
 	return err
 }
 
-// originMark is the ID of a field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A reader that
-// follows the log may still have the original open. By this field it recognizes the compressed form, and doesn't read the lines
-// twice.
+// originMark begins the field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file: ID and length. A
+// reader that follows the log may still have the original open. By this field it recognises the compressed form, and doesn't read
+// the lines twice.
 var originMark = []byte{'h', 'i', 16, 0}
 
-// Origin returns the gzip header field for an archive that was compressed from the file with the status st.
+// Origin returns the gzip header field with the device and inode of st, the status of the original file.
 func Origin(st os.FileInfo) []byte {
 	sys := fsutil.Stat(st)
 	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)

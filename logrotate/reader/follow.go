@@ -1,8 +1,8 @@
 // Package reader reads the logs that package logrotate writes: the history with its archives, and new lines as they are written.
 // It is for client programs; PID 1 does not contain it.
 //
-// While any call of [Read] follows a log, two goroutines serve all these calls in the process. The goroutines share one inotify
-// instance and end when the last of these calls returns.
+// While any call of [Read] follows a log, two goroutines with one inotify instance serve all such calls of the process. They end
+// when the last of these calls returns.
 package reader
 
 import (
@@ -25,27 +25,27 @@ import (
 
 // Options selects the lines that [Read] emits.
 type Options struct {
-	// Dir is the directory of [archive.Current] and its archives. Neither Dir nor a file in it may be a symbolic link.
+	// Dir is the log directory: it holds [archive.Current] and the archives. Neither Dir nor a file in it may be a symbolic link.
 	Dir string
-	// N is the number of last lines to emit, including lines in archives; -1 means all.
+	// N is the number of last lines to emit, counted over the current file and the archives; -1 means all.
 	N int
-	// Since, if not zero, makes Read leave out lines with an earlier timestamp. Read then reads as many archives as necessary.
+	// Since, if not zero, leaves out lines with an earlier timestamp. Read then starts in the archive that holds this time.
 	Since time.Time
-	// Previous makes Read begin with the oldest archive when N is -1. Together with Since, Read then also finds lines that were
-	// written after the clock was set back. Without Previous and Since, Read begins with the current file.
+	// Previous matters when N is -1. Read then begins with the oldest archive; otherwise it begins with the current file, or at
+	// Since. With both, Read also finds lines that were written after the clock was set back.
 	Previous bool
-	// Follow makes Read continue with new lines until ctx ends.
+	// Follow makes Read wait for new lines and emit them until ctx ends.
 	Follow bool
-	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns
-	// it. Caught may be nil.
+	// Caught is called once, when all existing lines are emitted and before the first new line. An error from it ends Read. It may
+	// be nil.
 	Caught func() error
-	// Read calls Missing at a place where lines are missing. Either an archive can't be read, or files were removed before Read
-	// reached them. The parameter why says what happened. If Missing returns an error, Read ends and returns it. If Missing is
-	// nil, Read emits a line about each unreadable archive.
+	// Missing is called in place of lines that are missing: an archive can't be read, or files were removed before Read reached
+	// them. why says what happened. An error from it ends Read. If Missing is nil, Read emits a line about each archive that can't
+	// be read.
 	Missing func(why string) error
-	// MaxLine is the maximum length of a line; Read emits a longer line in pieces. 0 means a megabyte.
+	// MaxLine is the length in bytes above which Read emits a line in pieces. 0 means a megabyte.
 	MaxLine int
-	// MaxArchive is the maximum decompressed size, in bytes, of an archive that Read accepts. 0 means 256 MB.
+	// MaxArchive is the decompressed size in bytes above which an archive counts as unreadable. 0 means 256 MiB.
 	MaxArchive int64
 }
 
@@ -88,12 +88,12 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether dir, the path of a log directory, exists as a file of any kind. The parameter as is the identity for the
-// look-up.
+// Exists reports whether dir exists, as a directory or anything else. It is looked up with the identity as.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.CheckExists(name) }) == nil
 }
 
+// reader is the state of one call of Read.
 type reader struct {
 	o       Options
 	emit    func(line []byte) error
@@ -104,7 +104,7 @@ type reader struct {
 	file  *os.File // current file; nil if there is none
 	at    int64    // offset in file after the last emitted line
 	carry []byte   // the unfinished line at that offset
-	known string   // newest archive that the reader has read or passed over
+	known string   // newest archive whose lines are emitted, or which is older than the start
 	since []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
 	skipLines int // number of lines to skip at the beginning of the next compressed archive
@@ -112,6 +112,7 @@ type reader struct {
 	broken map[string]error // archives that can't be read, by name, with the reason
 }
 
+// run does the work of Read: the history, and with Follow the new lines.
 func (r *reader) run(ctx context.Context) error {
 	var hint *shared.Follower
 	if r.o.Follow {
@@ -139,7 +140,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// catchUp emits lines until it has reached the end of the current file.
+// catchUp emits all lines up to the present end of the current file, across rotations.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
 		moved := true
@@ -148,7 +149,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 			if moved, err = r.currentReplaced(); err != nil {
 				return err
 			}
-			// Drain after the check. A renamed file gets no more lines, so nothing is missed.
+			// Read the rest after the check: a renamed file gets no more lines, so nothing is missed.
 			if err := r.drain(ctx); err != nil {
 				return err
 			}
@@ -163,7 +164,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// currentReplaced reports whether the name "current" now refers to a different file from r.file.
+// currentReplaced reports whether the name "current" now leads to another file than r.file.
 func (r *reader) currentReplaced() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -180,8 +181,8 @@ func (r *reader) currentReplaced() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance switches from the old file to the new current file. Before any line of the new file, it emits the archives between the
-// two. It reports whether a current file exists.
+// advance switches from the old file to the new current file. It first emits the archives between the two. The result is false if
+// there is no current file.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
@@ -204,10 +205,10 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// All archives up to r.known, and the archive that the old file has become, were already read. If no archive is the old file,
-	// the old file was removed or pruned.
+	// Lines of archives up to r.known are already emitted, and those of the archive that the old file has become. If no archive is
+	// the old file, it was removed or pruned, and lines may be missing.
 	var next []string
-	// Pruning begins with the oldest archive: if r.known exists, so do all later archives.
+	// pruning begins with the oldest archive: if r.known exists, so do all later ones
 	found := old == nil || slices.Contains(archives, r.known)
 	for _, name := range archives {
 		if name <= r.known {
@@ -236,7 +237,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	return r.file != nil, nil
 }
 
-// emitArchive emits the lines of the archive called name, beginning at the offset skip. A missing archive is treated as empty.
+// emitArchive emits the lines of an archive from the offset skip on. A missing archive counts as empty.
 func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.emitBroken(name)
@@ -255,8 +256,7 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 	return err
 }
 
-// emitOpenArchive emits the lines of the open archive f, beginning at the offset skip. The parameter packed is true if f is
-// compressed.
+// emitOpenArchive emits the lines of the archive f from the offset skip on. packed tells that f is compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
@@ -273,7 +273,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	return r.emitUnfinished()
 }
 
-// drain emits the lines from r.at to the end of r.file. An unfinished line stays in r.carry.
+// drain emits the lines from r.at to the end of r.file, and leaves an unfinished line in r.carry.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -295,7 +295,7 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// emitComplete emits the complete lines of r.carry followed by b. An unfinished line at the end stays in r.carry.
+// emitComplete emits the complete lines of r.carry and b together, and leaves an unfinished line in r.carry.
 func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
@@ -321,8 +321,8 @@ func (r *reader) emitComplete(b []byte) error {
 	return nil
 }
 
-// handleShrunk checks whether the file has become shorter than the part that was read. If so, either the writer has removed half
-// a line, or a process has emptied the file. The result emptied is true in the second case.
+// handleShrunk detects that the file is now shorter than what was read. Either the writer has cut off half a line after a failed
+// write, and Read continues; or a process has emptied the file, and the result emptied is true.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -337,7 +337,7 @@ func (r *reader) handleShrunk() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// emitUnfinished emits the unfinished line, if any.
+// emitUnfinished emits the unfinished line, if there is one, as if it were complete.
 func (r *reader) emitUnfinished() error {
 	if len(r.carry) == 0 {
 		return nil
@@ -360,8 +360,8 @@ func (r *reader) emitLine(line []byte) error {
 	return r.emitErr
 }
 
-// Split splits a line from [Read] into its time and the text of the service. The file doesn't record a time zone, so Split
-// assumes local time. The result ok is false for a line without a time; message is then the whole line.
+// Split splits a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes local
+// time. If the line has no time, ok is false and message is the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
 		return time.Time{}, line, false

@@ -18,7 +18,7 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// history emits the existing lines that the options select. Afterwards r is positioned at the end of the current file.
+// history emits the existing lines that the options select. Afterwards r stands at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.openCurrent()
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *reader) history(ctx context.Context) error {
 	return r.emitUnfinished()
 }
 
-// unreadError returns one error about all archives that could not be read, or nil.
+// unreadError returns one error that names all archives that could not be read, or nil.
 func (r *reader) unreadError() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
@@ -62,8 +62,8 @@ func (r *reader) unreadError() error {
 	return errors.Join(errs...)
 }
 
-// recordUnreadable records err as the reason why the archive called name can't be read, and returns true. It returns false if err
-// is nil, or comes from the end of ctx or from emit.
+// recordUnreadable records that an archive can't be read because of err. It returns false if the archive isn't at fault: err is
+// nil, ctx has ended, or emit has returned the error.
 func (r *reader) recordUnreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -72,7 +72,7 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 	return true
 }
 
-// emitBroken reports an unreadable archive: it calls Options.Missing, or without Missing emits a line in place of the archive.
+// emitBroken reports an archive that can't be read, through Options.Missing or else by a line in place of the archive's lines.
 func (r *reader) emitBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
 	if r.o.Missing != nil {
@@ -83,9 +83,8 @@ func (r *reader) emitBroken(name string) error {
 	return r.emitErr
 }
 
-// findStart finds where the requested history begins. The result first is the index of the first archive to emit, or
-// len(archives) if the history begins in the current file. The result skip is the offset in that archive or file. For a compressed
-// archive, findStart sets r.skipLines instead.
+// findStart finds where the requested lines begin: in the archive with the index first, or in the current file if first is
+// len(archives). They begin at the offset skip; in a compressed archive after r.skipLines lines, which findStart sets.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -95,7 +94,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		case r.o.Since.IsZero():
 			return len(archives), 0, nil
 		}
-		// An archive's name contains the time of its rotation, so the last line in it isn't later than that time.
+		// the name of an archive is the time of its rotation, so it has no later lines
 		for first = len(archives); first > 0; first-- {
 			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
@@ -112,7 +111,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // the archive was pruned, and so were all older archives
+			break // pruned meanwhile, and with it all older archives
 		}
 		if err == nil {
 			before := need
@@ -134,9 +133,8 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer than n
-// lines, the result missing is the difference. It reads at most as many bytes as n lines of hinit can have. If f is truncated
-// meanwhile, lastLinesOf starts again.
+// lastLinesOf returns the offset at which the last n lines of the uncompressed file f begin. If f has fewer lines, missing is the
+// difference. It reads at most as many bytes as n lines of hinit can have. If f is emptied meanwhile, it starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -160,9 +158,8 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 	}
 }
 
-// lastLines finds the last n lines in the part of f before the offset end. It returns the offset at which they begin. If f has
-// fewer than n lines, the result missing is the difference. An unfinished line at the end of this part counts as a line. The
-// parameter buf is the buffer for reading.
+// lastLines returns the offset at which the last n lines before the offset end begin. An unfinished line counts. If there are fewer
+// lines, missing is the difference. buf is the buffer for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
@@ -192,8 +189,8 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 	return 0, min(newlines, max(n, 0)), nil
 }
 
-// openCurrent opens the current file as r.file, and returns the archives that are older than this file. The caller closes the old
-// r.file. If an archive is added after the listing, a later call of advance finds it.
+// openCurrent opens the current file as r.file, and returns the archives that are older. The caller closes the old r.file. If a
+// rotation adds an archive later, advance finds it.
 func (r *reader) openCurrent() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -214,8 +211,8 @@ func (r *reader) openCurrent() ([]string, error) {
 	return r.withoutNewer(archives)
 }
 
-// withoutNewer handles a rotation between the opening of r.file and the listing of archives. Such a rotation has made r.file an
-// archive. withoutNewer returns only the archives older than r.file.
+// withoutNewer handles a rotation between openCurrent's opening of the file and its listing of the archives, which has made r.file
+// an archive. It returns only the archives older than r.file.
 func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -229,7 +226,7 @@ func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// isArchiveOf reports whether the archive called name is the given file itself or the compressed form of this file.
+// isArchiveOf reports whether the archive is the given file itself or its compressed form.
 func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {
@@ -243,11 +240,11 @@ func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	return err == nil && os.SameFile(own, file)
 }
 
-// errTooLarge means that the content of a compressed archive is too large to come from hinit.
+// errTooLarge means that an archive decompresses to more than hinit ever writes into one file. It may be a decompression bomb.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// decompress decompresses the archive f, drops as many bytes at the beginning of its content as skip says, and passes the rest in
-// pieces to the function take. It stops if take returns an error or ctx ends. Content of more than MaxArchive bytes is an error.
+// decompress decompresses the archive f and passes its content, without the first skip bytes, in pieces to take. It stops with the
+// error of take, when ctx ends, or after MaxArchive bytes.
 func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.o.MaxArchive; err == nil; {
@@ -271,9 +268,9 @@ func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take fu
 	return err
 }
 
-// lastLinesOfPacked counts the lines of the compressed archive f. The result skip is the number of lines before the last n lines. If
-// f has fewer than n lines, the result missing is the difference. The caller decompresses f again, because a list of all line offsets
-// would need unlimited memory.
+// lastLinesOfPacked counts the lines of the compressed archive f. skip is the number of lines before the last n. If f has fewer
+// lines, missing is the difference. The caller decompresses f again to emit them: a list of all line offsets could need any amount
+// of memory.
 func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (skip, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {
@@ -289,7 +286,7 @@ func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (skip
 	return max(lines-n, 0), max(n-lines, 0), err
 }
 
-// dropLines removes the lines at the beginning of b that must still be skipped according to r.skipLines.
+// dropLines removes from b the lines that r.skipLines says must still be skipped, and counts r.skipLines down.
 func (r *reader) dropLines(b []byte) []byte {
 	for ; r.skipLines > 0; r.skipLines-- {
 		i := bytes.IndexByte(b, '\n')
@@ -301,14 +298,13 @@ func (r *reader) dropLines(b []byte) []byte {
 	return b
 }
 
-// isCompressedFormOf reports whether f is the compressed form of the given file. It compares the gzip header, see
-// [packer.Origin].
+// isCompressedFormOf reports whether f was compressed from the given file, by the field [packer.Origin] in the gzip header.
 func isCompressedFormOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))
 }
 
-// open opens the regular file base in the log directory d. It doesn't block on a named pipe.
+// open opens the regular file base in the log directory d. A named pipe there makes it fail instead of block.
 func open(d archive.Dir, base string) (f *os.File, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		f, err = parent.Open(filepath.Join(name, base))
@@ -317,8 +313,8 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 	return f, err
 }
 
-// openArchive opens the archive called name, without the [archive.Packed] suffix, in whichever form exists. The result packed
-// tells whether the opened file is compressed.
+// openArchive opens an archive, compressed or not, whichever exists. name has no suffix [archive.Packed]. packed tells that the
+// opened file is compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
 	for i, form := range archive.Forms(name) {
 		f, err = open(d, form)
