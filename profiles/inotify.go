@@ -14,16 +14,16 @@ import (
 	"hinit/internal/watch"
 )
 
-// dirWatches is the set of watched directories. It also knows their file systems.
+// dirWatches is the watcher's set of inotify watches on directories of the volume, with what it knows about their file systems.
 type dirWatches struct {
 	watch.Set
 
-	remotes map[uint64]bool // results of isRemote by device number; nil before the first call
+	remotes map[uint64]bool // results of isRemote, by device number; nil before the first call
 }
 
-// isRemote reports whether path is on a file system that can be changed from outside this kernel: by another machine, a daemon or
-// a hypervisor. inotify doesn't report such changes. The parameter dev is the device of the file system. isRemote checks each
-// device only once.
+// isRemote reports whether the file system with the device number dev, to which path belongs, can be changed without this kernel:
+// by another machine, a daemon or a hypervisor. inotify doesn't report such changes, so the volume must be polled. Each device is
+// examined once.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -37,15 +37,15 @@ func (h *dirWatches) isRemote(path string, dev uint64) bool {
 }
 
 // watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is its path relative to d, and
-// path is its absolute path. If rel is not a directory, watchDir does nothing.
+// path the absolute path. If rel is no directory, watchDir does nothing.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
 		w.watchAt(path, stampOf(info), true)
 	}
 }
 
-// watchHomes adds watches on the directories in the listing l: first on the homes of profiles, then on some of the directories
-// without the marker file.
+// watchHomes adds watches on the directories in the listing l. Homes of profiles come first, because the kernel may not allow
+// enough watches for the directories without the marker file.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	if w.inotify.Events == nil {
 		return
@@ -77,12 +77,12 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// maxUnmarkedWatches is the maximum number of watched directories without the marker file. In the directories that are not
-// watched, only the next poll finds a new marker file.
+// maxUnmarkedWatches is the maximum number of watches on directories without the marker file. In the others, the next poll finds a
+// new marker.
 const maxUnmarkedWatches = 256
 
-// watchUnmarked watches a directory without the marker. It removes the oldest watch of this kind if there are more than
-// maxUnmarkedWatches.
+// watchUnmarked watches a directory without the marker, so that a new marker is noticed at once. If there are more than
+// maxUnmarkedWatches such watches, it removes the oldest.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
 	if !w.watchAt(w.store.profile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
@@ -94,9 +94,9 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 	}
 }
 
-// watchAt watches the directory at path and reports whether it succeeded. id is the directory's metadata. If the kernel's limit
-// of watches is reached and the parameter needed is true, watchAt first removes the watches on directories without the marker.
-// Once the limit has refused a watch, watchAt adds no other watch during the same scan. Without an inotify instance it adds none.
+// watchAt watches the directory at path, whose metadata is id, and reports whether it succeeded. If the kernel's limit of watches
+// is reached and needed is true, it first removes the watches on directories without the marker. After the limit has refused a
+// watch, no other watch is tried during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	if w.inotify.Events == nil || w.exhausted && w.inotify.ID(path) != id.ID {
 		return false
@@ -120,8 +120,8 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startNotifications prepares a full scan. It forgets which directories the last full scan could not watch, and creates an
-// inotify instance unless one exists.
+// startNotifications is called at the beginning of a full scan. It creates an inotify instance unless one exists, and forgets which
+// directories could not be watched in the last scan.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify.Events == nil {
@@ -131,8 +131,8 @@ func (w *Watcher) startNotifications() {
 	}
 }
 
-// canWatchMore retries the creation of the inotify instance or of the watch, whichever failed during the last full scan. It
-// reports whether the retry succeeded.
+// canWatchMore tries again what inotify refused during the last full scan: an instance or one watch. If it returns true, a new full
+// scan can watch more.
 func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.inotify.Events == nil:
@@ -144,7 +144,7 @@ func (w *Watcher) canWatchMore() bool {
 	return false
 }
 
-// warnNotifications reports a warning that says why inotify notifications are missing or incomplete.
+// warnNotifications warns that inotify notifications are missing or incomplete, and why.
 func (w *Watcher) warnNotifications() {
 	err := w.notifyErr
 	if err != nil {
@@ -153,7 +153,7 @@ func (w *Watcher) warnNotifications() {
 	w.warnOnce("notifications", "", err)
 }
 
-// reportWarnings reports the warnings of a full scan, except those that the previous full scan also had.
+// reportWarnings reports the warnings of a full scan that the full scan before did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
@@ -165,9 +165,8 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports err as a warning about a profile, unless the last error with this key had the same text. If the parameter
-// profile is "", the warning isn't about a single one. A nil err means that the problem is gone. If the same error comes back later,
-// warnOnce reports it again.
+// warnOnce reports err as a warning about profile, or about no single profile if that is "". It stays silent while the error with
+// this key keeps its text. A nil err ends the problem: if the same error comes back later, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
 	if err == nil {
 		delete(w.warned, key)
@@ -181,5 +180,5 @@ func (w *Watcher) warnOnce(key, profile string, err error) {
 	w.o.Notify(Warned{Warning: Warning{Profile: profile, Message: text}})
 }
 
-// warnVolume reports an error that concerns the whole volume, through warnOnce.
+// warnVolume is warnOnce for an error about the whole volume.
 func (w *Watcher) warnVolume(err error) { w.warnOnce("volume", "", err) }

@@ -15,27 +15,27 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the maximum size, in bytes, of a config.yaml, .env or marker file. A larger file is treated as unreadable. The
-// environment of a process can hardly be larger (execve(2)).
+// maxInput is the size in bytes above which a config.yaml, .env or marker file counts as unreadable. The environment of a process
+// can hardly be larger (execve(2)).
 const maxInput = 1 << 20
 
-// Hash identifies the content of the files that a gateway reads when it starts. The empty Hash means that the content is unknown.
+// Hash stands for the content of the files that a gateway reads when it starts. "" means that the content is unknown.
 type Hash string
 
-// InputsHash returns a hash of config.yaml, .env and the marker in the home of a profile. The hash changes when one of these
-// files changes, appears or disappears. For a file that can't be read (too large, a symbolic link) the hash covers only the
-// metadata. An error means that the name or the volume can't be used; then the hash is unknown.
+// InputsHash returns a hash of config.yaml, .env and the marker of a profile. It changes when one of them changes, appears or
+// disappears. A file that can't be read (too large, a symbolic link) counts with its metadata only. An error means that the name or
+// the volume can't be used; then the hash is "".
 func (s *Store) InputsHash(profile string) (Hash, error) {
 	return fromHome(s, profile, func(d *fsutil.Dir, home string) (Hash, error) { return s.inputsHash(d, home), nil })
 }
 
-// clockTick allows for the lag of file timestamps behind the clock: the kernel stamps a file with the time of its last tick. On
-// volumes that store whole seconds, the lag can be longer.
+// clockTick is how far the timestamp of a file may lag behind the clock: the kernel takes the time of its last tick. On volumes
+// that store whole seconds, the lag is longer.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether one of the files that InputsHash reads was modified after t. The parameter t is a time of
-// the volume's clock. A modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't
-// be examined is treated as unchanged.
+// InputsChangedSince reports whether a file that InputsHash reads was modified after t, a time by the clock of the volume. A
+// modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't be examined counts as
+// unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
@@ -49,6 +49,7 @@ func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	return changed
 }
 
+// inputs returns the names of the files that InputsHash reads.
 func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }
 
 // inputStamps returns the metadata (see stamp) of each file that inputsHash reads.
@@ -82,8 +83,8 @@ func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 	return Hash(hex.EncodeToString(sum.Sum(nil)[:16]))
 }
 
-// scanInputs hashes the inputs of each profile for which [Watcher.Interest] was called since the last scanInputs. The inputs are
-// config.yaml, .env and the marker.
+// scanInputs hashes the inputs (config.yaml, .env, marker) of each profile for which [Watcher.Interest] was called since the last
+// scanInputs.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(w.interestNew))
@@ -103,6 +104,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	}
 }
 
+// scanInput hashes the inputs of one profile, and reports InputsChanged if Interest was called with another hash.
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	p := k.profile
 	since, ok := w.interested(p.Name)

@@ -19,43 +19,42 @@ import (
 )
 
 const (
-	// accidentWindow is the time after a command during which a different desired_state in the file counts as an accidental
-	// overwrite.
+	// accidentWindow is the time after a command in which a different desired_state in the file counts as an accident.
 	accidentWindow = 10 * time.Second
 
-	// clockSlack is the tolerated error of file timestamps: a file that was written after a command may seem older than the
-	// command by this much. Timestamps are coarse, and a network file system has its own clock.
+	// clockSlack is how far file timestamps may differ from the clock, so that a file written after a command looks older than the
+	// command. Timestamps are coarse, and a network file system has its own clock.
 	clockSlack = 2 * time.Second
 )
 
-// RestoreDelay is the minimum time for which a state file must be missing before Restore writes it again.
+// RestoreDelay is how long a state file must be missing before Restore writes it again.
 const RestoreDelay = 2 * time.Second
 
-// Intents remembers the operator's last order for each gateway, to run or to stop, while this process lives. If another writer of
+// Intents remembers the operator's last order for each gateway (to run or to stop) while this process lives. If another writer of
 // gateway_state.json overwrites the order by accident, Intents writes it again.
 //
 // The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
-// before a command, and writes the file after the command, overwrites desired_state by accident. When the watcher reports a
-// change of the file, the caller passes the new content to Restore. Restore distinguishes these cases:
+// before a command, and writes it after the command, puts the old desired_state back by accident. When the watcher reports a change
+// of the file, the caller passes the new content to Restore, which distinguishes these cases:
 //
 //   - The key desired_state is missing: Restore writes it again.
-//   - The whole file is missing: a race between writers can't cause that, so the file was removed, most likely with the profile.
+//   - The whole file is missing. A race between writers can't cause that, so the file was removed, most likely with the profile.
 //     Restore writes it again if the profile still exists after two seconds.
 //   - desired_state has another value, written within 10 seconds of the command: Restore takes this for an accident and writes
 //     the order again.
 //   - desired_state has another value, written later: a program has written it on purpose. Restore adopts it as the new order.
 //
-// This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot
-// applies the rules for the key (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
+// This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot applies
+// the same rules to desired_state (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
 // (contract, section 6).
 //
-// Every command that changes desired_state must call Record. If the agent's command line writes the file itself, the command
-// calls Note first. Otherwise Restore may take the change for an accident and undo it.
+// Every command that changes desired_state must call Record. If the agent's command line writes the file itself, hinit calls
+// RecordExternal first. Otherwise Restore may take the change for an accident and undo it.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// CheckWrite returns an error while Intents must not write, because another init serves the volume. By default it allows every
-	// write. Set CheckWrite before the first use. It must not block.
+	// CheckWrite returns an error while Intents must not write, because another init serves the volume. The default allows every
+	// write. Set it before the first use. It must not block.
 	CheckWrite func() error
 
 	store *Store
@@ -64,10 +63,11 @@ type Intents struct {
 	orders map[string]intent
 }
 
+// intent is the last order for one profile: what was wanted, and when.
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool      // the order is not on the disk yet, because a write failed
+	pending bool      // writing the order to the disk failed, so Restore must write it
 	missing time.Time // when Restore first found the state file missing; zero if the file exists
 }
 
@@ -76,16 +76,15 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, orders: make(map[string]intent), CheckWrite: func() error { return nil }}
 }
 
-// Record records an operator's order for a profile. The parameter want is [Running] or [Stopped]. Record also writes the order to
-// the volume, so that it survives the end of this process. The returned function sync makes the order survive a crash of the
-// machine. The caller may act on the order before it calls sync.
+// Record records an operator's order for a profile, [Running] or [Stopped], and writes it to the volume, so that it survives the
+// end of this process. The returned function sync makes the order survive a crash of the machine, too; the caller may act on the
+// order first.
 //
-// If the write fails, for example because the disk is full, the order is still valid. The next Restore writes the order
-// again.
+// If the write fails, for example because the disk is full, the order is still valid, and the next Restore writes it.
 //
-// Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a
-// profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded
-// nothing: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write.
+// Call Record before you start a gateway, because the gateway writes the same file. Call sync once; after several calls of Record
+// for a profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, nothing is
+// recorded: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write.
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if err := in.CheckWrite(); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, syncLater)
-	// If the disk has delayed the write, a gateway may have read the old file during the delay. So accidentWindow begins at the
+	// A slow disk may have delayed the write, and meanwhile a gateway may have read the old file. So accidentWindow begins at the
 	// end of the write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
@@ -117,7 +116,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// write writes an order to the volume: first to intentFile, then to the state file.
+// write writes an order to the volume: to intentFile, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
 	if err := in.CheckWrite(); err != nil {
 		return err
@@ -128,8 +127,8 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// RecordExternal records an order like Record, except that it doesn't write the state file, because another program writes the
-// order there. RecordExternal blocks on the disk.
+// RecordExternal records an order that another program is about to write into the state file itself. Otherwise it works like
+// Record. It blocks on the disk.
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
@@ -137,13 +136,13 @@ func (in *Intents) RecordExternal(profile, want string) {
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns the last order that this process has recorded for a profile. ok is false if there is no order. Want doesn't block.
+// Want returns the last order for a profile. ok is false if this process has recorded none. Want doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
 
-// Pending lists the profiles whose order is not on the disk because writing it failed. It doesn't block.
+// Pending lists the profiles whose order is not on the disk, because writing it failed. It doesn't block.
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -155,34 +154,34 @@ func (in *Intents) Pending() (list []string) {
 	return list
 }
 
-// Clear forgets all orders. It is called when another init takes over the profiles. It doesn't block.
+// Clear forgets all orders, because another init now serves the profiles. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	clear(in.orders)
 }
 
-// Forget forgets the order for a profile that no longer exists. It doesn't block.
+// Forget forgets the order for a profile that has been removed. It doesn't block.
 func (in *Intents) Forget(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.orders, profile)
 }
 
-// Outcome is the result of [Intents.Restore].
+// Outcome is what [Intents.Restore] has done.
 type Outcome string
 
 // The outcomes of Restore.
 const (
-	Unchanged Outcome = "unchanged" // the file agrees with the order, or no order exists
+	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
 	Restored  Outcome = "restored"  // Restore has written the order to the file again
 	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want returns the new value if it is valid
+	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want now returns the new value if it is valid
 )
 
-// Restore compares the order for a profile with the state that the caller has just read (the parameter seen). Then it follows the
-// rules of Intents. Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call
-// Restore again at the next scan. Restore blocks on the disk, unless the order and seen agree.
+// Restore compares seen, the state that the caller has just read, with the order for the profile, and follows the rules of Intents.
+// Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged, and the caller calls
+// Restore again at the next scan. Restore blocks on the disk, unless seen agrees with the order.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.matches(seen) {
 		in.update(profile, func(i *intent) { i.missing = time.Time{} })
@@ -223,12 +222,12 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so accidentWindow isn't extended
+	in.put(profile, i) // i.at stays the time of the command, so that accidentWindow isn't extended
 	return Restored, nil
 }
 
-// isRecentlyMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
-// The parameter i is the profile's order.
+// isRecentlyMissing notes when the state file was first found missing, and reports whether that was less than RestoreDelay ago. i
+// is the order for the profile.
 func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -238,12 +237,11 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// matches reports whether the order i is on the disk and the state st agrees with this order.
+// matches reports whether the state st agrees with the order, and no write of the order is pending.
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
-// writtenAt returns the time at which the state file was written. The parameter written is the file's modification time.
-// writtenAt returns this time if it is plausible, and the time now otherwise. A time in the future is not plausible. Neither is a
-// time before the order, which a copy of an old file can have.
+// writtenAt returns when the state file was written: its modification time written if that is plausible, and otherwise now. It
+// isn't plausible in the future, or before the order, as for a copy of an old file.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
@@ -251,6 +249,7 @@ func (i intent) writtenAt(written, now time.Time) time.Time {
 	return written
 }
 
+// adopt makes the value that another program has written on purpose the order.
 func (in *Intents) adopt(profile, desired string, at time.Time) {
 	_ = in.store.recordIntent(profile, desired, at) // otherwise the old record would win at the next boot
 	if isIntent(desired) {
@@ -273,7 +272,7 @@ func (in *Intents) put(profile string, i intent) {
 	in.orders[profile] = i
 }
 
-// update changes the order for a profile with the function change. Without an order, it does nothing.
+// update changes the order for a profile with change. If there is no order, it does nothing.
 func (in *Intents) update(profile string, change func(*intent)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -285,38 +284,38 @@ func (in *Intents) update(profile string, change func(*intent)) {
 
 func isIntent(desired string) bool { return desired == Running || desired == Stopped }
 
-// Handover is the state of [Intents] that PID 1 keeps when it re-executes itself: the last order for each profile.
+// Handover is what [Intents] passes to the next program when PID 1 re-executes itself: the last order for each profile.
 type Handover map[string]intent
 
-// HandOver returns a copy of all orders, for the program that PID 1 executes next. It doesn't block.
+// HandOver returns a copy of all orders for [Intents.TakeOver] of the next program. It doesn't block.
 func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return maps.Clone(in.orders)
 }
 
-// TakeOver adds the orders that the previous program of PID 1 handed over with HandOver.
+// TakeOver adds the orders of the previous program of PID 1.
 func (in *Intents) TakeOver(h Handover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	maps.Copy(in.orders, h)
 }
 
-// intentFile is the file in a profile's home that records the operator's last order for its gateway. Only this package writes it.
+// intentFile is the file in a home with the operator's last order for the gateway. Unlike the state file, only this package writes
+// it.
 const intentFile = ".hinit-intent.json"
 
 // recordedIntent is the content of intentFile.
 type recordedIntent struct {
 	Desired string    `json:"desired_state"`
 	At      time.Time `json:"at"`
-	// Kernel is the machine's boot ID when the record was written. Later boots of the machine ignore the record: the file is not
-	// synced, so a crash of the machine may bring back an older version.
+	// Kernel is the boot ID of the machine at the time of the record. After another boot of the machine the record is ignored: the
+	// file isn't synced, so a crash may bring back an older version.
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes an order to intentFile. The parameter want is the desired state, and the parameter at is the time of the
-// order. If the write fails, recordIntent removes the old record, so that the record can't contradict the state file. The caller
-// holds the lock of the profile.
+// recordIntent writes the order want, given at the time at, to intentFile. If the write fails, it removes the old record, which
+// would contradict the state file. The caller holds the lock of the profile.
 func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
@@ -341,15 +340,15 @@ var kernelBootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded sets the desired state in st to the recorded order, if another writer has overwritten the order by
-// accident. It reports whether it changed st. It does not write the state file.
+// restoreRecorded is the rule of [Intents] for a boot: if another writer has overwritten the recorded order by accident, it sets
+// the desired state in st to that order and returns true. It doesn't write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
 	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= accidentWindow
-	if !lost || a.At.After(s.now().Add(clockSlack)) { // the record is from the future, so the order of the two writes is unknown
+	if !lost || a.At.After(s.now().Add(clockSlack)) { // a record from the future: which of the two came first is unknown
 		return false
 	}
 	st.Desired, st.HasDesired = a.Desired, true
@@ -357,18 +356,18 @@ func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 }
 
 const (
-	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
-	// over these blocks.
+	// reserveFile is a file in a home that occupies disk blocks. When the disk is full, the next state file is written over these
+	// blocks, so that a stop or start can still be recorded.
 	reserveFile = ".hinit-reserve"
-	// reserveFileSize is the size of the reserve file in bytes. State files are usually smaller.
+	// reserveFileSize is the size in bytes. Most state files are smaller.
 	reserveFileSize = 8 << 10
 )
 
 // isDiskFull reports whether an error means that the disk, or a quota on it, is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeOverReserve writes data over the reserve file of a home and renames that file to rel. The blocks are never free in
-// between, so no other process can take them.
+// writeOverReserve writes data over the reserve file of a home, and renames it to rel. The blocks are never free in between, so no
+// other process can take them.
 func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {
@@ -377,8 +376,8 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 	return d.Rename(from, rel)
 }
 
-// makeReserve creates the reserve file of a home if it is missing. The watcher calls it when it first scans the home, and
-// setDesiredIn after each order. An error is ignored, because the next order tries again.
+// makeReserve creates the reserve file of a home if it is missing. It is called when the watcher first scans the home, and after
+// each order. An error is ignored: the next order tries again.
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

@@ -12,10 +12,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: first the default profile, then each directory in profiles/ that has the marker, in byte order. It
-// leaves out, with a warning, directories with the marker that can't be a profile: profiles/default, a reserved or invalid name,
-// a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed. Even
-// then the list contains the default profile (contract, sections 4 and 5).
+// Discover lists the profiles: the default profile, then each directory in profiles/ with the marker, in byte order. It leaves out,
+// with a warning, directories with the marker that can't be a profile (profiles/default, a reserved or invalid name, a symbolic
+// link), and profiles beyond the limit. An error means that the volume can't be opened or listed; even then the list contains the
+// default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.profile(Default)}
 	l, err := s.list(nil)
@@ -25,22 +25,21 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 	return found, l.warnings, err
 }
 
-// listing is the result of reading profiles/. Each list is sorted by bytes, and has at most as many entries as the limit on
-// profiles allows.
+// listing is the content of profiles/. Each list is sorted by bytes, and has at most as many entries as the limit on profiles.
 type listing struct {
-	marked          []string // names of the profiles
-	unmarked        []string // directories that would be profiles if they had the marker
-	profilesLeftOut bool     // some profiles were dropped because of the limit
-	unmarkedLeftOut bool     // some directories without the marker were dropped because of the limit
+	marked          []string // directories with the marker: the profiles
+	unmarked        []string // directories without the marker, which would be profiles with it
+	profilesLeftOut bool     // there are more profiles than the limit
+	unmarkedLeftOut bool     // there are more directories without the marker than the limit
 	silentDirs      []string // directories that did not answer in time
-	dir             stamp    // metadata of profiles/ before the directory was read; zero if profiles/ is missing
+	dir             stamp    // metadata of profiles/ before it was read; zero if it is missing
 	warnings        []Warning
-	warningsLeftOut bool // some warnings were left out
+	warningsLeftOut bool // there are more warnings than maxWarnings
 }
 
-// list reads profiles/. A missing directory is treated as empty. If there are more names than the limit on profiles allows, it
-// first keeps the names for which prefer returns true. The parameter marked of prefer says that the directory has the marker. Next
-// it keeps profiles with a state file, because their gateways ran before. It uses memory only for the names that it keeps.
+// list reads profiles/. A missing directory counts as empty. If it has more names than the limit on profiles, list keeps first
+// those for which prefer returns true (marked says that the directory has the marker), and next those with a state file, because
+// their gateways ran before. It keeps only these names in memory.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -55,8 +54,8 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listWithTimeout reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in
-// time, listWithTimeout starts again without this directory. If ranBefore is true, it prefers profiles with a state file, too.
+// listWithTimeout is one attempt of list. It waits at most answerTimeout for each directory, and starts again without a directory
+// that doesn't answer. With ranBefore it prefers profiles with a state file, too.
 func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -76,8 +75,7 @@ func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranB
 	}
 }
 
-// listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it passes the
-// directory's path to the function at (see progress).
+// listIn examines each name in profiles/ of the volume d once. It calls at with the path of each directory before it touches it.
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -94,7 +92,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= maxHangingCalls // one more stuck call would block the whole store, so skip mount points
+	careful := s.stuckCalls() >= maxHangingCalls // one more hanging call would block the whole store, so skip mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
 		l.warnings = append(l.warnings, Warning{Profile: name, Message: fmt.Sprintf(format, args...)})
@@ -148,7 +146,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 	return l, err
 }
 
-// isMount reports whether a directory is a mount point, without a call to the mounted file system.
+// isMount reports whether a directory is a mount point. It makes no call to the mounted file system, which may hang.
 func isMount(d *fsutil.Dir, name string) bool {
 	sub, err := d.SubOnSameMount(name)
 	if err == nil {
@@ -157,10 +155,10 @@ func isMount(d *fsutil.Dir, name string) bool {
 	return errors.Is(err, fsutil.ErrMount)
 }
 
-// maxWarnings is the largest number of warnings about unusable directories in one listing.
+// maxWarnings is the maximum number of warnings about unusable directories in one listing.
 const maxWarnings = 40
 
-// trimWarnings sorts the warnings by profile, and drops all after the first maxWarnings.
+// trimWarnings sorts the warnings by profile, and keeps the first maxWarnings.
 func (l *listing) trimWarnings() {
 	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Profile, b.Profile) })
 	if len(l.warnings) > maxWarnings {
@@ -168,8 +166,8 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds one warning for each kind of entry that was left out: warnings, profiles, and directories without the marker. The
-// texts are constant, so the watcher reports each only once.
+// warnRest adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The texts
+// don't change, so the watcher reports each only once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {
@@ -186,12 +184,12 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError returns the error for a volume that has more profiles than the limit.
+// limitError returns the warning that the volume has more profiles than the limit.
 func (s *Store) limitError() error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", filepath.Join(s.root, profilesDir), s.max)
 }
 
-// selection keeps a limited number of the added names: preferred names first, then by byte order.
+// selection keeps at most a number of the names that are added: preferred names first, then the first in byte order.
 type selection struct {
 	most             int
 	preferred, plain []string
@@ -208,6 +206,7 @@ func (s *selection) add(name string, preferred bool) {
 	}
 }
 
+// trim keeps the first most names of a list in byte order.
 func (s *selection) trim(names *[]string, most int) {
 	slices.Sort(*names)
 	if len(*names) > most {
@@ -215,7 +214,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns the kept names in byte order. The result left tells whether any name was dropped.
+// names returns the kept names in byte order. left is true if others were dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.most)
 	s.trim(&s.plain, s.most-len(s.preferred))
@@ -224,9 +223,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// NameProblem returns an error that says why a directory with this name in profiles/ can't be a profile. It returns nil for
-// a valid name. Names may be longer than the 64 characters that the command line allows, because older agents made such
-// names.
+// NameProblem says why a directory in profiles/ with this name can't be a profile. It returns nil for a valid name. Unlike the
+// command line, which allows 64 characters, it allows longer names, because older agents made them.
 func NameProblem(name string) error {
 	switch name {
 	case Default:
@@ -239,15 +237,14 @@ func NameProblem(name string) error {
 
 const envFile = ".env"
 
-// Info describes one profile in the result of [Store.List].
+// Info is one profile in the result of [Store.List].
 type Info struct {
 	Profile Profile
 	Active  bool  // the agent's commands use this profile when no name is given
 	State   State // state of the gateway, see [Store.ReadState]
 }
 
-// List describes each profile that [Store.Discover] finds, in the same order. For a state file that can't be read, it adds a
-// warning and returns the zero State.
+// List describes the profiles that [Store.Discover] finds. A state file that can't be read gives a warning and the zero State.
 func (s *Store) List() ([]Info, []Warning, error) {
 	found, warnings, err := s.Discover()
 	if err != nil {
@@ -268,9 +265,8 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use when no name is given. It is the content of the file active_profile,
-// or "default" without the file. The profile need not exist (contract, section 4). If the file is a symbolic link, Active returns
-// an error and does not follow it.
+// Active returns the profile that the agent's commands use when no name is given: the content of the file active_profile, or
+// "default" without the file. The profile need not exist (contract, section 4). A symbolic link in place of the file is an error.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -280,7 +276,7 @@ func (s *Store) Active() (string, error) {
 	return ActiveIn(d)
 }
 
-// ActiveIn works like [Store.Active], for a volume that is already open.
+// ActiveIn is [Store.Active] for a volume that is already open.
 func ActiveIn(d *fsutil.Dir) (string, error) {
 	data, err := d.ReadFile(ActiveFile, maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -295,25 +291,25 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsUnusableFile reports whether err means that a small text file is unusable: it is a symbolic link, too large, or not a regular
-// file.
+// IsUnusableFile reports whether err means that a small text file can never be read: it is a symbolic link, too large, or no
+// regular file.
 func IsUnusableFile(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Prefixes of the temporary directory names under which homes are created or deleted. A profile name contains no dot, so no
-// profile has such a name.
+// Prefixes of the temporary names under which homes are created or deleted. No profile has such a name, because a profile's name
+// has no dot.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"
 )
 
-// RemoveTemporaries removes the temporary directories of an interrupted Create or Delete (see package manage). It keeps a
-// directory that changed at or after the time before, because another process may still use the directory.
+// RemoveTemporaries removes the directories that an interrupted Create or Delete (package manage) has left. It keeps those that
+// changed at or after before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		var left []string
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors, which the scan of profiles reports
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}

@@ -15,23 +15,22 @@ import (
 	"hinit/internal/yamltext"
 )
 
-// Topology describes which gateway serves which profiles: each profile has its own gateway, or the default profile's gateway
-// serves several.
+// Topology says which gateway serves which profiles: each profile has its own gateway, or the gateway of the default profile serves
+// several (it is multiplexed).
 type Topology struct {
 	// Multiplexed is true if the gateway of the default profile serves other profiles too.
 	Multiplexed bool
-	// Set is the mode that an operator has set with `hinit topology`: [PerProfile], [Multiplex], or "". If it is "", the
-	// environment and the agent's configuration decide.
+	// Set is the mode that an operator has set with `hinit topology`: [PerProfile] or [Multiplex]. If it is "", the environment and
+	// the agent's configuration decide.
 	Set string
-	// From is the name of the file or variable that decided the mode, or "" for the built-in default.
+	// From names the file or variable that decided, or is "" for the built-in default.
 	From string
 
-	allowed []string // sorted; an agent decides how many there are
-	limited bool     // the multiplexing gateway serves only the profiles in allowed
+	allowed []string // sorted; the agent decides how many
+	limited bool     // a multiplexed gateway serves only the profiles in allowed
 }
 
-// Vars returns the environment variables that tell a gateway the operator's choice, see Set: one gateway for each profile, or one
-// for all. If the operator has chosen nothing, it returns nil.
+// Vars returns the environment variables that tell a gateway the mode in Set, or nil if an operator has set none.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
@@ -42,27 +41,26 @@ func (t Topology) Vars() map[string]string {
 	return nil
 }
 
-// The modes that an operator can set.
+// Modes that an operator can set.
 const (
 	PerProfile = "per-profile" // each profile has its own gateway
 	Multiplex  = "multiplexed" // the gateway of the default profile serves all
 	Auto       = "auto"        // the environment and the agent's configuration decide
 )
 
-// Serves reports whether the gateway of the default profile is expected to serve a profile.
+// Serves reports whether the gateway of the default profile should serve a profile.
 func (t Topology) Serves(profile string) bool {
 	_, listed := slices.BinarySearch(t.allowed, profile)
 	return t.Multiplexed && (!t.limited || profile == Default || listed)
 }
 
-// topologyFile records the mode that an operator has set. It belongs to the agent's user, like the configuration that it
-// overrides.
+// topologyFile is the file on the volume with the mode that an operator has set. It belongs to the agent's user, like the
+// configuration that it overrides.
 const topologyFile = ".hinit-topology"
 
-// Topology returns how the default profile's gateway would serve the profiles if it started now. The first of these that is set
-// decides: the operator's mode, the variable GATEWAY_MULTIPLEX_PROFILES, the agent's configuration. A blank or unknown value
-// counts as unset. If the parameter as is not empty, it replaces the operator's recorded mode. Topology reads the disk. After an
-// error, the result is computed without the file that can't be read.
+// Topology returns which profiles the default profile's gateway would serve if it started now. The first of these decides: as, or
+// if that is "" the mode that an operator has set; the variable GATEWAY_MULTIPLEX_PROFILES; the agent's configuration. A blank or
+// unknown value doesn't count. Topology reads the disk. After an error, the result is right except for the file that can't be read.
 func (s *Store) Topology(getenv func(string) string, as string) (Topology, error) {
 	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
@@ -89,7 +87,8 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	return t, err
 }
 
-// SetTopology records the mode that the operator wants: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
+// SetTopology stores the mode that an operator sets: [PerProfile], [Multiplex] or [Auto], which removes the stored mode. It blocks
+// on the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
@@ -103,9 +102,9 @@ func (s *Store) SetTopology(mode string) error {
 
 const multiplexKey = "multiplex_profiles"
 
-// agentTopology returns what the agent's config.yaml sets: the allowed profiles, and the word for a multiplexed gateway. The agent
-// writes the text and PID 1 reads it, so a text at which the YAML library panics sets nothing. The library decodes no value, because
-// it decodes a binary value again for each alias.
+// agentTopology returns what the agent's config.yaml sets: the allowed profiles, and as word the value that switches multiplexing.
+// The agent controls the text and PID 1 reads it. So a text at which the YAML library panics sets nothing, and the library decodes
+// no value, because it would decode a binary value again for each alias.
 func agentTopology(text []byte) (t Topology, word string) {
 	defer func() {
 		if recover() != nil {
@@ -124,8 +123,9 @@ func agentTopology(text []byte) (t Topology, word string) {
 	return t, agentSetting(config, multiplexKey).Value // a list or a mapping is an unknown word
 }
 
-// parseAgentConfig parses the agent's config.yaml. It returns nil if the text has none of the keys of agentTopology, which all
-// begin with multiplex_profile. It also returns nil if the text isn't YAML, or has too many values for the memory of PID 1.
+// parseAgentConfig parses the agent's config.yaml. To save time and memory in PID 1, it returns nil for a text without the keys of
+// agentTopology, which all begin with multiplex_profile, and for a text with too many values. It also returns nil if the text isn't
+// YAML.
 func parseAgentConfig(text []byte) *yaml.Node {
 	var document yaml.Node
 	if !bytes.Contains(text, []byte("multiplex_profile")) || yamltext.LineOfTooManyValues(text) > 0 ||
@@ -135,14 +135,14 @@ func parseAgentConfig(text []byte) *yaml.Node {
 	return document.Content[0]
 }
 
-// agentSetting returns the value of a key in the agent's configuration. Its Kind is 0 if the key is missing. The key can be at the
-// top level or below "gateway"; the top level wins.
+// agentSetting returns the value of a key in the agent's configuration, from the top level or else from below "gateway". If the key
+// is missing, the Kind of the result is 0.
 func agentSetting(config *yaml.Node, key string) *yaml.Node {
 	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key), new(yaml.Node))
 }
 
-// valueOf returns the value of a key in a mapping, or nil. It follows an alias. If the key is repeated, the last value counts, as in
-// Python.
+// valueOf returns the value of a key in a mapping, or nil. It follows an alias. If a key is repeated, the last value counts, as in
+// Python, the language of the agent.
 func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
 	if mapping == nil || mapping.Kind != yaml.MappingNode {
 		return nil
@@ -155,7 +155,7 @@ func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
 	return value
 }
 
-// parseSwitch parses a boolean by the agent's rules, ignoring case. The result known is false if s is blank or an unknown word.
+// parseSwitch parses a boolean as the agent does, ignoring case. known is false if s is blank or another word.
 func parseSwitch(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":

@@ -6,31 +6,28 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile, whose home is the root of the volume. This profile always exists: no command creates,
-// deletes or renames it.
+// Default is the name of the root profile, whose home is the root of the volume. No command creates, deletes or renames it.
 const Default = "default"
 
-// slotPrefix is the prefix of every gateway's slot name. A slot is a service directory that the supervisor provides for a
-// gateway.
+// slotPrefix begins the name of every gateway's slot: its service directory in the scan directory of s6.
 const slotPrefix = "gateway-"
 
-// maxServiceName is the maximum length of a profile name for which a gateway can have a service slot.
+// maxServiceName is the maximum length of the name of a profile with a gateway (contract, section 4).
 const maxServiceName = 251
 
 var (
-	// ErrName means that a profile name is invalid. The returned error wraps it and says why.
+	// ErrName means that a profile's name is invalid. The error that wraps it says why.
 	ErrName = errors.New("invalid profile name")
-	// ErrNotExist means that a profile does not exist. The returned error wraps it.
+	// ErrNotExist means that there is no such profile.
 	ErrNotExist = errors.New("no such profile")
 )
 
-// Normalize returns s in lower case and without white space around it: " Default" becomes "default". It doesn't validate the
-// name. It does no I/O (contract, section 4).
+// Normalize returns s in lower case and without white space around it, as the agent's commands understand names: " Default" becomes
+// "default". It doesn't validate (contract, section 4).
 func Normalize(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
-// ValidServiceName checks by the rule of the service layer whether a profile with this name can have a gateway. A name has 1 to
-// 251 characters of a-z, 0-9, "_" and "-", and begins with a letter or a digit. The error wraps [ErrName] and says which rule is
-// broken. The function does no I/O (contract, section 4).
+// ValidServiceName checks whether a profile with this name can have a gateway: 1 to 251 characters of a-z, 0-9, "_" and "-", a
+// letter or digit first. The error wraps [ErrName] and says which rule is broken (contract, section 4).
 func ValidServiceName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	switch {
@@ -46,11 +43,11 @@ func ValidServiceName(name string) error {
 	return nil
 }
 
-// SlotName returns the name of the service slot of a profile's gateway: "gateway-" followed by the profile's name.
+// SlotName returns the name of the slot of a profile's gateway: "gateway-" and the name of the profile.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile is the inverse of [SlotName]: it returns the profile to which a gateway's slot belongs. ok is false if slot is not
-// the slot of a gateway, or contains an invalid profile name.
+// SlotProfile returns the profile to which a gateway's slot belongs. ok is false if the slot isn't a gateway's, or the profile's
+// name is invalid.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {
@@ -60,13 +57,13 @@ func SlotProfile(slot string) (profile string, ok bool) {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // the name comes from outside and can have any length, so quote only its beginning
+	if len(name) > maxServiceName+1 { // the name comes from outside and can have any length
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
 }
 
-// Compare orders profile names for all lists: first the default profile, then by byte order.
+// Compare is the order of profiles in all lists: the default profile, then by bytes.
 func Compare(a, b string) int {
 	switch {
 	case a == b:

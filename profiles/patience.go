@@ -11,37 +11,36 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTimeout is the time for which the store waits for a directory of the volume. A directory that stays silent longer is
-// probably a mount whose server is gone.
+// answerTimeout is how long the store waits for a directory of the volume. One that takes longer is probably a mount whose server
+// is gone.
 const answerTimeout = time.Second
 
-// answerSteps is the number of short waits into which answerTimeout is divided. If this whole process is paused, the pause uses
-// up at most one short wait, so the directory isn't taken for silent.
+// answerSteps is the number of short waits that make up answerTimeout. A pause of this whole process uses up at most one of them,
+// so it doesn't make a directory look silent.
 const answerSteps = 10
 
-// maxHangingCalls limits the number of calls that wait for a silent directory. Each such call holds a thread and one of the
-// calls that [blocking.Volume] allows at once. While maxHangingCalls calls wait, hinit doesn't use mount points below
-// profiles/. While more wait, hinit uses no directory of the volume.
+// maxHangingCalls limits the calls that wait for a silent directory. Each holds a thread and one of the calls that
+// [blocking.Volume] allows at once. While this many hang, hinit doesn't use mount points below profiles/; while more hang, it uses
+// no directory of the volume.
 const maxHangingCalls = 3
 
 // errSilent means that a directory of the volume has not answered within answerTimeout.
 var errSilent = errors.New("it does not answer")
 
-// withTimeLimit opens the volume and passes it to fn in a goroutine. If fn takes longer than answerTimeout, withTimeLimit returns
-// an error that wraps errSilent. The goroutine then continues until the disk answers.
+// withTimeLimit runs fn with the open volume in a goroutine. If fn takes longer than answerTimeout, it returns an error that wraps
+// errSilent, and the goroutine goes on until the disk answers.
 func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress tells examineEach which directory the function fn examines next. rel is the directory's path relative to the root, or
-// "" for none. The result goOn is false after examineEach has given up; fn must then return.
+// progress is called by a function that examineEach runs, before it examines another directory. rel is the directory's path
+// relative to the root, or "" for none. goOn is false if examineEach has given up; then the function must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on
-// each directory. A directory that takes longer counts as silent until it answers. The error is then an fs.PathError with
-// the path of the directory. After this error, fn may still be running, so the caller must not use variables that fn
-// changes.
+// examineEach is withTimeLimit for a function that examines many directories, and may take answerTimeout for each. A directory that
+// takes longer counts as silent until it answers; the error is an fs.PathError with its path. After such an error, fn may still be
+// running, so the caller must not use variables that fn changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -87,15 +86,16 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	}
 }
 
-// attempt is the state of one call of examineEach. The mutex of the store guards the fields after beats.
+// attempt is the state of one call of examineEach. Store.mu guards the fields after beats.
 type attempt struct {
 	store       *Store
-	beats       atomic.Int64 // number of directories that fn has begun to examine
-	examinedDir string       // the directory that fn examines now
-	abandoned   bool         // examineEach has given up
+	beats       atomic.Int64 // directories that fn has begun to examine
+	examinedDir string       // directory that fn is examining
+	abandoned   bool         // examineEach has returned without waiting for fn
 	over        bool
 }
 
+// examine is the progress function of the attempt.
 func (a *attempt) examine(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -106,15 +106,15 @@ func (a *attempt) examine(rel string) bool {
 	return !a.abandoned
 }
 
-// silentError returns the error that reports the directory which fn is examining as silent. It wraps errSilent.
+// silentError returns an error that wraps errSilent and names the directory that fn is examining.
 func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errSilent}
 }
 
-// giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the progress
-// count beats, giveUp does nothing and returns false.
+// giveUp is called after a time in which the number beats has not changed. It abandons the attempt and returns true, unless fn has
+// ended or gone on meanwhile.
 func (a *attempt) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -129,7 +129,7 @@ func (a *attempt) giveUp(beats int64) bool {
 	return true
 }
 
-// recordEnd records that fn has ended. If the attempt was abandoned, its directory has now answered and is no longer silent.
+// recordEnd is called when fn ends. If the attempt was abandoned, the silent directory has now answered.
 func (a *attempt) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -146,15 +146,15 @@ func (s *Store) stuckCalls() int {
 	return s.hangingCalls
 }
 
-// isSilent reports whether a call to a directory has timed out and is still waiting for an answer.
+// isSilent reports whether the last call to a directory has timed out and still hangs.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silent[rel]
 }
 
-// answers reports whether a directory, relative to the root, answers in time. For a directory that is known to be silent, it
-// returns false without a new call.
+// answers reports whether a directory, given relative to the root, answers in time. For a directory that is already known to be
+// silent, it returns false without a call.
 func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false

@@ -12,8 +12,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a profile's home through which a gateway and the program that stops or replaces it communicate (contract, section
-// 6.1).
+// Files in a home by which a gateway and the program that stops or replaces it communicate (contract, section 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -21,28 +20,26 @@ const (
 )
 
 const (
-	// markerTTL is the time for which a planned-stop or takeover marker is valid.
+	// markerTTL is how long after its writing a planned-stop or takeover marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker is the maximum size, in bytes, of a marker or PID file that hinit reads. These files usually have a few
-	// hundred bytes.
+	// maxMarker is the size in bytes above which a marker or PID file is ignored. They usually have a few hundred bytes.
 	maxMarker = 64 << 10
 )
 
-// stopMarker is the content of plannedStopFile, and the part of takeoverFile that hinit uses. A gateway writes takeoverFile when it
-// replaces a running gateway.
+// stopMarker is the content of plannedStopFile, and the part of takeoverFile that hinit uses. A gateway that replaces a running
+// gateway writes takeoverFile.
 type stopMarker struct {
 	TargetPID       int     `json:"target_pid"`
 	TargetStartTime *uint64 `json:"target_start_time"`      // start time of the target process; null if unknown
-	StopperPID      int     `json:"stopper_pid,omitempty"`  // author of plannedStopFile
-	ReplacerPID     int     `json:"replacer_pid,omitempty"` // author of takeoverFile
+	StopperPID      int     `json:"stopper_pid,omitempty"`  // writer of plannedStopFile
+	ReplacerPID     int     `json:"replacer_pid,omitempty"` // writer of takeoverFile
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned. The gateway then exits with code 0
-// and records "stopped". For this, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker,
-// so the marker alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The
-// marker is valid for 60 seconds, and the gateway removes it (contract, section 6.1). The marker isn't synced, because no
-// gateway survives a crash of the machine.
+// PlannedStop tells the gateway pid, by a marker file in its home, that the stop signal that follows is planned. The gateway then
+// exits with code 0 and records "stopped". A gateway also polls for the marker, and stops even without a signal. startTime is the
+// start time of the process (see [StartTime]), or 0 if unknown. The marker is valid for 60 seconds, and the gateway removes it
+// (contract, section 6.1). It isn't synced, because no gateway survives a crash of the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -61,9 +58,8 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process wrote for the gateway with the PID pid. Call it after the gateway has
-// ended, because the gateway may not have read and removed the marker. A marker by another writer, or for another process, is
-// kept.
+// ForgetPlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
+// because the gateway may not have removed the marker. Markers of other writers, or for other processes, stay.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
@@ -82,14 +78,14 @@ type pidRecord struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// WasTakenOver reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and the
-// parameter begun is the start time of that process. A takeover explains why that gateway exited.
+// WasTakenOver reports whether another gateway has taken over the home of a profile, which explains why the gateway pid, begun at
+// the given time, has exited.
 //
-// One of two proofs suffices. Either a valid takeover marker names pid: it was written after begun and within the last 60
-// seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually
-// only the second proof exists, because the replaced gateway removes the marker before it exits.
+// One of two proofs is enough. Either a valid takeover marker names pid: it was written after begun and within the last 60 seconds,
+// and its writer still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually there is only
+// the second proof, because the replaced gateway removes the marker before it exits.
 //
-// If the data is missing or invalid, WasTakenOver returns false: a needless restart does less harm than a gateway that stays down.
+// If the files are missing or invalid, the result is false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.WithHome(profile, func(d *fsutil.Dir, home string) error {
@@ -102,8 +98,8 @@ func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// namesTarget reports whether the takeover marker t is valid and names the process pid, whose start time is the parameter begun.
-// A PID alone proves nothing, because PIDs repeat after a restart of the container.
+// namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. A PID alone proves nothing,
+// because PIDs repeat after a restart of the container.
 func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
@@ -116,8 +112,8 @@ func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// isOtherProcess reports whether the recorded process is running and is not pid. A record without a start time doesn't count: its
-// PID may since belong to a later process, or to a process of another container.
+// isOtherProcess reports whether the recorded process runs and is not pid. A record without a start time doesn't count: its PID may
+// belong to a later process, or to one of another container.
 func (h pidRecord) isOtherProcess(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
@@ -128,16 +124,16 @@ func readMarker(d *fsutil.Dir, rel string, into any) bool {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// StartTime returns the start time of the process pid, in clock ticks since the machine booted. A PID can be reused, but PID and
-// start time together identify a process. StartTime also works for a zombie. The error wraps fs.ErrNotExist if no such process
-// exists. StartTime reads only /proc and doesn't block.
+// StartTime returns the start time of the process pid, in clock ticks since the machine booted. PID and start time together
+// identify a process, because a PID can be reused. It works for a zombie, too. The error wraps fs.ErrNotExist if there is no such
+// process. It reads only /proc and doesn't block.
 func StartTime(pid int) (uint64, error) {
 	st, err := processStat(pid)
 	return st.Start, err
 }
 
-// alive reports whether the process pid is running, and returns its start time. A zombie is not running, unless only its first
-// thread has ended.
+// alive reports whether the process pid runs, and returns its start time. A zombie doesn't run, unless only its first thread has
+// ended.
 func alive(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false
@@ -150,15 +146,15 @@ func processStat(pid int) (procstat.Stat, error) {
 	return blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 }
 
-// slowStopFile records how long the last stop of the container took, if that was close to the time limit. The agent can write the
-// file, so hinit only displays its content.
+// slowStopFile records how long the last stop of the container took, if that was close to its time limit. It is only shown to
+// people, because the agent can write it.
 const slowStopFile = ".hinit-slow-stop"
 
-// longestStop is the largest duration that hinit accepts when it reads slowStopFile.
+// longestStop is the longest duration that SlowStop believes.
 const longestStop = time.Hour
 
-// RecordStopDuration records how long the container took to stop, if that is at least three quarters of the time limit budget.
-// Otherwise RecordStopDuration removes the old record.
+// RecordStopDuration records how long the container took to stop. If it took less than three quarters of budget, the time limit, it
+// removes the old record instead.
 func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, slowStopFile)
@@ -170,8 +166,8 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns the duration of the container's last stop and its time limit, as [Store.RecordStopDuration] recorded them. It
-// returns zeros if that stop was not slow.
+// SlowStop returns how long the last stop of the container took, and its time limit, if [Store.RecordStopDuration] has recorded
+// that it was slow. Otherwise both are 0.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.WithHome(Default, func(d *fsutil.Dir, home string) error {

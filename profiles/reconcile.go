@@ -13,7 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// envMultiplex is the environment variable that decides before the configuration, see [Store.Topology].
+// envMultiplex is the environment variable that decides about multiplexing before the agent's configuration does, see
+// [Store.Topology].
 const envMultiplex = "GATEWAY_MULTIPLEX_PROFILES"
 
 // Files in a profile's home that Reconcile reads or removes.
@@ -41,69 +42,66 @@ const (
 	ExitUnknown = "unknown"
 )
 
-// BootOptions holds the inputs of Reconcile, apart from the files on the volume.
+// BootOptions are the inputs of Reconcile besides the files on the volume.
 type BootOptions struct {
 	// Dashboard is true if the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
 	Dashboard bool
-	// GatewayRun is true if the container's CMD asks for the default gateway. Then this gateway counts as running if it has no
-	// state file (contract, section 5, step 3).
+	// GatewayRun says that the container's CMD asks for the default gateway. Then that gateway starts if it has no state file
+	// (contract, section 5, step 3).
 	GatewayRun bool
-	// Foreground is true if the container's CMD is itself the default gateway. Then Reconcile keeps the default gateway down in
-	// any state (contract, section 3.1).
+	// Foreground says that the container's CMD is itself the default gateway. Then the boot must not start a second one, whatever
+	// its state (contract, section 3.1).
 	Foreground bool
 	// Getenv returns a variable of the container's environment. Nil is an empty environment.
 	Getenv func(string) string
-	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second
-	// profile. Found may be nil.
+	// Found, if not nil, is called with the number of profiles, including the default profile, before the second profile is
+	// decided.
 	Found func(profiles int)
-	// Reconcile calls Decided for each decision, in order and soon after the decision is final: it decides about at most
-	// decidedTogether profiles in between. The calls do not have the agent's identity. All calls have returned before the boot log
-	// is written. Decided may be nil.
+	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It runs
+	// without the agent's identity. All calls have returned before the boot log is written.
 	Decided func(Decision)
-	// Reconcile calls Log with write, the function that writes the boot log. Log must arrange that write is called after the
-	// gateways have started, because the boot log says that they have. If Log is nil, Reconcile writes the boot log at once.
-	// Reconcile does not call Log if there is no boot log to write.
+	// Log is called with write, which writes the boot log, unless there is nothing to write. It must call write after the gateways
+	// have started, because the log says that they have. If Log is nil, Reconcile writes the boot log itself.
 	Log func(write func() error)
 }
 
-// Decision says what Reconcile has decided about one profile, and why.
+// Decision is what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
 	PriorState string // state by which the boot decides, see [State.Prior]
 	PriorExit  string // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
-	Start      bool      // whether the boot starts the gateway; if so, Action is ActionStarted
-	Used       time.Time // when the agent was last used, according to the timestamps of its files
+	Start      bool      // the boot starts the gateway; then Action is ActionStarted
+	Used       time.Time // when the agent was last used, by the timestamps of its files
 }
 
-// Plan holds the decisions of Reconcile.
+// Plan is the result of Reconcile.
 type Plan struct {
-	// Topology tells whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
+	// Topology says whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
 	Topology Topology
-	// Silent lists profile directories that did not answer. Reconcile makes no decision about these profiles. When a directory
-	// answers, the watcher reports its profile, and the gateway of this profile starts if it ran before.
+	// Silent lists profile directories that did not answer, about which nothing is decided. When one answers, the watcher reports
+	// the profile, and its gateway starts if it ran before.
 	Silent []string
-	// Unread is true if the directory profiles itself did not answer. The same holds for each profile in it then.
+	// Unread says that the directory profiles itself did not answer. Then the same holds for each profile in it.
 	Unread bool
-	// Profiles contains a decision for each profile, the default profile first. It is empty only in a dashboard container.
+	// Profiles has a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are messages for the container's standard error. The boot continues after each warning.
+	// Warnings are messages for the container's standard error. None of them stops the boot.
 	Warnings []Warning
 
 	told int // number of decisions that were passed to Decided
 }
 
-// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also writes
-// the boot log, and removes stale files of earlier gateways and temporary files of interrupted writes. No gateway may run during
-// the call, because Reconcile treats every gateway.pid as stale.
+// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts none. It writes the boot
+// log, and removes stale files of earlier gateways and temporary files of interrupted writes. No gateway may run during the call,
+// because every gateway.pid counts as stale.
 //
-// If a gateway overwrote a desired_state by accident just before the last container ended, Reconcile restores it by the rules of
-// [Intents].
+// If a gateway has overwritten a desired_state by accident just before the last container ended, Reconcile restores it by the rules
+// of [Intents].
 //
-// Reconcile never fails: a file that can't be read or written causes a warning, and Reconcile uses the other files for its
-// decision. Reconcile blocks on the disk.
+// Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. It blocks on the disk.
 func (s *Store) Reconcile(o BootOptions) Plan {
 	if o.Getenv == nil {
 		o.Getenv = func(string) string { return "" }
@@ -134,11 +132,11 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedTogether is the number of profiles about which Reconcile decides before it calls Decided for them. Opening the volume once
-// for several profiles is cheaper, and the first gateways need not wait for the last profile.
+// decidedTogether is the number of profiles that are decided before Decided is called for them. The volume is opened once for all
+// of them, which is cheaper; still, the first gateways don't wait for the last profile.
 const decidedTogether = 16
 
-// tell passes the decisions that are new since the last call to o.Decided.
+// tell calls o.Decided for the decisions that are new since the last call.
 func (p *Plan) tell(o BootOptions) {
 	for _, dec := range p.Profiles[p.told:] {
 		if o.Decided != nil {
@@ -148,8 +146,7 @@ func (p *Plan) tell(o BootOptions) {
 	p.told = len(p.Profiles)
 }
 
-// decideAll decides for each profile, the default profile first, whether its gateway starts. An error means that the volume can't
-// be used.
+// decideAll decides about each profile, the default profile first. An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		migrated := o.GatewayRun && s.migrate(d, p)
@@ -168,7 +165,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	if err != nil {
 		return err
 	}
-	final := !p.Topology.Multiplexed // a multiplexing gateway also uses the other homes, so they are cleaned before it starts
+	final := !p.Topology.Multiplexed // a multiplexed gateway uses the other homes, too, so they are cleaned before it starts
 	if final {
 		p.tell(o)
 	}
@@ -198,12 +195,12 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	return nil
 }
 
-// reconcileOne decides about the profile called name and removes stale files from its home. It passes the incomplete decision to
-// the function start, which returns true if the boot must start the gateway.
+// reconcileOne decides about the profile name and removes stale files from its home. start gets the incomplete decision, and
+// returns true if the boot must start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, knownHome(name)
-	// Work relative to the open home, so that the paths below have fewer components to resolve. If the home can't be opened, the
-	// calls below report the error.
+	// Work relative to the open home, so that each path has fewer components to resolve. If it can't be opened, the calls below
+	// report the error.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -236,8 +233,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			dec.Used = info.ModTime()
 		}
 	}
-	// Remove the stale files: files of a gateway that no longer runs, and temporary files of interrupted writes. Remove only files
-	// that exist, because on a read-only volume even the removal of a missing file fails.
+	// Remove what an earlier gateway or an interrupted write has left. Remove only files that exist: on a read-only volume, the
+	// removal of a missing file fails, too.
 	for _, file := range names {
 		if file != pidFile && file != processesFile && !isTempFile(file) {
 			continue
@@ -252,9 +249,9 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 // activityFiles lists the files whose modification times show when the agent was last used.
 var activityFiles = [...]string{"state.db", "sessions"}
 
-// namesIn returns the names of the files in a home that Reconcile needs. Listing the directory once is cheaper than a system call for
-// each file. If the home has many other names, or can't be listed, namesIn looks for each file by its name. Then the temporary files
-// beyond the limit stay until the next boot.
+// namesIn returns which of the files that Reconcile needs exist in a home. Listing the directory once is cheaper than a system call
+// for each file. If it has many other names, or can't be listed, namesIn examines each file by name; temporary files that it
+// doesn't see stay until the next boot.
 func namesIn(d *fsutil.Dir, home string) (found []string) {
 	seen := 0
 	wanted := [...]string{activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
@@ -283,8 +280,8 @@ func isTempFile(name string) bool {
 	})
 }
 
-// decide completes the decision dec: the parameter start tells whether the boot starts the gateway. It then adds the decision,
-// and its line for the container's output, to the plan.
+// decide adds the decision dec to the plan, with its line for the container's output. start says whether the boot starts the
+// gateway.
 func (p *Plan) decide(dec Decision, start bool) {
 	dec.Start, dec.Action = start, ActionRegistered
 	if start {
@@ -298,9 +295,8 @@ func (p *Plan) warn(profile, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a volume that has no state file, because it was last used before desired states existed. The CMD runs the
-// gateway, so the default gateway must run: migrate records this in a new state file and returns true (contract, section 5,
-// step 3).
+// migrate handles a volume without a state file, from before desired states existed. The CMD runs the gateway, so the default
+// gateway must run: migrate records that in a new state file and returns true (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
 	if _, err := d.Lstat(stateFile); !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -313,8 +309,8 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
 	return true
 }
 
-// priorExit returns how the last gateway of the profile ended: ExitClean, ExitUnclean or ExitUnknown. It reads the lifecycle
-// file, which newer gateways keep up to date.
+// priorExit returns how the last gateway of the profile ended: ExitClean, ExitUnclean or ExitUnknown. Newer gateways record it in
+// the lifecycle file.
 func priorExit(d *fsutil.Dir, home string) string {
 	var ledger struct {
 		Phase string `json:"phase"`
@@ -331,7 +327,7 @@ func priorExit(d *fsutil.Dir, home string) string {
 	return ExitUnknown
 }
 
-// The boot log is a file on the volume. Each boot adds one line for each profile (contract, section 5.1).
+// The boot log is a file on the volume. Each boot adds a line for each profile (contract, section 5.1).
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
@@ -340,8 +336,8 @@ const (
 	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
 )
 
-// appendBootLog adds a line to the boot log for each decision of Reconcile. If the log has become too large, it first renames it
-// to container-boot.log.1.
+// appendBootLog adds the decisions of Reconcile to the boot log. If the log is too large, it is first renamed to
+// container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -361,13 +357,13 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// logFields formats the fields of a decision that appear both in the boot log and in the container's output.
+// logFields returns the fields of a decision that the boot log and the container's output share.
 func (dec Decision) logFields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
 }
 
-// quoteField formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long,
-// or that contains characters that would end the field or the line.
+// quoteField formats a value from one of the agent's files for a log line. It quotes a value that is empty or long, or has
+// characters that would end the field or the line.
 func quoteField(value string) string {
 	const long = 64
 	if value != "" && len(value) <= long && !strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' || c == '"' }) {

@@ -28,64 +28,63 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is the maximum size, in bytes, of a state file that hinit reads. State files usually have a few hundred bytes. A gateway
-	// that serves thousands of profiles names them all.
+	// maxState is the maximum size in bytes of a state file that hinit reads. Most have a few hundred bytes, but a gateway that
+	// serves thousands of profiles names them all.
 	maxState = 256 << 10
 
-	// maxStateCommas limits the number of values in a state file, because each value costs time.
+	// maxStateCommas limits the number of values in a state file, because parsing each takes time in PID 1.
 	maxStateCommas = 10_000
 
-	// stateTries is the number of attempts at a read, or a read-modify-write, while another program keeps writing the file.
+	// stateTries is how often a read, or a read-modify-write, is tried while another program keeps writing the file.
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json in a profile's home. The zero value stands for a missing or unusable file. Both the
-// gateway and the agent's commands write the file, and it outlives the gateway. So compare PID and StartTime with the running
-// process before you rely on Gateway.
+// State is the content of gateway_state.json in a profile's home. It is zero for a missing or unusable file. The gateway and the
+// agent's commands write the file, and it outlives the gateway. So compare PID and StartTime with the running process before you
+// rely on Gateway.
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
-	Desired    string // desired_state; a value that isn't a string appears as its JSON text
+	Desired    string // desired_state; if it isn't a string, its JSON text
 	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // gateway_state, which the gateway writes; a value that isn't a string appears as its JSON text
+	Gateway    string // gateway_state, which the gateway writes; if it isn't a string, its JSON text
 
 	PID              int    // PID of the gateway that wrote the file; 0 if unknown
 	StartTime        uint64 // start time of PID in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
 	RestartRequested bool
 	ExitReason       string // exit_reason; "" if the file has none
-	Active           int    // number of answers the gateway is working on
+	Active           int    // number of answers that the gateway is working on
 
-	Platforms int    // number of the gateway's chat platforms
-	Troubled  int    // number of platforms that are retrying or have failed
+	Platforms int    // number of chat platforms of the gateway
+	Troubled  int    // number of those that are retrying or have failed
 	platforms string // the text that Trouble returns
 
-	HasServed bool   // served_profiles exists: the gateway reports which profiles it serves
-	served    string // the names in served_profiles, with "/" before, between and after the names
+	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
+	served    string // the names in served_profiles, each between two slashes: "/a/b/"
 
-	// Written is the modification time of the file. Beat is the time at which the gateway wrote it, or zero if hinit or a command
-	// wrote it last. Equal ignores both, Active and the size.
+	// Written is the modification time of the file. Beat is when the gateway last wrote it, or zero if the last writer was another
+	// program. Equal ignores both.
 	Written, Beat time.Time
 	size          int // size of the file in bytes
 }
 
-// Trouble returns one line about the chat platforms that the gateway reports as retrying or failed, each with its message, sorted
-// by name. It returns "" if no platform is in trouble. The gateway controls the text, so escape it before you print it on a
-// terminal.
+// Trouble returns one line about the chat platforms that are retrying or have failed, each with its message, sorted by name, or "".
+// The gateway controls the text, so escape it before you print it on a terminal.
 func (s State) Trouble() string { return s.platforms }
 
-// Serves reports whether the gateway says in served_profiles that it serves a profile.
+// Serves reports whether served_profiles says that the gateway serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether s and o have the same content, ignoring Active, the size of the file and the times of the writes.
+// Equal reports whether s and o have the same content. It ignores Active, the size and the times of the writes, which change all
+// the time.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active, s.size, o.size = 0, 0, 0, 0
 	return s == o
 }
 
-// Prior returns the state by which the boot decides whether to start the gateway. This is the operator's intent, if there is one.
-// Otherwise it is the gateway's last state, where "draining" and "degraded" count as "running". If neither is known, it is "None"
-// (contract, section 6).
+// Prior returns the state by which the boot decides whether to start the gateway: the operator's intent, or else the last state of
+// the gateway, where "draining" and "degraded" count as "running". If neither is known, it is "None" (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -98,12 +97,12 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state file is wanted, which means that Prior is "running". decideAll applies the same
-// rule at boot. A gateway that was starting, or failed to start, is deliberately not started again (contract, section 6).
+// Start reports whether a gateway with this state should run: Prior is "running". The boot applies the same rule. A gateway that
+// was starting, or failed to start, is deliberately not started again (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
-// ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names
-// the file, and the State equals the zero State; treat the error as a warning (contract, section 6).
+// ReadState reads the gateway state of a profile. A missing file gives the zero State and no error. An error names the file, and
+// comes with the zero State; treat it as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
@@ -123,8 +122,8 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped reads a file, and returns the content and the metadata of the same version of the file. If other programs keep
-// replacing the file, readStamped gives up after stateTries attempts, and the metadata may be newer than the content.
+// readStamped returns the content and the metadata of the same version of a file. If other programs keep replacing the file, it
+// gives up after stateTries attempts, and the metadata may be newer than the content.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
 		before, err := d.Lstat(rel)
@@ -182,8 +181,8 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Limits on the parts of a state file that PID 1 keeps in memory for every profile. They are needed because the agent controls
-// the file's content. The messages must also be short enough for a table that people read.
+// Limits on the parts of a state file that PID 1 keeps for every profile, because the agent controls them. Messages must also fit
+// into a table on a screen.
 const (
 	maxWord            = 64
 	maxServed          = 2000 // maximum number of served profiles: the default of profiles.max
@@ -191,8 +190,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text to the given number of bytes, at the end of a character, and appends "…". It returns a shorter text
-// unchanged.
+// shorten cuts text to at most the given number of bytes, at the end of a character, and adds "…" if it has cut.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -200,14 +198,15 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// shortText returns a shortened copy of the text that jsonText returns. As a copy, it does not keep the whole file in memory.
+// shortText is jsonText, shortened to at most the given number of bytes. The result is a copy, so it doesn't keep the whole file in
+// memory.
 func shortText(value json.RawMessage, most int) (string, bool) {
 	text, is := jsonText(value)
 	return strings.Clone(shorten(text, most)), is
 }
 
-// jsonText returns the decoded text of a JSON string. For any other value it returns the JSON text. The second result is false
-// for null, and for no value.
+// jsonText returns the decoded text of a JSON string, or the JSON text of any other value. The second result is false for null, and
+// for no value.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -223,15 +222,15 @@ func jsonText(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is a key of a JSON object with its value. It keeps the bytes as they are in the file, so that a rewrite preserves
-// numbers of any size, escapes and the order.
+// member is a key of a JSON object and its value, as bytes of the file. So a rewrite preserves numbers of any size, escapes and the
+// order.
 type member struct {
 	key    string // the decoded key
 	rawKey []byte // the key with its quotes, as in the file
 	value  json.RawMessage
 }
 
-// parseObject splits a JSON object into its members. A byte order mark at the beginning is allowed.
+// parseObject splits a JSON object into its members. It accepts a byte order mark.
 func parseObject(data []byte) ([]member, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	switch {
@@ -269,7 +268,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// setMember sets the value of key. It replaces the first occurrence and drops later ones, or adds the key at the end.
+// setMember sets the value of key: in its first occurrence, without later ones, or at the end.
 func setMember(members []member, key string, value []byte) []member {
 	isKey := func(m member) bool { return m.key == key }
 	i := slices.IndexFunc(members, isKey)
@@ -292,7 +291,7 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// durability says which failures a completed write survives. Every write survives the end of this process.
+// durability says what a completed write survives besides the end of this process.
 type durability bool
 
 const (
@@ -300,7 +299,7 @@ const (
 	synced    durability = true  // survives a crash of the machine
 )
 
-// syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was syncLater.
+// syncState makes earlier writes of the state file with syncLater survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
@@ -311,17 +310,17 @@ func (s *Store) syncState(profile string) error {
 	})
 }
 
-// setDesired writes the operator's intent want, [Running] or [Stopped], into the state file of profile. It sets updated_at to the
-// current time in whole seconds. The rest of the file keeps every byte, and the file keeps its mode (a new file has 0644). No
-// reader ever sees half a file, even after a crash.
+// setDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and sets updated_at to the
+// current time in whole seconds. All other bytes stay, and so does the mode (a new file has 0644). No reader ever sees half a file,
+// even after a crash.
 //
-// A file that is not a JSON object is renamed to gateway_state.json.corrupt, and a new file replaces it. For a missing home the
+// A file that isn't a JSON object is renamed to gateway_state.json.corrupt, and a new file replaces it. For a missing home the
 // error is [ErrNotExist]. A symbolic link in place of the file is refused.
 //
-// The lock excludes only other writers in this process, not the gateway and the agent's commands. So, right before setDesired
-// replaces the file, it checks whether the file has changed, and starts again if so. An update by another writer can get lost
-// between this check and the replacement. It also gets lost if the file has changed in every one of stateTries attempts.
-// [Intents] handles the opposite case, in which another writer overwrites desired_state.
+// The lock of a profile excludes other writers in this process, but neither the gateway nor the agent's commands. So setDesired
+// checks, just before it replaces the file, whether the file has changed, and if so starts again. An update by another writer is
+// lost if it comes between the check and the replacement, or if the file changes in every one of stateTries attempts. In the
+// opposite case another writer overwrites desired_state, which [Intents] repairs.
 //
 // The caller holds the lock of profile.
 func (s *Store) setDesired(profile, want string, how durability) error {
@@ -331,7 +330,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
-// setDesiredIn works like setDesired, for a volume that is already open. home is the profile's home, relative to d.
+// setDesiredIn is setDesired for a volume that is already open. home is relative to d.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -347,8 +346,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 }
 
-// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed
-// the file since it was read. If force is true, trySetDesired overwrites the file even then.
+// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed the
+// file meanwhile; with force, it overwrites that change.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -396,7 +395,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 // errChanged means that another program has written the file since it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
-// homeExists returns [ErrNotExist] if home is missing or no directory, and another error for a symbolic link.
+// homeExists returns [ErrNotExist] if home is missing or no directory, and another error if it is a symbolic link.
 func homeExists(d *fsutil.Dir, home string) error {
 	info, err := d.Lstat(home)
 	switch {
@@ -412,7 +411,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError returns the text of the warning that the state file of profile can't be used because of err.
+// stateError returns the warning that the state file of profile can't be used because of err.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

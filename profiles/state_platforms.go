@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// platformTrouble parses the JSON object with the chat platforms from a state file. The result words describes the platforms in
-// trouble, see [State.Trouble]. The result all counts all platforms, and bad counts the platforms in trouble. Values that can't
-// be parsed are ignored.
+// platformTrouble parses the JSON object with the chat platforms in a state file. words describes those in trouble, see
+// [State.Trouble]. all and bad count all platforms and those in trouble. Values that can't be parsed are ignored.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {

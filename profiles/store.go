@@ -13,8 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// profilesDir is the directory below the volume's root that holds the homes of all profiles except the default profile (contract,
-// section 4).
+// profilesDir is the directory in the volume's root with the homes of all profiles except the default profile (contract, section
+// 4).
 const profilesDir = "profiles"
 
 // ActiveFile is the file in the volume's root that names the active profile (contract, section 4).
@@ -26,7 +26,7 @@ type Profile struct {
 	Home string // absolute path, for the configuration of other programs and for messages
 }
 
-// Warning tells an operator that something failed or was left out, although the operation continued.
+// Warning tells an operator that something failed or was left out, and that the operation went on.
 type Warning struct {
 	Profile string // "" if the warning isn't about a single profile
 	Message string // a sentence without a full stop that names the path or the profile
@@ -35,30 +35,29 @@ type Warning struct {
 // String returns the message.
 func (w Warning) String() string { return w.Message }
 
-// Store reads and writes the profiles of one data volume. It has neither a cache nor open files: each method opens the volume
-// again. All methods may be called from several goroutines. A method blocks on the disk unless its comment says otherwise, so the
-// supervisor's loop must not call it.
+// Store reads and writes the profiles of one data volume. It keeps no cache and no open files: each method opens the volume again,
+// because it may have been replaced. All methods may be called from several goroutines. They block on the disk unless the comment
+// says otherwise, so the supervisor's loop must not call them.
 type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // maximum number of named profiles, and of directories without the marker
+	max    int // maximum number of named profiles, and of directories without the marker that are remembered
 	now    func() time.Time
 
 	mu           sync.Mutex              // guards the fields below; never held during disk operations
-	locks        map[string]*profileLock // locks of the profiles that are being written
-	silent       map[string]bool         // directories, relative to the root, that did not answer their last call
-	hangingCalls int                     // number of calls that still wait for a silent directory
+	locks        map[string]*profileLock // locks of profiles that are being written
+	silent       map[string]bool         // directories, relative to the root, whose last call still hangs
+	hangingCalls int                     // calls that hang in a silent directory
 }
 
-// NoLimit is the default for [Store.SetMaxProfiles], a number that no volume reaches.
+// NoLimit is the default of [Store.SetMaxProfiles]: a number that no volume reaches.
 const NoLimit = 1 << 29
 
-// Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
-// "profiles", home belongs to a named profile. The store is then for the volume that contains this profile (contract, section 4).
-// File operations run with the identity of actor. They run through [blocking.Volume], which limits how many calls may block on
-// the volume at once. A nil actor means the identity of this process. The parameter marker is the name of the file that marks a
-// directory as a profile; "" means SOUL.md.
+// Open returns the store of the volume at home, the container's HERMES_HOME. If home is the home of a named profile,
+// VOLUME/profiles/NAME, the store is for VOLUME (contract, section 4). Files are opened with the identity of actor; nil means that
+// of this process. [blocking.Volume] limits how many calls may block on the volume at once. marker is the file that makes a
+// directory a profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -71,20 +70,20 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
-// SetMaxProfiles sets the maximum number of named profiles that the store finds, and of directories without the marker that it
-// remembers. It returns the store. Call SetMaxProfiles before any other method.
+// SetMaxProfiles limits the number of named profiles, and of directories without the marker, that the store keeps in memory. It
+// returns the store. Call it before any other method.
 func (s *Store) SetMaxProfiles(most int) *Store {
 	s.max = most
 	return s
 }
 
-// Marker returns the name of the file that marks a directory as a profile, such as SOUL.md.
+// Marker returns the name of the file that makes a directory a profile, such as SOUL.md.
 func (s *Store) Marker() string { return s.marker }
 
 // Root returns the root of the volume, which is the home of the default profile. It doesn't block.
 func (s *Store) Root() string { return s.root }
 
-// Profile returns the name and home of a profile, which need not exist. The error wraps [ErrName]. Profile doesn't block.
+// Profile returns the name and home of a profile, which need not exist. The error wraps [ErrName]. It doesn't block.
 func (s *Store) Profile(name string) (Profile, error) {
 	if _, err := homeOf(name); err != nil {
 		return Profile{}, err
@@ -92,8 +91,8 @@ func (s *Store) Profile(name string) (Profile, error) {
 	return s.profile(name), nil
 }
 
-// Exists reports whether a profile has a home, with or without the marker. An error means that the name or the volume can't be
-// used.
+// Exists reports whether a profile has a home directory, with or without the marker. An error means that the name or the volume
+// can't be used.
 func (s *Store) Exists(name string) (bool, error) {
 	err := s.WithHome(name, homeExists)
 	if errors.Is(err, ErrNotExist) {
@@ -104,8 +103,8 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// withVolume runs fn with the opened volume. The whole call of fn runs with the agent's identity, so that several operations need
-// only one change of identity. fn must use the Dir only in its own goroutine, see [fsutil.Dir.WithIdentity].
+// withVolume opens the volume and calls fn with the agent's identity, so that several operations need only one change of identity.
+// fn must not use the Dir in another goroutine, see [fsutil.Dir.WithIdentity].
 func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
 		d, err := fsutil.OpenDir(s.root, s.actor.WithoutSwitch())
@@ -117,13 +116,13 @@ func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	})
 }
 
-// profile works like Profile, for a name that is known to be valid.
+// profile is Profile for a name that is known to be valid.
 func (s *Store) profile(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, knownHome(name))}
 }
 
-// homeOf returns the home of a profile, relative to the root. It validates the name; every profile name from outside the package
-// passes through here.
+// homeOf validates the name of a profile and returns the home, relative to the root. Every name from outside the package must pass
+// through it.
 func homeOf(profile string) (string, error) {
 	if err := ValidServiceName(profile); err != nil {
 		return "", err
@@ -131,7 +130,7 @@ func homeOf(profile string) (string, error) {
 	return knownHome(profile), nil
 }
 
-// knownHome works like homeOf, for a name that is known to be valid.
+// knownHome is homeOf for a name that is known to be valid.
 func knownHome(profile string) string {
 	if profile == Default {
 		return "."
@@ -147,8 +146,7 @@ func removeIfExists(d *fsutil.Dir, rel string) error {
 	return nil
 }
 
-// WithHome opens the volume and calls fn with the identity of the store's actor. It passes to fn the opened volume d and the path
-// of the profile's home relative to d.
+// WithHome opens the volume and calls fn, with the identity of the store's actor. home is the profile's home, relative to d.
 func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
@@ -157,7 +155,7 @@ func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) err
 	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// fromHome works like WithHome, for a function with a result.
+// fromHome is WithHome for a function with a result.
 func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home string) (T, error)) (result T, err error) {
 	err = s.WithHome(profile, func(d *fsutil.Dir, home string) (err error) {
 		result, err = fn(d, home)
@@ -166,15 +164,14 @@ func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home strin
 	return result, err
 }
 
-// profileLock excludes concurrent writers of one profile. A profileLock exists while a goroutine writes to the profile or waits
-// for the lock.
+// profileLock excludes concurrent writers of one profile. It exists only while a goroutine holds it or waits for it.
 type profileLock struct {
 	sync.Mutex
 
 	users int // goroutines that hold the lock or wait for it; guarded by Store.mu
 }
 
-// lock excludes all other writers of a profile in this process until the caller calls unlock.
+// lock waits until no other goroutine of this process writes to a profile, and excludes others until unlock is called.
 func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
@@ -195,14 +192,14 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether any goroutine of this process is writing to a profile or waits to write. It doesn't block.
+// Writing reports whether a goroutine of this process writes to a profile or waits to write. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.locks) > 0
 }
 
-// stamp holds the part of a file's metadata that changes when the content of the file changes.
+// stamp is the part of a file's metadata that changes with its content.
 type stamp struct {
 	fsutil.ID
 
@@ -219,7 +216,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return st
 }
 
-// stampAt returns the stamp of the file rel, a path relative to d. The stamp is zero if the file is missing or can't be examined.
+// stampAt returns the stamp of the file rel in d, or zero if the file is missing or can't be examined.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {
@@ -228,22 +225,22 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// settledBefore reports whether the last change of the file was well before t. File timestamps are coarse: a change within
-// clockSlack of t may be invisible.
+// settledBefore reports whether the file last changed well before t. Only then does an equal stamp prove an unchanged file:
+// timestamps are coarse, and a change within clockSlack of t may not show.
 func (s stamp) settledBefore(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID identifies the home directory of a profile. Unlike an inode number, a HomeID is never reused for another directory on
-// the volume.
+// HomeID identifies the home directory of a profile. Unlike an inode number, it is never used again for another directory of the
+// volume.
 type HomeID struct {
 	dir  fsutil.ID
 	born int64
 }
 
-// HomeID returns the identity of a profile's home. If it changes, the directory was replaced. HomeID reads the disk. The
-// error wraps errors.ErrUnsupported if the file system does not record the creation times of directories.
+// HomeID returns the identity of a profile's home, which changes if the directory is replaced. It blocks on the disk. The error
+// wraps errors.ErrUnsupported if the file system doesn't record when directories were created.
 func (s *Store) HomeID(profile string) (HomeID, error) {
 	return fromHome(s, profile, func(d *fsutil.Dir, home string) (HomeID, error) {
 		info, err := d.Lstat(home)

@@ -16,113 +16,111 @@ import (
 	"hinit/internal/watch"
 )
 
-// WatchOptions configures [Store.Watch]. A zero duration selects the default.
+// WatchOptions configures [Store.Watch]. A duration of 0 means the default.
 type WatchOptions struct {
-	// The watcher calls Notify for each event, one after the other, on its goroutine. Notify may block, which delays the next
-	// scan. It must not call Rescan or Find: these wait for Notify to return, so the call would never end.
+	// Notify is called for each event, one at a time, by the watcher's goroutine. It may block, which delays the next scan. It must
+	// not call Rescan or Find: they would wait for Notify to return, for ever.
 	Notify func(Event)
-	// Known lists the profiles that the caller already knows, usually from the boot. The watcher doesn't report Appeared for
-	// them.
+	// Known lists the profiles that the caller knows from the boot. No Appeared is reported for them.
 	Known []Profile
-	// Poll is the time between full scans while notifications are unavailable or incomplete (network and virtual file systems,
-	// limits of inotify). Default 5 s.
+	// Poll is the time between full scans while inotify sees too little: on network and virtual file systems, and at the limits of
+	// inotify. Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the time between full scans while notifications work. The scans are needed because the kernel may lose a
-	// notification. Default 1 h. No scan reads unchanged files again.
+	// IdlePoll is the time between full scans while inotify works. They find what a lost notification would have shown, and don't
+	// read unchanged files again. Default 1 h.
 	IdlePoll time.Duration
-	// Settle is the time that the watcher waits for more notifications before it scans, so that a single scan handles a burst.
+	// Settle is how long the watcher waits after a notification for others before it scans, so that one scan handles a burst.
 	// Default 100 ms.
 	Settle time.Duration
-	// SettleEarly is a wait that is shorter than Settle. It is used in place of Settle when a profile appears or disappears. It
-	// is also used when a state file changes and its profile was not scanned during the last Settle. A client or the next
-	// gateway may wait for such a change. Default 5 ms, at most Settle.
+	// SettleEarly takes the place of Settle for a change that a client or the next gateway may wait for: a profile appears or
+	// disappears, or the state file changes of a profile that was not scanned during the last Settle. Default 5 ms, at most Settle.
 	SettleEarly time.Duration
-	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
+	// MaxSettle limits the wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// openNotifications creates the inotify instance. Tests replace this function.
+	// openNotifications creates the inotify instance. Tests replace it.
 	openNotifications func(*watch.Set) error
 }
 
 // Watcher reports changes to the profiles of a volume.
 //
-// A notification from the kernel only starts a scan. The scan compares the files with the result of the last scan. So a lost,
-// late or misleading notification only causes a delay or a needless scan, and periodic scans find changes without notifications.
+// It never trusts a notification: a notification only starts a scan, which compares the files with the last scan. So a lost, late
+// or false notification costs only a delay or a needless scan. Periodic scans find changes without notifications.
 //
 // One goroutine does all scans, one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
 	asked chan request
-	wake  chan struct{} // capacity 1; wakes the goroutine after Interest was called
+	wake  chan struct{} // wakes the goroutine after Interest was called; capacity 1
 	done  chan struct{}
 
 	mu          sync.Mutex // guards interest and interestNew; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // profiles whose inputs must be scanned because Interest was called
+	interestNew map[string]bool // profiles for which Interest was called since their inputs were last scanned
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scanned
-	candidates map[string]bool   // directories in profiles/ without the marker, at most as many as the limit on profiles
-	listWarned map[string]bool   // warnings of the last full scan, by message
-	warned     map[string]string // the last error of each kind that warnOnce has reported, by its key
+	candidates map[string]bool   // directories in profiles/ without the marker; at most as many as the limit on profiles
+	listWarned map[string]bool   // messages of the warnings of the last full scan
+	warned     map[string]string // by kind of problem: the last error that warnOnce has reported
 	notifications
 	lastScan
 	pending
 }
 
-// notifications is the state of the inotify watches. It also tells which directories they don't cover.
+// notifications is the state of the inotify watches, and of what they don't cover.
 type notifications struct {
 	inotify         dirWatches
-	unmarkedWatches []string // candidates with a watch, the oldest first
-	partial         bool     // some directories are not watched completely
-	notifyErr       error    // the first error in the last full scan that prevented a watch
-	remote          bool     // other machines can change the volume
-	exhausted       bool     // the kernel allows no more watches; lacking is the first directory without one
+	unmarkedWatches []string // candidates with a watch, oldest first
+	partial         bool     // some directories are not watched, or only in part
+	notifyErr       error    // why a watch failed in the last full scan; the first such error
+	remote          bool     // the volume can be changed by other machines
+	exhausted       bool     // the kernel allows no more watches; lacking is the first directory that got none
 	lacking         string
 	lackingID       fsutil.ID
 }
 
-// lastScan describes the last full scan of the volume.
+// lastScan is what the watcher remembers of the last full scan.
 type lastScan struct {
-	scannedAt   time.Time // when the last full scan began
-	notBefore   time.Time // a notification must not start a full scan before this time
-	dir         stamp     // metadata of profiles/ at the last scan
-	dirComplete bool      // an unchanged dir proves that the names in profiles/ are unchanged
+	scannedAt   time.Time // when it began
+	notBefore   time.Time // no notification may start a full scan before
+	dir         stamp     // metadata of profiles/ then
+	dirComplete bool      // if dir is still the same, the names in profiles/ are, too
 }
 
-// pending says what the watcher must scan next because of notifications, and when.
+// pending is what notifications have asked the watcher to scan, and when.
 type pending struct {
-	changedHomes map[string]bool // names of the profiles whose homes must be scanned
-	changedNames map[string]bool // changed names in profiles/
+	changedHomes map[string]bool // profiles whose homes must be scanned
+	changedNames map[string]bool // names in profiles/ that have changed
 	dirtyAll     bool
-	soon         bool      // an early scan is pending, see WatchOptions.SettleEarly
-	first        time.Time // time of the first notification since the last scan; zero if none came
-	due          time.Time // when to scan because of these notifications
+	soon         bool      // an early scan is due, see WatchOptions.SettleEarly
+	first        time.Time // time of the first notification since the last scan; zero if there was none
+	due          time.Time // when to scan because of notifications
 	nextPoll     time.Time
 }
 
-// request is a waiting call of Rescan or Find.
+// request is a call of Rescan or Find that waits for a scan.
 type request struct {
-	profile string // name of the profile to look for; "" for all profiles
+	profile string // profile that Find looks for; "" for Rescan
 	reply   chan error
 }
 
-// scanned is the watcher's record of a profile: the results of its last scan.
+// scanned is what the watcher remembers of the last scan of one profile.
 type scanned struct {
 	profile       Profile
-	scannedAt     time.Time // when the last scan of the profile began
-	nextScan      time.Time // a notification does not cause another scan before this time
+	scannedAt     time.Time // when it began
+	nextScan      time.Time // notifications cause no other scan of the profile before
 	state         State
 	beat          time.Time // time of the last Beat event
 	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // an unchanged stateStamp proves that state is unchanged
+	stateComplete bool      // if stateStamp is still the same, state is, too
 	inputs        [3]stamp
 	inputsSure    bool
 }
 
-// Watch starts a watcher and returns immediately. The first scan reports every profile that isn't in o.Known. The watcher ends
-// when ctx ends.
+// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when ctx
+// ends.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	o.Poll = cmp.Or(o.Poll, 5*time.Second)
 	o.IdlePoll = cmp.Or(o.IdlePoll, time.Hour)
@@ -138,7 +136,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		o:        o,
-		asked:    make(chan request, 64), // when 64 requests wait, more callers block
+		asked:    make(chan request, 64), // while 64 requests wait, other callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
@@ -154,13 +152,13 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	return w
 }
 
-// Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event
-// of that scan. An error means that the volume can't be used. If ctx ends first, its error is returned and the scan continues.
-// After the end of the watcher the error wraps [context.Canceled].
+// Rescan scans the whole volume now and waits until Notify has returned for every event of the scan. Simultaneous calls share a
+// scan. An error means that the volume can't be used. If ctx ends first, its error is returned and the scan goes on. After the end
+// of the watcher the error wraps [context.Canceled].
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
-// Find scans for one profile that the watcher doesn't know yet. Like Rescan, it waits for the scan. It scans only the directory
-// of that name, or the whole volume if that directory does not show what has changed.
+// Find is a Rescan for a profile that the watcher doesn't know yet, for example one that a command has just created. If possible it
+// scans only the directory of that name.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -173,7 +171,7 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	for {
 		select {
 		case asked <- request{profile, reply}:
-			asked = nil // nil blocks for ever, so the request is sent once
+			asked = nil // a nil channel is never ready, so the request is sent once
 		case err := <-reply:
 			return err
 		case <-ctx.Done():
@@ -184,10 +182,9 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest requests an [InputsChanged] event whenever the inputs of a profile change, until [Watcher.EndInterest] is called. The
-// parameter since is a hash from [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If the
-// parameter since is "", the hash at the next scan takes its place, so earlier changes are not reported. Interest doesn't block,
-// and the supervisor's loop may call it.
+// Interest asks for an [InputsChanged] event when the inputs (config.yaml, .env, marker) of a profile no longer have the hash
+// since, from [Store.InputsHash]. If since is "", the hash at the next scan takes its place. [Watcher.EndInterest] ends it.
+// Interest doesn't block, so the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -195,7 +192,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// EndInterest ends the events that Interest has requested for a profile. One more event may follow. It doesn't block.
+// EndInterest ends what Interest has begun. One more event may follow. It doesn't block.
 func (w *Watcher) EndInterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,8 +200,7 @@ func (w *Watcher) EndInterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash that counts as unchanged for a profile's inputs. The second result is false if Interest was not
-// called.
+// interested returns the hash that Interest was called with for a profile, or false without Interest.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,6 +208,7 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 	return h, ok
 }
 
+// run is the goroutine of the watcher.
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.inotify.Close()
@@ -222,7 +219,7 @@ func (w *Watcher) run(ctx context.Context) {
 		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)
-			} else { // the instance has failed, so the next scan makes another
+			} else { // the inotify instance has failed; the next scan makes another
 				w.inotify.Close()
 				w.markAll()
 			}
@@ -246,7 +243,7 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// answerRequests collects all waiting requests, scans for them together, and answers them.
+// answerRequests does one scan for all waiting requests and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for len(w.asked) > 0 { // only this goroutine receives
@@ -267,6 +264,7 @@ func (w *Watcher) answerRequests(ctx context.Context, first request) {
 
 func (w *Watcher) isDue(now time.Time) bool { return !w.first.IsZero() && !now.Before(w.due) }
 
+// deadline returns when the watcher must scan next, for a notification or a poll.
 func (w *Watcher) deadline() time.Time {
 	if !w.first.IsZero() && (w.dirtyAll || w.due.Before(w.nextPoll)) {
 		return w.due
@@ -274,8 +272,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan schedules the scan for a notification that has just come. The parameter after is the delay. The scan begins at
-// most MaxSettle after the first notification, but a full scan never before notBefore.
+// scheduleScan schedules a scan because of a notification: in the time after, at most MaxSettle after the first notification, and a
+// full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
@@ -290,7 +288,7 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 	}
 }
 
-// clearPending forgets the notifications so far, because the scan that begins now will see their changes.
+// clearPending forgets the notifications so far, at the beginning of a scan that will see their changes.
 func (w *Watcher) clearPending() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
@@ -298,8 +296,8 @@ func (w *Watcher) clearPending() {
 	clear(w.changedNames)
 }
 
-// markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases,
-// so markChanged ignores files that hinit doesn't use.
+// markChanged records what must be scanned because of the notification ev. Homes contain busy files such as databases, so it
+// ignores files that hinit doesn't use.
 func (w *Watcher) markChanged(ev watch.Event) {
 	self := w.inotify.IsDir(ev)
 	dir, file := filepath.Split(ev.Name)
@@ -310,11 +308,11 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(watch.Create): // the candidate was removed or renamed
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(watch.Create): // a candidate was removed or renamed
 		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
-	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a created directory may already be scanned and watched
+	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a directory that was created may already be scanned and watched
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
@@ -331,13 +329,13 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.soon: // if soon is set, the early scan also handles this change
+		case !w.soon: // an early scan, if one is scheduled, handles this change, too
 			w.scheduleScan(w.o.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether a profile was last scanned at least Settle ago, so the change is probably not part of a burst.
+// isQuiet reports whether a profile was not scanned during the last Settle. Then its change is probably no part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
@@ -348,12 +346,13 @@ func (w *Watcher) markAll() {
 	w.scheduleSoon()
 }
 
-// scheduleSoon schedules a scan after the short wait [WatchOptions].SettleEarly.
+// scheduleSoon schedules a scan after [WatchOptions].SettleEarly.
 func (w *Watcher) scheduleSoon() {
 	w.soon = true
 	w.scheduleScan(w.o.SettleEarly)
 }
 
+// isRelevantFile reports whether a change of this file in a home can matter to hinit.
 func (w *Watcher) isRelevantFile(profile, file string) bool {
 	switch file {
 	case stateFile, w.store.marker:
@@ -365,37 +364,36 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 	return false
 }
 
-// Event is a change that [Store.Watch] reports to WatchOptions.Notify. It is one of [Appeared], [Disappeared], [StateChanged],
-// [Beat], [InputsChanged], [Warned].
+// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Beat], [InputsChanged] or
+// [Warned].
 type Event interface{ event() }
 
-// Appeared reports a new profile: a directory that has the marker and a valid name.
+// Appeared reports a new profile: a directory with the marker and a valid name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile no longer exists, or was replaced by a symbolic link. The removal of
-// the marker alone is not reported, because an editor may replace the marker file. A directory that is removed and created
-// again between two scans is also not reported.
+// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The removal of the marker alone
+// isn't reported, because an editor may be replacing it. A directory that is removed and made again between two scans isn't,
+// either.
 type Disappeared struct {
 	Profile Profile
-	// Changed is when the names in profiles/ last changed, by the clock of the volume. An agent can set it to any time.
+	// Changed is when the names in profiles/ last changed, by the clock of the volume. The agent can set it to any time.
 	Changed time.Time
 }
 
-// StateChanged reports that gateway_state.json changed in a way that [State.Equal] detects. The first scan reports every file
-// that exists. State is zero for a missing or unusable file.
+// StateChanged reports that the content of gateway_state.json has changed, as [State.Equal] defines it. The first scan reports
+// every such file. For a missing or unusable file, State is zero.
 type StateChanged struct {
 	Profile Profile
 	State   State
 }
 
-// InputsChanged reports that config.yaml, .env or the marker of a profile changed. The watcher reports this event only after a
-// call of [Watcher.Interest] for the profile.
+// InputsChanged reports that config.yaml, .env or the marker of a profile has changed since the call of [Watcher.Interest].
 type InputsChanged struct {
 	Profile Profile
 	Hash    Hash
 }
 
-// Warned reports a warning that the previous scan of the volume did not find.
+// Warned reports a warning that the scan before did not have.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}
@@ -404,14 +402,13 @@ func (StateChanged) event()  {}
 func (InputsChanged) event() {}
 func (Warned) event()        {}
 
-// Beat reports that the gateway of a profile has written its state file, which shows that it is alive. Writes by hinit or by the
-// agent's commands cause no Beat.
+// Beat reports that the gateway of a profile has written its state file, so it is alive. Other writers cause no Beat.
 type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf parses the value of updated_at in a state file: the time of the last write (contract, section 6). Only a gateway writes
-// this time as text. A command writes a number, for which beatOf returns the zero time.
+// beatOf returns when a gateway has written a state file, by its value of updated_at (contract, section 6). A gateway writes the
+// time as text. A command writes a number; then the result is zero.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -421,7 +418,7 @@ func beatOf(value json.RawMessage) time.Time {
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone is taken as UTC.
+// isoTime parses an ISO 8601 time, with or without fractions of a second. Without a zone, it is UTC.
 func isoTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanAll scans the whole volume. An error means that the volume can't be used; then the watcher keeps the known profiles.
+// scanAll scans the whole volume. An error means that the volume can't be used; then the known profiles stay.
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.clearPending()
@@ -24,20 +24,19 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Limits on the share of time that scans take. Scans take longer the more directories exist, so these limits matter on large
-// volumes.
+// Limits on the share of time that scans take, for large volumes, where a scan takes long.
 const (
-	pollShare = 20                    // after a scan, the next poll waits at least 20 times as long as the scan took
-	scanShare = 10                    // after a long scan, the next full scan for a notification waits 10 times as long
+	pollShare = 20                    // a poll waits 20 times as long as the last scan took
+	scanShare = 10                    // after a scan of longScan or more, a notification waits 10 times as long to cause another
 	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
 )
 
-// blindPoll is the longest time between full scans while changes may be missed. That is the case while some directories
-// without the marker have no inotify watch, or after a scan that may have missed a change.
+// blindPoll is the longest time between full scans while changes may be missed: some directories without the marker have no inotify
+// watch, or the last scan may have missed a change.
 const blindPoll = time.Minute
 
-// scheduleNext sets the time of the next poll. It is called after a scan. The parameter began is the time when the scan began,
-// and err is the error of the scan. After a long scan, scheduleNext also delays the next full scan that a notification causes.
+// scheduleNext is called after a full scan that began at began and ended with err. It sets the time of the next poll. After a long
+// scan it also delays the next full scan that a notification causes.
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -54,6 +53,7 @@ func (w *Watcher) scheduleNext(began time.Time, err error) {
 	}
 }
 
+// scanVolume is scanAll without the schedule of the next scan.
 func (w *Watcher) scanVolume(ctx context.Context) error {
 	w.startNotifications()
 	defer func() { w.warnNotifications() }()
@@ -63,7 +63,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.watchDir(d, ".", w.store.root) // before the scan, so that no later change is missed
+	w.watchDir(d, ".", w.store.root) // before the scan, so that a later change isn't missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
@@ -99,14 +99,14 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.newlyMarked(d) { // got the marker after profiles/ was listed
+	for _, name := range w.newlyMarked(d) { // they got the marker after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
 	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.settledBefore(began)
 	return ctx.Err()
 }
 
-// newlyMarked returns the directories that have the marker now, but did not have it when profiles/ was listed.
+// newlyMarked returns the candidates that have the marker by now.
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
@@ -120,11 +120,11 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes for which no notification came. It compares the metadata of the important files with the last scan. It
-// scans the whole volume only if this comparison can't show every change.
+// poll finds changes that no notification has shown. It compares the metadata of the important files with the last scan, and scans
+// the whole volume only if that can't show every change.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	// The timestamps of directories may not show the changes of another machine.
+	// another machine's changes may not show in the timestamps of directories
 	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
@@ -146,8 +146,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.scheduleNext(began, nil)
 }
 
-// changedTimes compares the metadata of the important files with the last scan. The result changed lists the profiles with
-// changed files, and the directories that now have the marker. The result all is true if only a full scan can find the changes.
+// changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files, and
+// the directories that now have the marker. all is true if only a full scan can find what has changed.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -188,17 +188,16 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the known profiles whose directories no longer exist. The parameter here holds the names of the directories
-// in the current listing. The watches of all missing directories are removed first. Otherwise a renamed directory, which keeps
-// its inode, couldn't be watched under its new name. changed is when the names in profiles/ last changed.
+// reportGone reports the known profiles whose directories no longer exist. here holds the names in the present listing, and changed
+// is when the names in profiles/ last changed. The watches of all missing directories are removed first: a renamed directory keeps
+// its inode, and could not be watched under its new name.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.Time) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
-		// A name can be missing from the listing although the directory exists, for example because the directory is unreadable
-		// at the moment.
+		// an existing directory can be missing from the listing, for example one that can't be read just now
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			here[name] = true
@@ -219,7 +218,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.T
 	}
 }
 
-// scanDirty scans each home for which a notification came, and each directory in profiles/ that is new or changed.
+// scanDirty scans the homes for which notifications came, and the names in profiles/ that are new or have changed.
 func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.changedNames))
 	names := make([]string, 0, len(w.changedHomes))
@@ -257,7 +256,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 }
 
-// scanFor looks for the profile called name, for [Watcher.Find].
+// scanFor does the scan of [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.dirtyAll {
 		return w.scanAll(ctx) // a full scan is due anyway
@@ -281,9 +280,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans the directory called name in profiles/ after a change. It returns false if only a full scan can handle the
-// name. A full scan is needed if the name belonged to another directory before, or is a link. It is also needed if the
-// directory can't be a profile, does not answer or can't be watched.
+// scanNew scans the directory name in profiles/ after a change. It returns false if that takes a full scan: the name belonged to
+// another directory before, is a link, can't be a profile, doesn't answer, or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if NameProblem(name) != nil {
 		return false
@@ -302,7 +300,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return true
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return true // the directory was created and removed, or replaced
+		return true // it was created and removed or replaced
 	case err != nil, !info.IsDir():
 		return false
 	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:
@@ -314,7 +312,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	complete := !w.partial
 	w.dropCandidate()
 	w.candidates[name] = true
-	w.watchUnmarked(name, stampOf(info)) // before the scan, so that no later change is missed
+	w.watchUnmarked(name, stampOf(info)) // before the scan, so that a later change isn't missed
 	if complete && w.partial {
 		return false
 	}
@@ -322,26 +320,25 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	return true
 }
 
-// removeCandidate stops tracking a candidate, which is a directory without the marker. It keeps the watch on the directory.
+// removeCandidate forgets a candidate (a directory without the marker), and keeps its watch.
 func (w *Watcher) removeCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
 }
 
-// forgetCandidate stops tracking and watching a candidate.
+// forgetCandidate forgets a candidate and removes its watch.
 func (w *Watcher) forgetCandidate(name string) {
 	w.removeCandidate(name)
 	w.inotify.Remove(w.store.profile(name).Home)
 }
 
-// dropCandidate forgets one candidate (a directory without the marker) if there are as many candidates as the limit on profiles
-// allows.
+// dropCandidate makes room for another candidate if there are as many as the limit on profiles.
 func (w *Watcher) dropCandidate() {
 	if len(w.candidates) < w.store.max {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop a candidate without one
+		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop one without
 			w.forgetCandidate(name)
 			return
 		}
@@ -351,7 +348,7 @@ func (w *Watcher) dropCandidate() {
 	}
 }
 
-// isFull reports whether the volume has as many profiles as the limit allows.
+// isFull reports whether the volume has as many profiles as the limit.
 func (w *Watcher) isFull() bool {
 	named := len(w.known)
 	if w.known[Default] != nil {
@@ -360,18 +357,18 @@ func (w *Watcher) isFull() bool {
 	return named >= w.store.max
 }
 
-// limitKey identifies the warning that there are more profiles than the limit allows.
+// limitKey is the key for warnOnce of the warning about too many profiles.
 const limitKey = "limit"
 
-// After the scan of a home, a notification causes another scan of it only after a time in proportion to the size of its files. A home
-// with large files that change all the time would otherwise hold up the others.
+// After the scan of a home, notifications cause no other scan of it for a time in proportion to the size of its files. Otherwise a
+// home with large files that change all the time would hold up the others.
 const (
 	parsedBytesPerSecond = 64 << 10 // of the state file
 	hashedBytesPerSecond = 1 << 20  // of the inputs
 )
 
-// scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet
-// known becomes a profile if it has the marker. The parameter marked is true if the caller has already found the marker.
+// scanHome scans one home and reports changes: of the state file, and of the inputs if they are watched. An unknown directory with
+// the marker becomes a profile. marked says that the caller has found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// openFile opens the regular file rel for reading. It never blocks, even if an agent puts a named pipe in place of the file.
+// openFile opens the regular file rel for reading. If an agent has put a named pipe there, it returns an error instead of blocking.
 func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error) {
 	if f, err = in.OpenFile(rel, readFlags, 0); err != nil {
 		return nil, nil, err
@@ -28,16 +28,15 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 	return f, info, nil
 }
 
-// directory is an open directory. Paths are resolved relative to this directory, and no link can lead out of it.
+// directory is an open directory below which files are opened. The embedded os.Root follows no link that leads out of it.
 type directory struct {
 	*os.Root
 
-	file *os.File // the directory itself, opened as a file
-	name string   // name of the directory in its parent directory
+	file *os.File // the directory itself as a file, for flock and fstat
+	name string   // name in the parent directory
 }
 
-// openReal opens the subdirectory called name of the directory in. It refuses a symbolic link, because an agent could have
-// made the link.
+// openReal opens the subdirectory name of in. It refuses a symbolic link, which an agent could have made.
 func openReal(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -54,15 +53,16 @@ func openReal(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// isIn reports whether the entry d.name of the directory other is still the directory d itself, and not a link to d.
+// isIn reports whether the name of d in its parent other still leads to d. Another process may have removed or replaced d since it
+// was opened.
 func (d *directory) isIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens and locks the subdirectory called name of the directory in. It fails immediately if another command holds the
-// lock. The kernel releases the lock when the process ends.
+// lock opens the subdirectory name of in and locks it (flock(2)). It fails at once if another command holds the lock. Close, or the
+// end of the process, releases the lock.
 func lock(in *os.Root, name string) (*directory, error) {
 	d, err := openReal(in, name)
 	if err != nil {
@@ -74,8 +74,7 @@ func lock(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// removeUnused removes the subdirectories of d that no running command has locked. An interrupted command leaves its
-// directory behind.
+// removeUnused removes the subdirectories of d that interrupted commands have left: those that no process has locked.
 func (d *directory) removeUnused() {
 	_ = eachEntry(d.Root, ".", func(name string) error {
 		if old, err := lock(d.Root, name); err == nil {
@@ -85,8 +84,8 @@ func (d *directory) removeUnused() {
 	})
 }
 
-// eachEntry calls the function do with the path of each entry of the directory dir. It reads few names at a time, because an agent
-// may have made any number of them. The order is the order of the file system, which stays the same while nothing changes.
+// eachEntry calls do with the path of each entry of the directory dir. It reads a few names at a time, because an agent may have
+// made any number of them. The order is that of the file system; it stays the same while nothing changes.
 func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	f, err := in.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -101,8 +100,8 @@ func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	return cmp.Or(failed, err)
 }
 
-// removeAll removes the file or directory called name in the directory dir. Unlike os.RemoveAll, it needs little memory for a tree
-// of any depth.
+// removeAll removes the file or directory name in the directory dir. Unlike os.RemoveAll, it needs little memory for a tree of any
+// depth.
 func removeAll(dir, name string) error {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {

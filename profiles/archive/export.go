@@ -19,39 +19,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Export describes an archive to make. Set the fields and call Run.
+// Export makes an archive of one profile. Set the fields and call Run.
 type Export struct {
 	Home    string   // home of the profile
 	Name    string   // name of the profile
 	Version string   // version of hinit
-	Skip    []string // paths in the home to leave out without a record, because they belong to other profiles or to no profile
-	Scratch string   // absolute path of the directory for the snapshot; "" means the home
+	Skip    []string // paths in the home that belong to other profiles or to no profile; they are left out without a record in the head
+	Scratch string   // directory for the snapshot, as an absolute path; "" means the home
 	Secrets bool     // include files with secrets
-	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
+	Clone   bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include symbolic links that lead out of the profile
-	// HomeIdle is true if no process writes to the home. Then Run makes no snapshot and sends the files of the home. Snapshot and
-	// From continue an interrupted transfer: Snapshot is Head.Snapshot of the archive that was interrupted. If the home has
-	// changed since, Run ignores From and sends the whole archive.
+	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. With
+	// HomeIdle, Snapshot is Head.Snapshot of an interrupted archive; if the home has changed since, Run ignores From and sends the
+	// whole archive.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
-	Snapshot     string // send the kept snapshot with this name; "" makes a new one; with HomeIdle, see there
-	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
+	Snapshot     string // name of a kept snapshot to send; "" makes a new one (with HomeIdle, see above)
+	From         int64  // offset in the archive at which to begin, to continue an interrupted transfer
 
-	// Backup copies the SQLite database called name from one open directory to another (parameters from and to). It must not
-	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon after
-	// the end of ctx, even if an agent delays the copy.
+	// Backup copies the SQLite database name from the directory from to the directory to. An agent may change the home meanwhile,
+	// so Backup must not follow links out of the two directories. It must return soon after the end of ctx, even if an agent blocks
+	// the copy.
 	Backup         func(ctx context.Context, from, to *os.File, name string) error
-	StopGateway    func() error     // stops the gateway; called after the first pass; may be nil
-	RestartGateway func() error     // lets the gateway start again; called after the last pass; may be nil
-	BeforeSend     func(from int64) // called before the first byte is sent, with the offset in the archive; only if HomeIdle is set; may be nil
+	StopGateway    func() error     // stops the gateway before the second pass, so that later passes find few changes; may be nil
+	RestartGateway func() error     // lets the gateway start again after the last pass; may be nil
+	BeforeSend     func(from int64) // called with HomeIdle, before the first byte is sent, with its offset in the archive; may be nil
 }
 
-// Run makes the archive and writes it to the stream out. It returns the head and the checksum of the archive. If a write to out
-// fails, Run keeps the snapshot, so that the rest can be sent later. The result kept tells whether the snapshot still exists.
-// After the end of ctx Run sends no more files.
+// Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
+// keeps the snapshot, so that a later Run can send the rest; kept says whether the snapshot still exists. When ctx ends, Run stops
+// with an error.
 //
-// An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no
-// link out of these directories.
+// An agent may put links into its home at any time, so Run resolves all names relative to open directories, and follows no link out
+// of them.
 func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
 	home, err := os.OpenRoot(x.Home) // the open directory keeps Run in this home, even if the home is renamed
 	if err != nil {
@@ -99,8 +99,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	return head, sum, kept, err
 }
 
-// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot x.Snapshot. The
-// result dir is this directory. The result base is its parent, the directory stagingDir below the open home at.
+// openSnapshot returns the locked directory for the snapshot as dir, and its parent (stagingDir in the directory at) as base. It
+// creates a new directory, or locks that of the kept snapshot x.Snapshot.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {
@@ -130,8 +130,8 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes a snapshot as an archive to the stream out, beginning at the offset x.From. The parameter dir is the directory of
-// the snapshot, and the parameter files is the directory with the copied files.
+// send writes a snapshot as an archive to out. dir is the directory of the snapshot, which holds the head; files holds the copied
+// files.
 func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -145,9 +145,9 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 	return head, sum, err
 }
 
-// sendIdleHome writes an archive directly from the files of a home, without a snapshot, because no process is changing the home.
-// An unchanged home gives the same bytes, so an interrupted transfer can continue. Head.Snapshot covers the order of the files: if a
-// file system lists an unchanged home in another order, the whole archive is sent again.
+// sendIdleHome writes an archive directly from the files of a home that no process changes. An unchanged home gives the same bytes,
+// so an interrupted transfer can continue. Head.Snapshot is a hash of names and times in the order of the file system: if that
+// order changes, the whole archive is sent again.
 func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
@@ -181,8 +181,8 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	return head, sum, err
 }
 
-// write writes an archive to the stream out, beginning at the offset x.From. The parameter head is the encoded head, and files is
-// the directory with the files to send. It returns the checksum of the whole archive.
+// write writes an archive to out, from the offset x.From on. head is the encoded head, and files the directory with the files. It
+// returns the checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
@@ -201,9 +201,9 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls the function do for each file below the directory dir that belongs in the archive, in the order of the archive.
-// The parameter files is the directory to read. eachFile doesn't enter a directory for which do returns fs.SkipDir. If HomeIdle is
-// set, eachFile also calls the function leave for each file that is left out with a reason.
+// eachFile calls do for each file below the directory dir of files that belongs in the archive, in the order of the archive. If do
+// returns fs.SkipDir for a directory, eachFile doesn't enter it. With HomeIdle, eachFile also calls leave for each file that is
+// left out with a reason.
 func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return eachEntry(files, dir, func(rel string) error {
 		info, err := files.Lstat(rel)
@@ -232,12 +232,13 @@ func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave
 	})
 }
 
+// packFile adds one file, directory or link to the archive, with its SHA-256 in the header, and adds the header to all.
 func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err
 	}
-	// Leave out the owner, because the same uid may be another user elsewhere.
+	// no owner: the same uid may be another user on the importing host
 	*h = tar.Header{Typeflag: h.Typeflag, Name: filePrefix + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
@@ -253,7 +254,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // the end of ctx ends the reads below
 	sum := sha256.New()
-	if _, err = io.CopyN(sum, f, h.Size); err == nil { // no more, because the file may grow for ever
+	if _, err = io.CopyN(sum, f, h.Size); err == nil { // the size in the header, because the file may grow for ever
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err == nil {
@@ -275,7 +276,7 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// skipWriter is an io.Writer that drops the first skip bytes, and passes the later bytes to w.
+// skipWriter drops the first skip bytes that are written to it, and passes the others to w.
 type skipWriter struct {
 	w    io.Writer
 	skip int64

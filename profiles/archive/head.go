@@ -18,21 +18,21 @@ const (
 	headName   = "HEAD.json" // name of the first file in an archive
 	sumsName   = "SHA256"    // name of the last file in an archive
 	filePrefix = "profile/"  // prefix of the names of the profile's files in an archive
-	// sumRecord is the PAX record in a file's tar header that holds the file's SHA-256. Other programs read it as an extended
+	// sumRecord is the PAX record in a tar header that holds the file's SHA-256. tar and other programs see it as an extended
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
 	maxHead  = 1 << 20
-	maxNamed = 100 // limit for each list of names in a head
+	maxNamed = 100 // maximum length of each list of names in a head
 )
 
-// The values of Head.Moment. They say whether the archive shows all files as they were at a single moment.
+// The values of Head.Moment: whether the archive shows all files as they were at one moment.
 const (
 	Consistent   = "one moment"      // no file changed during the last pass of the export
 	Inconsistent = "several moments" // some files changed during the last pass; Head.Moved names them
 )
 
-// Head describes an archive. It is the content of the archive's first file.
+// Head describes an archive, in the archive's first file.
 type Head struct {
 	Format   int              `json:"hinit_profile_archive"`
 	Profile  string           `json:"profile"`
@@ -49,7 +49,7 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// recordLeftOut records that the file rel was left out of the archive. The parameter why is the reason.
+// recordLeftOut records in the head that the file rel was left out of the archive because of why.
 func (h *Head) recordLeftOut(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))
@@ -67,8 +67,8 @@ func (n *Names) add(name string) {
 	}
 }
 
-// sums computes the checksum of an archive: the SHA-256 of its head and of the tar headers of all files. Those headers contain
-// the checksums of the files' content.
+// sums computes the checksum of an archive: the SHA-256 of its head and of all tar headers, which contain the checksums of the
+// files.
 type sums struct{ hash.Hash }
 
 func newSums(head []byte) sums {
@@ -83,9 +83,9 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// checkTarHeader examines the tar header h before its file is unpacked. It refuses a header that an export never writes, for
-// example with a name outside the profile or with a setuid bit. rel is the path of the file within the profile. If links is true,
-// symbolic links may lead out of the profile.
+// checkTarHeader returns the path within the profile of the file with the tar header h. It refuses a header that an export never
+// writes, for example one with a name outside the profile or with a setuid bit. If links is true, symbolic links may lead out of
+// the profile.
 func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
@@ -103,9 +103,8 @@ func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// leadsInside reports whether a symbolic link leads to a path within the profile. The parameter at is the path of the link, and
-// target is the content of the link. ".." is allowed only at the beginning of target: there it leads to the directories above the
-// link, which are never links themselves.
+// leadsInside reports whether the symbolic link at with the content target leads to a path within the profile. ".." may stand only
+// at the beginning of target. There it leads to directories that are not links; after another name, it might follow a link.
 func leadsInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

@@ -18,46 +18,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ImportPrefix is the name prefix of an import's temporary directory, which is next to the homes.
+// ImportPrefix and the name of a profile make the name of an import's temporary directory, beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrInterrupted means that the stream ended before the archive was complete. The import keeps the part that it has received, so
-// that a later import can continue.
+// ErrInterrupted means that the stream ended before the archive was complete. The received part is kept, so that a later Import
+// with From can continue.
 var ErrInterrupted = errors.New("the stream ended early")
 
-// ErrSwap means that a file system has no RENAME_EXCHANGE.
+// ErrSwap means that a profile can't be replaced, because the file system has no RENAME_EXCHANGE.
 var ErrSwap = errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
 
-// Import describes a profile to create from an archive. Set its fields and call Run.
+// Import creates a profile from an archive. Set the fields and call Run.
 type Import struct {
-	Dir                 string       // directory that contains the homes of profiles; created if missing
+	Dir                 string       // directory with the homes of profiles; created if it is missing
 	Name                string       // name of the new profile
-	Marker              string       // name of the file that every profile must have; "" for no such file
-	Replace             bool         // an existing profile may be replaced; Ready must stop its gateway
-	Exists              bool         // there is a profile of this name elsewhere, which the caller replaces after Run
+	Marker              string       // file that every profile must have; "" for none
+	Replace             bool         // an existing profile may be replaced; then Ready must stop its gateway
+	Exists              bool         // a profile of this name exists in another place, and the caller replaces it after Run
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
 	Links               bool         // allow symbolic links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
-	Ready               func() error // called after all files were checked and synced, before the rename; may be nil
+	Ready               func() error // called after all files are checked and synced, and before the rename; may be nil
 }
 
-// unpacking is the state of a running import.
+// unpacking is the state of one call of Import.Run.
 type unpacking struct {
 	*Import
 
-	tempDir       string     // path of the temporary directory, next to the homes
-	lockedTempDir *directory // the temporary directory, locked
-	archive       *os.File   // the file that receives the archive, or the input stream if the stream is a regular file
-	canContinue   bool       // archive is in the temporary directory, so a later import can continue the transfer
-	top           *os.Root   // the new home while it is unpacked
+	tempDir       string     // path of the temporary directory
+	lockedTempDir *directory // the same directory, open and locked
+	archive       *os.File   // file with the archive: a copy in the temporary directory, or the input itself if it is a regular file
+	canContinue   bool       // archive is a copy in the temporary directory, from which a later import can continue
+	top           *os.Root   // the new home while it is being unpacked
 	head          Head
 	sums          sums
 	files         int64
 	bytes         int64
 }
 
-// Run reads an archive from the stream in, and creates the profile from the archive. It returns the head and the checksum of the
-// archive. After an error the existing profile, if any, is unchanged.
+// Run reads an archive from in and creates the profile. It returns the head and the checksum of the archive. After an error, an
+// existing profile is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	u := &unpacking{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
@@ -90,8 +90,8 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// InterruptedAt describes an interrupted import. The result snapshot names the snapshot that the import was receiving. The result
-// at is the offset in the archive at which the missing part begins.
+// InterruptedAt describes the import that was interrupted, for a sender that continues it. snapshot is the name of the snapshot
+// that was being received, and at is the offset in the archive at which the missing part begins.
 func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
@@ -103,8 +103,8 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, at, err
 }
 
-// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted
-// import has left.
+// openTemporary creates and locks the temporary directory. With Import.From, it locks the directory that the interrupted import has
+// left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
@@ -115,14 +115,14 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // an earlier import left this directory
+		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // of an earlier import
 			return nil, err
 		}
 	}
 }
 
-// receive makes the archive available as the file u.archive. If the input stream in is not a regular file, receive copies the
-// stream to one. It checks the head before it receives the rest.
+// receive makes the archive available as the file u.archive, and copies in to one if in is no regular file. It checks the head
+// before it receives the rest, so that a useless archive is refused early.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -136,7 +136,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	start := u.start()
 	if u.From == 0 {
-		start = io.TeeReader(in, u.archive) // the sender may take long for the first file, so read no byte beyond the head
+		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head; the sender may take long for the first file
 	}
 	err = cmp.Or(u.readHead(start), u.checkTarget())
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
@@ -157,10 +157,10 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// start returns a reader for the beginning of the archive, which contains the head.
+// start returns a reader of the beginning of the archive, where the head is.
 func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
-// readHead reads the head of the archive from the reader start. It reads no byte beyond the head.
+// readHead reads the head of the archive from start, and no byte more.
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
 	h, err := t.Next()
@@ -180,7 +180,7 @@ func (u *unpacking) readHead(start io.Reader) error {
 	return err
 }
 
-// checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little free space.
+// checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little space for the new one.
 func (u *unpacking) checkTarget() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
@@ -206,8 +206,7 @@ func (u *unpacking) checkTarget() error {
 	return nil
 }
 
-// makeProfile unpacks and checks the archive, and calls Import.Ready. Then it renames the unpacked directory to the home of the
-// profile.
+// makeProfile unpacks and checks the archive, calls Import.Ready, and renames the unpacked directory to the home of the profile.
 func (u *unpacking) makeProfile() (err error) {
 	home := u.tempDir + "/home"
 	if err := errors.Join(removeAll(u.tempDir, "home"), os.Mkdir(home, 0o700)); err != nil {
@@ -241,8 +240,8 @@ func (u *unpacking) makeProfile() (err error) {
 	return u.commit(home)
 }
 
-// eachFile calls the function do for each file that follows the head in the archive. rel is the file's path in the profile. In
-// the last call rel is empty, and content is the checksum of the archive.
+// eachFile calls do for each file in the archive after the head. rel is the path of the file in the profile. In the last call rel
+// is empty, and content is the checksum of the archive.
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	all := io.NewSectionReader(u.archive, 0, math.MaxInt64)
 	t := tar.NewReader(all)
@@ -272,8 +271,8 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 	}
 }
 
-// unpackFile unpacks one file or directory, or checks the checksum of the archive. It skips symbolic links: makeProfile creates
-// them after all files, so that no file is written through a link.
+// unpackFile is the callback of eachFile that unpacks one file or directory, or verifies the checksum at the end. It skips symbolic
+// links: makeProfile creates them after all files, so that no file is written through a link.
 func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
@@ -306,8 +305,8 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames the new home from the path home to its final path. If the import replaces a profile, the same rename moves
-// the old home to the temporary path.
+// commit renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the old
+// home to the temporary path.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)
@@ -321,7 +320,7 @@ func (u *unpacking) commit(home string) error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		return ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = os.Rename(home, at) // a plain rename can replace only an empty directory
+		err = os.Rename(home, at) // without RENAME_NOREPLACE on this file system: a plain rename replaces only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd())))
 }

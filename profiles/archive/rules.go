@@ -10,25 +10,24 @@ import (
 	"hinit/internal/dotenv"
 )
 
-// stagingDir is the directory in a home that holds the snapshots of exports. filesDir is the directory in a snapshot that holds
-// the copied files.
+// stagingDir is the directory in a home for the snapshots of exports. filesDir is the directory in a snapshot for the copied files.
 const (
 	stagingDir = ".hinit-export"
 	filesDir   = "files"
 )
 
-// reasonIdentity is the reason that is recorded when a clone leaves out a file or a variable.
+// reasonIdentity is the recorded reason when a clone leaves out a file or a variable.
 const reasonIdentity = "identity that two profiles must not share"
 
-// runtimeState lists files that describe the gateway on one host and are never exported: PIDs, locks, the desired state, reserved
-// disk space.
+// runtimeState lists files that are true only for a gateway on one host, and are never exported: PIDs, locks, the desired state,
+// reserved disk space.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve", ".hinit-profile",
 }
 
-// Names of files and directories that hold secrets. A file also counts as secret by its last word and its extension: the
-// word must be in secretWords, and the extension in secretKinds.
+// Names that mean that a file or directory holds secrets: whole names, extensions, directories. A file is also secret if the last
+// word of its name is in secretWords and its extension is in secretKinds. noSecrets are exceptions.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
@@ -36,12 +35,12 @@ var (
 	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
 	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
 	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
-	// identityDirs are directories at the top of a home that hold the profile's identity on chat platforms.
+	// identityDirs are directories at the top of a home with the profile's identity on chat platforms, which a clone leaves out.
 	identityDirs = []string{"platforms", "pairing"}
 )
 
 // Secret reports whether the file or directory rel has a name that is usual for secrets, such as .env, auth.json,
-// client_secret.json or .ssh. It does not find secrets in other files.
+// client_secret.json or .ssh. It judges by the name only.
 func Secret(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {
@@ -54,9 +53,8 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut returns the reason why the file rel is left out of the archive, or "". The parameter target is the target of a symbolic
-// link. The result skip is true if the file is left out without a recorded reason, because it belongs to another profile or to no
-// profile.
+// leftOut decides whether the file rel is left out of the archive. why is the reason for the head, or "". target is the target of a
+// symbolic link. skip is true for a file that is left out without a record, because it belongs to another profile or to none.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -82,9 +80,9 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
-// [profiles.Store.Exclusives]). The result names lists the removed variables.
+// [profiles.Store.Exclusives]), and the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
-	var b strings.Builder // the agent decides how many lines there are
+	var b strings.Builder // agents decide how many lines there are, so don't keep a list
 	for line := range strings.Lines(text) {
 		name := ""
 		for _, v := range dotenv.Parse(line) {

@@ -22,49 +22,48 @@ import (
 
 const (
 	maxPasses = 4
-	// timestampResolution is longer than the resolution of file timestamps. A file that changed less than this time before it was
-	// copied may have changed again without a new timestamp.
+	// timestampResolution is an upper limit for the resolution of file timestamps. A file that changed less than this before it was
+	// copied may change again without a new timestamp.
 	timestampResolution = 50 * time.Millisecond
-	// backupTime is the time limit for copying a database with SQLite. The limit grows by blockTime for each 512 bytes that
-	// the database occupies on the disk. It is needed because an agent can block SQLite with a FIFO, or with a signal to the
-	// program that runs SQLite.
+	// backupTime limits the time in which SQLite copies a database, plus blockTime for each 512 bytes that the database occupies.
+	// The limit exists because an agent can block SQLite, with a FIFO or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // cancel a backup whose copy doesn't grow for this long: the agent controls the database's size
-	maxDepth      = 500         // maximum depth of nested directories; each one stays open while its content is copied
-	reserve       = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
+	growthTimeout = time.Minute // cancel a copy that hasn't grown for this long: the agent controls the size
+	maxDepth      = 500         // maximum depth of directories; each is open while its content is copied
+	reserve       = 64 << 20    // bytes on the volume that snapshots leave for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// copiedFile is the record that a snapshot keeps about one file.
+// copiedFile is what a snapshot remembers about one copied file.
 type copiedFile struct {
-	stamp uint64 // stamp of the original when it was copied; 0 means that the file must be copied again
-	pass  uint8  // number of the last pass in which the original existed
+	stamp uint64 // stamp of the original when it was copied; 0 means copy it again
+	pass  uint8  // last pass that found the original
 	dir   bool
 	db    bool
 }
 
-// snapshot is a copy of a home, made in passes. Each pass copies the files that have changed since the previous pass.
+// snapshot is a copy of a home, made in passes. Each pass copies what has changed since the pass before.
 type snapshot struct {
 	*Export
 
 	ctx             context.Context //nolint:containedctx // of this copy only
 	home            *os.Root
-	top             *os.File // the home as an os.File, for Backup
+	top             *os.File // the home as a file, for Backup
 	files           *directory
 	seed            maphash.Seed
 	copied          map[uint64]copiedFile
-	failedDatabases map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
-	slow            bool            // SQLite did not copy a database in time, so SQLite must not open another one
+	failedDatabases map[string]bool // databases that SQLite could not copy or must not open; they are copied as ordinary files
+	slow            bool            // SQLite was once too slow, so it opens no other database
 	pass            uint8
-	changed         int // files that changed, appeared or disappeared since the previous pass
+	changed         int // files that changed, appeared or disappeared in this pass
 	room            int64
 	removedVars     []string // names of the variables in .env that a clone leaves out
 	head            Head
 }
 
-// copyHome copies the home in passes until a pass finds no change, or maxPasses are done. Then it writes the head into dir, the
-// directory of the snapshot. The parameter files is the directory for the copies.
+// copyHome copies the home in passes, until a pass finds no change or maxPasses are done. It writes the head into dir, the
+// directory of the snapshot, and the copies into files.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
 	top, err := home.Open(".")
 	if err != nil {
@@ -121,9 +120,9 @@ func (s *snapshot) walk(dir string) error {
 	return s.ignoreIfGone(dir, err)
 }
 
-// ignoreIfGone decides whether the error err about the file rel ends the export. It returns nil if the file is gone or has
-// another type now. It also returns nil, and records the file as left out, if reading the file is not permitted. An error of
-// [os.Root] without an error number means that a directory was replaced by a link out of the home. The file then counts as gone.
+// ignoreIfGone returns nil if err about the file rel need not end the export: the file is gone, is of another type now, or may not
+// be read, which is recorded in the head. An error of [os.Root] without an error number means that a directory was replaced by a
+// link out of the home; then the file counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.recordLeftOut(rel, "no permission to read it")
@@ -135,7 +134,7 @@ func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	return err
 }
 
-// entry copies the file rel of the home if it has changed since it was last copied.
+// entry copies the file rel of the home if it has changed since the last pass.
 func (s *snapshot) entry(rel string) error {
 	now := time.Now()
 	info, err := s.home.Lstat(rel)
@@ -189,8 +188,8 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy replaces the copy of the file rel in the snapshot. The result torn tells whether the original changed or disappeared while
-// it was copied, or whether SQLite failed to copy it.
+// copy replaces the copy of the file rel in the snapshot. torn is true if the copy may be a mixture of old and new: the original
+// changed or disappeared meanwhile, or SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
@@ -205,8 +204,7 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 		err = s.files.Symlink(target, rel)
 	case n.db && s.backup(rel, info) == nil:
 	case n.db:
-		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Copy such a database as an
-		// ordinary file.
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Copy it as an ordinary file.
 		s.failedDatabases[rel] = true
 		if err = s.files.RemoveAll(rel); err == nil {
 			_, err = s.copyFile(rel)
@@ -218,8 +216,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup copies the database rel with SQLite, within a time limit that depends on the database's size. It gives up earlier if the
-// copy stops growing.
+// backup lets SQLite copy the database rel. It cancels the copy after a time that depends on the size, or when the copy stops
+// growing.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
 	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
@@ -245,13 +243,13 @@ func changedAt(info fs.FileInfo) time.Time {
 	return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
 }
 
-// stamp returns a hash of the file's metadata, which changes when the content changes. It is never 0.
+// stamp returns a hash of the metadata, which changes when the content changes. It is never 0.
 func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 	st := info.Sys().(*syscall.Stat_t)
 	return cmp.Or(maphash.Comparable(s.seed, [...]int64{int64(st.Dev), int64(st.Ino), st.Size, int64(st.Mode), info.ModTime().UnixNano(), changedAt(info).UnixNano()}), 1)
 }
 
-// copyFile copies the file rel, which is not a database. For a clone it removes the identities from .env.
+// copyFile copies the file rel, which is no database that SQLite can copy. For a clone it leaves out the identities in .env.
 func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	from, before, err := openFile(s.home, rel)
 	if err != nil {
@@ -270,7 +268,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems can share blocks between files
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // copy the content, because the file system can't share blocks between files
 		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
 			return false, err
 		}
@@ -279,8 +277,8 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish removes the copies of files that the last pass did not find. Then it counts the remaining files, and writes the head of
-// the archive into the directory dir.
+// finish completes the snapshot after the last pass: it removes copies whose originals that pass did not find, counts the files,
+// and writes the head into dir.
 func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
 		s.head.Moment = Inconsistent
@@ -309,20 +307,19 @@ func (s *snapshot) finish(dir *directory) error {
 	return err
 }
 
-// companions are the name suffixes of the files that SQLite keeps beside a database. They hold the latest changes, which SQLite's
-// own backup includes.
+// companions are the suffixes of the files that SQLite keeps beside a database. They hold the latest changes, which a backup by
+// SQLite includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// isCompanion reports whether the file rel is a companion of an existing database. A companion is not copied by itself,
-// because SQLite copies its content with the database.
+// isCompanion reports whether rel is a companion of an existing database. Such a file is not copied, because SQLite copies its
+// content with the database.
 func (s *snapshot) isCompanion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
-// isDatabase reports whether the file rel is a database that SQLite may open. isDatabase returns false after SQLite has failed to
-// copy this database, or has taken too long for any database. It also returns false if a companion is not a regular file, because
-// SQLite would wait for a FIFO in its place.
+// isDatabase reports whether rel is a database that SQLite may open. It returns false if SQLite has failed to copy this database,
+// or was too slow with any. It also returns false if a companion is no regular file: SQLite would block on a FIFO there.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
 	if s.failedDatabases[rel] {
@@ -346,12 +343,12 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return !s.failedDatabases[rel]
 }
 
-// databaseStamp returns the stamp and the last modification time of the database rel together with its companion files. The
-// parameters stamp and last are the values of the database file alone.
+// databaseStamp returns the stamp and the modification time of the database rel and its companions together. The arguments are
+// those of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
-			// use only the size and the modification time, because SQLite itself changes the owner of this file
+			// only size and time, because SQLite itself changes the owner of this file
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()

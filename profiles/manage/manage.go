@@ -1,6 +1,5 @@
-// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 notices these changes in the
-// same way as changes by the agent. The caller must ensure that no other goroutine of the process changes profiles at the same
-// time. The package owns no goroutine.
+// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 notices the changes on the volume
+// like those of an agent. Only one goroutine of a process may call it at a time. It owns no goroutine.
 package manage
 
 import (
@@ -14,20 +13,19 @@ import (
 	"hinit/profiles"
 )
 
-// soulTemplate is the content of the marker file of a new profile. %s stands for the profile's name.
+// soulTemplate is the marker file of a new profile. %s stands for the name.
 const soulTemplate = `# %s
 
 This file describes who this agent is: its role, its character, how it speaks and what it must not do.
 Replace this text with your own.
 `
 
-// ErrExists means that a profile already exists. The returned error wraps it.
+// ErrExists means that a name is already in use.
 var ErrExists = errors.New("the profile exists already")
 
-// Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own
-// command creates the same files (contract, section 4). Create builds the home under a temporary name, and renames the home
-// when it is complete. The error wraps [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in
-// use.
+// Create creates the profile name with its directories, an empty .env (mode 0600) and a marker, like the agent's own command
+// (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrName] for a name that isn't
+// allowed, and [ErrExists] for a name in use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -68,10 +66,10 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.Marker()), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// Delete removes the home of the profile called name, with the identity of the agent's user. If only root may remove some of the
-// files, Delete fails and keeps them. It renames the home first, so that no program sees half a profile. If name is the active
-// profile, the default profile becomes active. The log directory is kept (contract, section 4). The caller must stop the gateway
-// first. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
+// Delete removes the home of the profile name, with the identity of the agent's user. If only root may remove some of the files, it
+// fails and keeps them. The home first gets a temporary name, so that no program sees half a profile. If the profile was active,
+// the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped the gateway.
+// The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
@@ -91,7 +89,7 @@ func Delete(s *profiles.Store, name string) error {
 		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
 			return err
 		}
-		if err := d.Rename(home, temp); err != nil { // for example, a mount point can't be renamed
+		if err := d.Rename(home, temp); err != nil { // for example a mount point
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {
@@ -105,9 +103,8 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename changes the name of a profile. The parameter from is its present name, and to is the new name. The active profile stays
-// active under its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist]
-// if from doesn't exist, or [ErrExists] if to is in use.
+// Rename gives the profile from the name to. An active profile stays active. The caller must have stopped the gateway. The error
+// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
@@ -130,7 +127,7 @@ func Rename(s *profiles.Store, from, to string) error {
 		if now != from {
 			return d.Rename(home, target)
 		}
-		// Set the active profile before the home is renamed, so that after a crash the same command can be repeated.
+		// the active profile first: after a crash between the two steps, the same command can be repeated
 		if err := setActive(d, to); err != nil {
 			return err
 		}
@@ -149,13 +146,12 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
-// maxName is the maximum length of a profile name that the agent's command line accepts.
+// maxName is the maximum length of a profile's name for the agent's command line.
 const maxName = 64
 
-// ValidName checks a name by the rule of the agent's command line. The error wraps [profiles.ErrName] and says which rule is
-// broken. A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word.
-// "default" is valid, because it names the root profile. The name must be normalized already, see [profiles.Normalize]. ValidName
-// does no I/O (contract, section 4).
+// ValidName checks a name by the rules of the agent's command line: 1 to 64 characters of a-z, 0-9, "_" and "-", a letter or digit
+// first, and no reserved word. "default" is valid, as the name of the root profile. The error wraps [profiles.ErrName] and says
+// which rule is broken. The name must be normalized, see [profiles.Normalize] (contract, section 4).
 func ValidName(name string) error {
 	err := profiles.NameProblem(name)
 	switch {
@@ -167,8 +163,8 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error if name can't belong to a profile, or belongs to the default profile. The parameter verb names the
-// operation in the error message.
+// editable returns an error for a name that no profile can have, and for the default profile, which must stay. verb is the
+// operation in the error.
 func editable(verb, name string) error {
 	err := ValidName(name)
 	if err == nil && name == profiles.Default {
@@ -180,6 +176,7 @@ func editable(verb, name string) error {
 	return nil
 }
 
+// absent returns [ErrExists] if a file of any kind exists at home.
 func absent(d *fsutil.Dir, home string) error {
 	_, err := d.Lstat(home)
 	if err == nil {
