@@ -9,42 +9,42 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The events of services after which hinit runs actions.
+// Events of a service after which hinit can run actions.
 const (
-	EventCrashLoop = "crash-loop" // the service has ended too often soon after its start
-	EventParked    = "parked"     // the service does not start again until an operator acts
+	EventCrashLoop = "crash-loop" // the service has ended too often soon after a start
+	EventParked    = "parked"     // the service stays down until an operator acts
 	EventUnhealthy = "unhealthy"  // a startup or alive check of the service fails, or hinit restarts it because of a check
 	EventReady     = "ready"      // the service has become ready
-	EventFailed    = "failed"     // the service can't be started as it is defined, or does not start again
+	EventFailed    = "failed"     // the service can't be started as configured, or won't be started again
 	EventOOM       = "oom"        // the kernel has killed the service because memory ran out
 	EventStale     = "stale"      // an environment file of the service has changed since its start
 )
 
-// ActionEvents lists the events that are valid as keys of [Actions].
+// ActionEvents lists the keys that are valid in [Actions].
 var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM, EventStale}
 
-// Actions maps an event to the actions that follow it.
+// Actions holds the actions to carry out after each event.
 type Actions map[string][]Action
 
-// Action runs a command or sends a request after an event of a service.
+// Action is a command to run, or a web request to send, after an event of a service.
 type Action struct {
 	Exec       []string      `key:"exec" is:"command"`      // command to run; nil for a webhook
 	Webhook    string        `key:"webhook" is:"webhook"`   // URL to send a request to; "" for a command
-	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request, "" for none
+	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request; "" for none
 	Timeout    time.Duration `key:"timeout" is:"positive"`
 }
 
-// ActionsName is the name of the built-in service that carries out actions. The service exists if hinit.yaml has an action. The
-// service needs no entry in hinit.yaml.
+// ActionsName is the name of the built-in service that carries out actions. hinit adds it by itself if hinit.yaml has an action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.
+// actionsState is the environment variable with the path of the file in which the service [ActionsName] keeps actions that are
+// still to be carried out.
 const actionsState = "HINIT_ACTIONS_STATE"
 
 // maxActions is the maximum number of actions for one event of a service.
 const maxActions = 16
 
-// hasActions reports whether any event of a service has an action.
+// hasActions reports whether hinit.yaml has any action.
 func (c *Config) hasActions() bool {
 	has := len(c.On)+len(c.Agent.On) > 0
 	for _, p := range c.Profiles.Overrides {
@@ -56,8 +56,8 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// fillActions sets the command and the environment of the service that carries out actions. That service reads the same
-// configuration file itself, as the agent's user.
+// fillActions sets the command and the environment of the service that carries out actions. It runs as the agent's user and reads
+// the configuration file itself.
 func (l *loader) fillActions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {
@@ -71,14 +71,14 @@ func (l *loader) fillActions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// keys returns the keys that are valid for this action, which has either a command or a webhook.
+// keys returns the keys that are valid for this action: those of a command, or those of a web request.
 func (a *Action) keys() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"
 	})
 }
 
-// NewAction returns an action with the default settings.
+// NewAction returns an action with the default timeout.
 func NewAction() Action { return Action{Timeout: 30 * time.Second} }
 
 func isWebhook(s string) bool {
@@ -86,7 +86,7 @@ func isWebhook(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
-// decodeActions reads a mapping from events to one action or a list of actions.
+// decodeActions decodes a mapping from events to one action or a list of actions each.
 func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 	out := Actions{}
 	for _, e := range d.entries(n, key+".", ActionEvents) {

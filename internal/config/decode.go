@@ -15,14 +15,15 @@ import (
 	"hinit/internal/trust"
 )
 
-// decoder decodes a YAML document into structs. The tags of the structs say which keys are valid, see [Key].
+// decoder decodes the YAML document of hinit.yaml into structs, whose tags define the valid keys (see [Key]). It collects all
+// mistakes in problems.
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
-	doubt    *trust.Doubt // says which user besides root can change the file; nil if none can, or if hinit is not root
+	doubt    *trust.Doubt // which other user can change the file; nil if only root can, or if hinit isn't root
 }
 
-// origin is the place that set a value. The zero origin is a built-in default.
+// origin is where a value was set: a line of a file or an environment variable. The zero origin is a built-in default.
 type origin struct {
 	file string
 	line int
@@ -40,16 +41,16 @@ func (o origin) String() string {
 	}
 }
 
-// entry is one key of a mapping with its value. Aliases are resolved.
+// entry is a key of a mapping with its value. An alias is replaced by what it stands for.
 type entry struct {
 	key   string
 	line  int
 	value *yaml.Node
 }
 
-// entries returns the keys and values of the mapping n. prefix is the key of the mapping itself and a dot, or "" for the document.
-// keys are the valid keys, for messages. entries reports a value that is not a mapping, a key that is not a text, and a key that occurs
-// twice. An empty value counts as a mapping without keys.
+// entries returns the keys and values of the mapping n. It reports a mistake if n is no mapping, or if a key is no text or occurs
+// twice. An empty n has no keys. prefix is the path of the mapping with a dot at the end, or "" for the document; keys are the
+// valid keys; both are for messages.
 func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	n = resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -72,7 +73,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 			d.problems.reportAtLine(k.Line, "cannot read %s?: expected the name of a key, got %s", prefix, describeNode(k))
 			continue
 		}
-		if k.Value == "true" && slices.Contains(keys, "on") { // tools for YAML 1.1 write the key "on" as true
+		if k.Value == "true" && slices.Contains(keys, "on") { // YAML 1.1 tools write the key "on" as true
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
@@ -85,9 +86,8 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil. prefix is as in entries. Messages format a name with
-// the argument what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if the name is
-// valid.
+// namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in entries.
+// wrong returns why a name is invalid, or "". The message says what is invalid; it has one %q for the name.
 func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -103,8 +103,8 @@ func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(nam
 	return out
 }
 
-// resolve follows an alias. An alias can make a document contain itself. So each walk must be limited by the depth of the schema,
-// not by the depth of the document.
+// resolve returns the node that an alias stands for. Through aliases a document can contain itself, so a walk through it must be
+// limited by the depth of the schema.
 func resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -112,9 +112,9 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeMapping decodes the mapping n into the struct root. schema lists the valid keys of root. within is the path of the
-// mapping below root; it ends in a dot or is empty. base is the path of root itself, for messages. If handlers has a function for
-// the path of a key, this function gets the value instead.
+// decodeMapping decodes the mapping n into the struct root, whose keys are schema. within is the path of the mapping below root,
+// with a dot at the end, or "". base is the path of root, for messages. handlers has functions that get the values of some keys
+// instead.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, handlers map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, handlers)
 	for _, e := range d.entries(n, base+within, names) {
@@ -140,7 +140,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 
 func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
-// keyNames returns the keys that are valid directly below the path within.
+// keyNames returns the valid keys directly below the path within.
 func keyNames(fields []Key, within string, other map[string]func(*yaml.Node)) []string {
 	var names []string
 	for _, path := range slices.AppendSeq(keyPaths(fields), maps.Keys(other)) {
@@ -162,8 +162,8 @@ func keyPaths(fields []Key) []string {
 	return paths
 }
 
-// reportUnknownKey reports an unknown key below prefix, with the valid key that was probably meant or with all valid keys. names
-// are the valid keys of this mapping, and paths the valid keys below the same root.
+// reportUnknownKey reports an unknown key below prefix, with the valid key that was probably meant, or else with all valid keys.
+// names are the keys of this mapping, and paths all keys below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
 	hint := listKeys("; known here: ", names)
 	if invisible := invisibleCharacter(key); invisible != "" && nearest.Word(key, names) == "" {
@@ -174,9 +174,8 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []
 	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
 }
 
-// meantKey returns the valid key that was probably meant by an unknown key below prefix, or "". It looks first for a key of another
-// program, then for a key with nearly the same spelling in this mapping. Last it looks for the same name elsewhere below the same
-// root.
+// meantKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names that other programs
+// use, then a similar spelling in this mapping, then the same name elsewhere below the same root.
 func meantKey(prefix, key string, names, paths []string) string {
 	word := snakeCase(key)
 	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
@@ -197,11 +196,11 @@ func meantKey(prefix, key string, names, paths []string) string {
 	return ""
 }
 
-// decodeKey reads and checks one value, and records its origin.
+// decodeKey decodes and checks the value of one key, and records where it was set. An invalid value is reported, and not set.
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.At(root)
-	was := reflect.ValueOf(at).Elem().Interface() // no value is changed in place: a mapping or list is always replaced
+	was := reflect.ValueOf(at).Elem().Interface() // a copy is enough, because mappings and lists are replaced and never changed
 	before := len(d.problems.list)
 	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
@@ -222,24 +221,24 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // the file wins over the variables of a built-in service's command
+	if first, set := d.origins[key]; set && first.env == "" { // a variable here is that of a built-in service's command, and the file wins over it
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]ResourceLimit: // the origin of each name is already recorded
+	case *map[string]string, *map[string]ResourceLimit: // the origin of each name in it is already recorded
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
 }
 
-// reportDoubt reports a key that a file may set only if root alone can change the file.
+// reportDoubt reports a key that needs a file which only root can change.
 func (d *decoder) reportDoubt(line int, key string) {
 	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.doubt)
 }
 
-// checkPlaceholders checks the placeholders in the texts that the pointer at points to. It returns the reason why one is invalid,
-// or "" if all are valid. valid lists the allowed placeholders; nil means that the texts are not templates.
+// checkPlaceholders checks the placeholders of all templates in the variable at. It returns why one is invalid, or "". valid lists
+// those that are allowed; nil means that the texts are no templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""
@@ -262,7 +261,7 @@ func checkPlaceholders(at any, valid []string) string {
 	return ""
 }
 
-// describeNode returns a short description of the value at n, on one line, for messages.
+// describeNode describes the value n in a few words for a message.
 func describeNode(n *yaml.Node) string {
 	switch tag := n.ShortTag(); {
 	case n.Kind == yaml.MappingNode:
@@ -281,7 +280,7 @@ func describeNode(n *yaml.Node) string {
 	return "the text " + quoteShort(n.Value, true)
 }
 
-// quoteShort returns a value for a message, on one line. It cuts a long value, and puts the value in quotes if quotes is set.
+// quoteShort returns a value for a message: on one line, cut if it is long, and in quotes if quotes is true.
 func quoteShort(s string, quotes bool) string {
 	const most = 40
 	if r := []rune(s); len(r) > most {
@@ -301,7 +300,7 @@ func listKeys(before string, keys []string) string {
 	return before + strings.Join(keys, ", ")
 }
 
-// article puts "a" or "an" before the argument what, unless what is a plural, a list or the word "text".
+// article puts "a" or "an" before what, unless what is a plural, a list or "text".
 func article(what string) string {
 	switch {
 	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "):

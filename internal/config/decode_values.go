@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// decodeValue decodes n into the variable that the pointer at points to. text describes what a text value must be, for messages.
+// decodeValue decodes n into the variable at, according to its Go type. text says what a text value must be, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describeNode(n))
@@ -91,8 +91,7 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	}
 }
 
-// decodeText returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are
-// valid only in quotes.
+// decodeText returns a scalar as text. A number is valid. true and null, which YAML reads as other types, need quotes.
 func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) {
 	tag := n.ShortTag()
 	switch {
@@ -108,8 +107,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList reads a list, which replaces the default. It calls the function one for each item. The key of an item is the key of
-// the list, a dot, and the item's index. example describes a valid list, for messages.
+// decodeList decodes a list, which replaces the default. It calls one for each item, with the key of the item: that of the list, a
+// dot and the index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describeNode(n))
@@ -128,8 +127,7 @@ func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
 	return decodeList(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.decodeText(item, key, "words") })
 }
 
-// decodeItem decodes a mapping that is an item of a list into the struct root, and reports whether the mapping is valid. example
-// describes a valid item, for messages.
+// decodeItem decodes a mapping in a list into root, and reports whether it is valid. example describes a valid item, for messages.
 func decodeItem[T any](d *decoder, n *yaml.Node, key, example string, keys []Key, root *T) (ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, example, describeNode(n))
@@ -158,7 +156,7 @@ func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 	})
 }
 
-// decodeVariables adds the variables of the mapping n to vars.
+// decodeVariables adds the variables in the mapping n to vars.
 func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) map[string]string {
 	for _, e := range d.entries(n, key+".", nil) {
 		if !isVariable(e.key) {
@@ -173,11 +171,10 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 	return vars
 }
 
-// sizeSuffixes are the suffixes of a size. K stands for a factor of 1024, and each further suffix for the factor times the suffix
-// before it.
+// sizeSuffixes are the units of a size, in powers of 1024: K, M, G, T.
 const sizeSuffixes = "KMGT"
 
-// parseSize reads a size such as 512M, 2G or 2GiB. The factor is 1024, or 1000 for decimal units.
+// parseSize parses a size such as 512M, 2G or 2GiB. factor is that of one unit to the next: 1024, or 1000 for decimal units.
 func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	digits := strings.TrimRight(n.Value, "BbiKMGTkmgt")
 	suffix := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(n.Value[len(digits):]), "B"), "I")
@@ -194,8 +191,8 @@ func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	return size, true
 }
 
-// expectedWholeNumber describes the number that a key expects. If the key's name ends in a unit, such as _mb, and the file has a
-// size such as 5M, it suggests the number to write.
+// expectedWholeNumber says for a message what number a key expects. If the key ends in a unit such as _mb, and the file has a size
+// such as 5M, it suggests the number to write.
 func expectedWholeNumber(key string, n *yaml.Node) string {
 	expected, unit := "a whole number", uint64(0)
 	switch {
@@ -218,7 +215,7 @@ func integer(n *yaml.Node) (int, bool) {
 	return int(i), err == nil
 }
 
-// parseSignal reads the name of a stop signal, with or without SIG, in any case.
+// parseSignal parses the name of a stop signal, with or without SIG, in upper or lower case.
 func parseSignal(name string) (syscall.Signal, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
@@ -229,8 +226,7 @@ func isSignal(name string) bool {
 	return known
 }
 
-// JSONValue returns the value behind the pointer at, as a value for encoding/json. The value has the form that it has in
-// hinit.yaml.
+// JSONValue returns the variable at for encoding/json, in the form that hinit.yaml has.
 func JSONValue(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
@@ -259,7 +255,7 @@ func JSONValue(at any) any {
 	}
 }
 
-// jsonLimit is like [JSONValue] for one resource limit.
+// jsonLimit is [JSONValue] for one resource limit.
 func jsonLimit(l ResourceLimit) any {
 	if l.Soft != l.Hard {
 		return fmt.Sprintf("%v:%v", jsonLimit(ResourceLimit{l.Soft, l.Soft}), jsonLimit(ResourceLimit{l.Hard, l.Hard}))
@@ -270,8 +266,8 @@ func jsonLimit(l ResourceLimit) any {
 	return l.Soft
 }
 
-// formatDuration writes whole seconds below two minutes as seconds ("60s"). It writes any other duration as Go does, without the
-// parts that are zero ("1h30m").
+// formatDuration formats a duration of whole seconds below two minutes as seconds ("60s"), and any other as Go does, without zero
+// parts ("1h30m").
 func formatDuration(d time.Duration) string {
 	if d%time.Second == 0 && d > -2*time.Minute && d < 2*time.Minute {
 		return strconv.Itoa(int(d/time.Second)) + "s"

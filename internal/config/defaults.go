@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Defaults returns the built-in values for the Hermes image, with their templates unexpanded and no services.
+// Defaults returns the built-in configuration for the Hermes image, without services. Its templates are not expanded.
 func Defaults() *Config {
 	return &Config{
 		Home: "/opt/data",
@@ -51,16 +51,16 @@ func Defaults() *Config {
 	}
 }
 
-// hookTimeout is the default timeout of a hook. Each hook of the image starts a Python interpreter, and reads every skill or
-// migrates one file. On a slow NAS that takes ten seconds.
+// hookTimeout is the default timeout of a hook. The hooks of the image start a Python interpreter and read every skill, which takes
+// ten seconds on a slow NAS.
 const hookTimeout = time.Minute
 
-// NewHook returns a hook with the default settings.
+// NewHook returns a hook with the default timeout.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the
-// files with the agent's version, and the code and variables that the steps use. Files in the data directory that the steps read
-// or write are inputs too. Other dot files among the skills are not inputs, because the agent records its use of skills in them.
+// imageHooks are the agent's boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Inputs of each are the files
+// with the agent's version, and the code, variables and data files that it uses. Other dot files among the skills are no inputs,
+// because the agent changes them whenever it uses a skill.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()
@@ -80,14 +80,14 @@ func imageHooks() []Hook {
 	}
 }
 
-// NewService returns a service with the default settings, and with the settings that it inherits from c. c must be complete,
-// except for its services.
+// NewService returns a service with the default settings, and with those that it inherits from c, which must be complete except for
+// its services.
 func NewService(c *Config, name string) Service {
 	return Service{
 		Name: name,
 		User: c.Agent.User,
 		Cwd:  "{home}",
-		// The container's HOME belongs to root, so a service that runs as the agent's user can't write there.
+		// the container's HOME is root's, where the agent's user can't write
 		Env:             map[string]string{"HOME": "{home}"},
 		Restart:         c.Restart,
 		Stop:            c.Stop,

@@ -1,14 +1,13 @@
 // Package config reads hinit.yaml and the environment, and returns the configuration of hinit.
 //
-// The package promises three things. First, every key has a built-in default for the Hermes image, so no file at all is a valid
-// configuration. Second, no mistake is ignored. An unknown key, a wrong type, a value out of range, a key given twice and an
-// invalid environment variable are errors. [Load] reports all of them together, each with its place. Third, the origin of every
-// value is known.
+// It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
+// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable are
+// errors, and [Load] reports all of them together, each with its place. And of every value it is known where it was set.
 //
-// The struct tags define the path, the valid values and the environment variable of each key (schema.go). Decoding, the effective
-// listing, the comparison of two configurations and the generated reference all read these tags, so they cannot disagree.
+// Struct tags define the path, the valid values and the environment variable of each key (schema.go). Decoding, the list of values
+// in force, the comparison of two configurations and the generated reference read the same tags, so they can't disagree.
 //
-// The environment wins over the file and the file wins over the defaults. An empty environment variable counts as unset.
+// The environment wins over the file, and the file over the defaults. An empty environment variable counts as unset.
 //
-// A [Config] does not change after [Load] has returned it. Any goroutine may read it. The package owns no goroutines.
+// A [Config] doesn't change once [Load] has returned it, so any goroutine may read it. The package owns no goroutine.
 package config

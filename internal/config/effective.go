@@ -12,8 +12,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// Effective lists every value in force, sorted by key. Secrets in the values of environment variables and headers, in addresses
-// of webhooks and in URLs are masked, see package redact.
+// Effective lists all values in force, sorted by key, for `hinit config`. Secrets are masked: in the values of environment
+// variables and headers, in the addresses of webhooks and in URLs (package redact).
 func (c *Config) Effective() []client.ConfigEntry {
 	leaves := c.settingValues()
 	entries := make([]client.ConfigEntry, len(leaves))
@@ -23,8 +23,8 @@ func (c *Config) Effective() []client.ConfigEntry {
 	return entries
 }
 
-// Origin returns the place that set the key: "default", "<file>:<line>" or "env <variable>". It is "" for a key that
-// [Config.Effective] does not list.
+// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't
+// list.
 func (c *Config) Origin(key string) string {
 	for _, l := range c.settingValues() {
 		if l.key == key {
@@ -34,7 +34,7 @@ func (c *Config) Origin(key string) string {
 	return ""
 }
 
-// Diff returns the keys whose values differ, sorted. It compares the full values of secrets, without masks.
+// Diff returns the keys whose values differ, sorted. Secrets are compared without masks.
 func Diff(from, to *Config) []string {
 	before := make(map[string]any)
 	for _, l := range from.settingValues() {
@@ -50,12 +50,12 @@ func Diff(from, to *Config) []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq(changed, maps.Keys(before))))
 }
 
-// settingValue is one value of a configuration, with its full key.
+// settingValue is one value of a configuration with its full key.
 type settingValue struct {
 	key      string
 	value    any
-	variable string // name of the environment variable or header with the value, if the value may be secret
-	inherits string // key that supplies the value while this key is not set
+	variable string // for a value that may be secret: name of its environment variable or header
+	inherits string // key whose value is used while this one is not set
 }
 
 func (l settingValue) masked() any {
@@ -69,7 +69,7 @@ func (l settingValue) masked() any {
 	return redact.HideValue(l.variable, value) // hides the password of a URL in any other text
 }
 
-// settingValues returns every value of c, sorted by key.
+// settingValues returns all values of c, sorted by key.
 func (c *Config) settingValues() []settingValue {
 	leaves := appendSettings(nil, "", Keys[Config](), c)
 	leaves = appendNamedSettings(leaves, "logs.profiles.", c.Logs.Profiles)
@@ -80,7 +80,8 @@ func (c *Config) settingValues() []settingValue {
 	return leaves
 }
 
-// appendNamedSettings appends the leaves of each value in a mapping. Their keys begin with base and the name of the value.
+// appendNamedSettings appends the values of each struct in a mapping such as services. base and the name of the struct begin their
+// keys.
 func appendNamedSettings[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
 	for name, value := range of {
 		leaves = appendSettings(leaves, base+name+".", Keys[T](), &value)
@@ -125,7 +126,7 @@ func appendSettings(leaves []settingValue, base string, fields []Key, root any) 
 	return leaves
 }
 
-// originOf returns the place that set a value. For an inherited value, it is the place that set the inherited key.
+// originOf returns where a value was set. For an inherited value, that is where the inherited key was set.
 func (c *Config) originOf(l settingValue) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o
@@ -133,15 +134,15 @@ func (c *Config) originOf(l settingValue) origin {
 	return c.origins[l.inherits]
 }
 
-// nonDefaultKeys holds the first part of each key that [Config.NonDefaultSettings] lists.
+// nonDefaultKeys has the first parts of the keys that [Config.NonDefaultSettings] may list.
 var nonDefaultKeys = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// NonDefaultSettings lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It
-// covers only the user and the limits of the service, and the rules for its start, restart and stop. The keys are relative to
-// services.NAME or profiles.NAME. For an unknown service the list is empty.
+// NonDefaultSettings lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults, among
+// those that explain how it runs: user, limits, start, restart and stop. The keys are relative to services.NAME or profiles.NAME.
+// For an unknown service the list is empty.
 func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {
@@ -161,8 +162,8 @@ func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntr
 	return append(entries, differingEntries(c, "profiles."+profile+".", &own, &was)...)
 }
 
-// differingEntries lists the values of own that differ from builtin and have a key in nonDefaultKeys, sorted by key. prefix is
-// the path of the keys in the configuration.
+// differingEntries lists the values of own that differ from builtin, if their keys are in nonDefaultKeys, sorted by key. prefix is
+// the path of own.
 func differingEntries[T any](c *Config, prefix string, own, builtin *T) (entries []client.ConfigEntry) {
 	defaults := appendSettings(nil, prefix, Keys[T](), builtin)
 	for _, l := range appendSettings(nil, prefix, Keys[T](), own) {

@@ -15,23 +15,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one health check of a service, or of every gateway. It defines the question, how often hinit asks it, and how many
-// equal answers change the result.
+// Check is a health check of a service, or of all gateways: what is tested, how often, and how many equal results in a row count.
 type Check struct {
-	Type string // one of the Check types; selects one of the fields HTTP to Deaf
+	Type string // one of the Check types, such as CheckHTTP; it says which of the fields from HTTP to Deaf is used
 
-	Kind      string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: one of the Check kinds
-	Name      string        `key:"name" is:"name"`                      // name of the check, unique among the checks of the service
+	Kind      string        `key:"kind" is:"oneof startup ready alive"` // what the check is for: startup, ready or alive
+	Name      string        `key:"name" is:"name"`                      // unique among the checks of the service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
-	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first question
-	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of consecutive good answers that make the check pass
-	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of consecutive bad answers that make the check fail
-	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of the period
+	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
+	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row that make it pass
+	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row that make it fail
+	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
-	Dial    DialCheck  `key:"" fill:"profile"` // settings of the check types tcp and unix
+	Dial    DialCheck  `key:"" fill:"profile"` // for the types tcp and unix
 	Command []string   `key:"exec.command" is:"command" fill:"profile"`
 	File    FileCheck  `key:"file." fill:"profile"`
 	Log     LogCheck   `key:"log."`
@@ -41,12 +40,12 @@ type Check struct {
 
 // The values of [Check].Kind.
 const (
-	CheckStartup = "startup" // the other checks wait until this check has passed once
+	CheckStartup = "startup" // the other checks begin when this one has passed once
 	CheckReady   = "ready"   // decides whether the service counts as ready
-	CheckAlive   = "alive"   // decides whether the service may keep running
+	CheckAlive   = "alive"   // decides whether the service may go on
 )
 
-// The types of a check. Each type is also the key of the mapping with the settings of the check.
+// The types of a check. Each is also the key of the check's own settings.
 const (
 	CheckHTTP  = "http"
 	CheckTCP   = "tcp"
@@ -58,7 +57,7 @@ const (
 	CheckDeaf  = "deaf"
 )
 
-// The values of [Check].OnFailure: hinit's reaction to a failed check.
+// The values of [Check].OnFailure: what hinit does with the service after a failed check.
 const (
 	OnRestart  = "restart"
 	OnReport   = "report"
@@ -66,49 +65,48 @@ const (
 	OnShutdown = "shutdown"
 )
 
-// HTTPCheck sends a GET request to a server in the container. All string fields except Status, Contains and Matches are
-// templates.
+// HTTPCheck sends a GET request to a server in the container. URL, Port, Path and the values of Headers are templates.
 type HTTPCheck struct {
 	URL      string            `key:"url" is:"url" fill:"."`
 	Port     string            `key:"port" is:"port" fill:"."`
 	Host     string            `key:"host" is:"address"`
 	Path     string            `key:"path" fill:"."`
-	Status   string            `key:"status" is:"status"`  // accepted codes and ranges of codes, such as "200-399,404"
-	Contains string            `key:"contains"`            // a text that the body must have; "" for none
-	Matches  string            `key:"matches" is:"regexp"` // a regular expression that the body must match; "" for none
+	Status   string            `key:"status" is:"status"`  // accepted status codes, such as "200-399,404"
+	Contains string            `key:"contains"`            // text that the body must contain; "" for none
+	Matches  string            `key:"matches" is:"regexp"` // regular expression that the body must match; "" for none
 	Headers  map[string]string `key:"headers" is:"headers" fill:"."`
 }
 
-// DialCheck opens a connection without sending data.
+// DialCheck connects to a TCP port or a Unix socket, and sends nothing.
 type DialCheck struct {
 	Port string `key:"tcp.port" is:"port" fill:"."`
 	Host string `key:"tcp.host" is:"address"`
 	Path string `key:"unix.path" is:"dir" fill:"."` // path of a Unix socket
 }
 
-// FileCheck tests that a file exists.
+// FileCheck tests that a file exists, or that it was written recently.
 type FileCheck struct {
 	Path    string        `key:"path" is:"dir" fill:"."`
-	Fresher time.Duration `key:"fresher_than" is:"positive"` // maximum time since the last write; 0: a file of any age is valid
+	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since the last write; 0: any
 }
 
-// LogCheck tests the lines that the service writes.
+// LogCheck looks for a text in the service's output.
 type LogCheck struct {
-	Contains string        `key:"contains"` // a text that a line must have; if Matches is also set, in the same line
+	Contains string        `key:"contains"` // text that a line must contain; if Matches is also set, both must be true of the same line
 	Matches  string        `key:"matches" is:"regexp"`
-	Never    bool          `key:"never"`                // true: no matching line may occur
-	Within   time.Duration `key:"within" is:"positive"` // maximum time between two matching lines; 0: one line in a run is enough
+	Never    bool          `key:"never"`                // such a line is a failure
+	Within   time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
 }
 
-// StateCheck tests the gateway's state file.
+// StateCheck tests the state file of a gateway.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // maximum time since the last write of the file; 0: no limit
-	Platforms string        `key:"platforms" is:"oneof any all"` // whether "any" or "all" platforms must be connected; "": no test
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote it; 0: any
+	Platforms string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
 }
 
-// DeafCheck fails if several signs agree that a gateway is up but does not process messages.
+// DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence before the gateway can count as deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // silence from which on it can count as deaf
 }
 
 var (
@@ -116,10 +114,10 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// maxChecks is the maximum number of checks of one service. It limits the work of PID 1.
+// maxChecks is the maximum number of checks of one service. Each takes time in PID 1.
 const maxChecks = 32
 
-// NewCheck returns a check of the given kind with the default settings.
+// NewCheck returns a check of a kind with the default settings.
 func NewCheck(kind string) Check {
 	c := Check{
 		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,
@@ -132,7 +130,7 @@ func NewCheck(kind string) Check {
 	return c
 }
 
-// Target returns the URL of an http check, as a template.
+// Target returns the URL that the check requests, as a template.
 func (h HTTPCheck) Target() string {
 	if h.URL != "" {
 		return h.URL
@@ -140,7 +138,7 @@ func (h HTTPCheck) Target() string {
 	return "http://" + hostPort(h.Host, h.Port) + h.Path
 }
 
-// Target returns the address of a tcp check, as a template.
+// Target returns the address that a tcp check connects to, as a template.
 func (d DialCheck) Target() string { return hostPort(d.Host, d.Port) }
 
 func hostPort(host, port string) string {
@@ -163,7 +161,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 		to := one
 		if ok {
 			seen[c.Name] = true
-			to = key + "." + c.Name // messages name the check, not the check's index
+			to = key + "." + c.Name // messages name the check, not its index
 		}
 		for path, o := range own.origins {
 			d.origins[to+strings.TrimPrefix(path, one)] = o
@@ -172,7 +170,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	})
 }
 
-// decodeCheck reads one check. Its type decides which keys are valid.
+// decodeCheck decodes one check. The keys that are valid depend on its type.
 func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	kind, types := "", []string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -207,8 +205,8 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// findContradiction describes a key that is missing in a check, or values that are valid alone but contradict each other. It returns
-// "" if there is no fault.
+// findContradiction says why the values of a check, each valid, don't fit together, or which key is missing. It returns "" if there
+// is no fault.
 func (c *Check) findContradiction() string {
 	h := &c.HTTP
 	for _, row := range []struct {
@@ -236,8 +234,7 @@ func (c *Check) findContradiction() string {
 	return ""
 }
 
-// checkKeys returns the valid keys of a check of one type: the common keys, and the keys of the type. An empty type stands for
-// all types.
+// checkKeys returns the keys that are valid for a type of check: the common ones and its own. "" stands for all types.
 func checkKeys(of string) []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Check]()), func(k Key) bool {
 		typ, _, typed := strings.Cut(k.Path, ".")
@@ -245,8 +242,8 @@ func checkKeys(of string) []Key {
 	})
 }
 
-// ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. A check of the profile
-// replaces a check of all gateways that has the same name.
+// ChecksOf returns the checks of a profile's gateway: those of all gateways and its own. Of two with the same name, its own is
+// used.
 func (c *Config) ChecksOf(profile string) []Check {
 	all := slices.Clone(c.Agent.Checks)
 	for _, check := range c.Profiles.Overrides[profile].Checks {
@@ -259,8 +256,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns the settings for the detection of a deaf gateway, for one profile. A check of the type deaf replaces these
-// settings.
+// DeafOf returns how hinit finds out whether a profile's gateway is deaf. A check of the type deaf takes the place of the settings.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -272,8 +268,8 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// finishChecks reports checks that a service other than a gateway can't have. Some checks need the state file of a gateway. Other
-// checks would let the agent decide which program another user runs.
+// finishChecks reports checks that only gateways can have, because they need a state file, and checks by which the agent could
+// choose a program that another user runs.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -299,7 +295,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 	}
 }
 
-// Templates returns the texts of a check that may have placeholders.
+// Templates returns all texts of the check that may have placeholders.
 func (c *Check) Templates() []string {
 	texts := []string{c.HTTP.URL, c.HTTP.Port, c.HTTP.Path, c.Dial.Port, c.Dial.Path, c.File.Path}
 	for _, name := range sortedKeys(c.HTTP.Headers) {
@@ -313,7 +309,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// portType accepts a number, or a template whose placeholder stands for a number.
+// portType accepts a port number, or a template that may stand for one.
 func portType() valueType {
 	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
 	return textType("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
@@ -329,7 +325,7 @@ func isHost(s string) bool {
 }
 
 func checkURL(s string) string {
-	// check a text in which "1" replaces each placeholder, because "1" is valid as a port and in a path
+	// Put "1" in place of each placeholder: it is valid as a port and in a path.
 	u, err := url.Parse(regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1"))
 	switch {
 	case err == nil && u.Scheme == "https":
@@ -341,7 +337,7 @@ func checkURL(s string) string {
 	return cmp.Or(allowEmpty(portType()).check(&port), addressType().check(&host))
 }
 
-// ParseStatus reads a list of status codes and ranges of codes.
+// ParseStatus parses a list of status codes and ranges of them.
 func ParseStatus(s string) (ranges [][2]int, err error) {
 	for part := range strings.SplitSeq(s, ",") {
 		lo, hi, both := strings.Cut(strings.TrimSpace(part), "-")

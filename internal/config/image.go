@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// ImageDir is the directory to which docker/remove-s6 writes facts about the agent's image during the build. Only root can write
-// to it.
+// ImageDir is the directory with facts about the agent's image. docker/remove-s6 writes them when the image is built, and only root
+// can change them.
 const ImageDir = "/usr/share/hinit/image"
 
-// Image describes how the version of the agent's image behaves. The zero value is an unknown image: hinit then behaves like the
-// image of July 2026.
+// Image says how this version of the agent's image behaves. If it is unknown, Image is zero, and hinit behaves like the image of
+// July 2026.
 type Image struct {
-	Version     string   // version of the agent, "" if the image is unknown
-	Stamp       string   // value that differs for each build of the image
-	Subcommands []string // subcommands of the agent: a CMD that begins with one runs the agent, even if a program has the same name
+	Version     string   // version of the agent; "" if unknown
+	Stamp       string   // differs for each build of the image
+	Subcommands []string // subcommands of the agent; a CMD that begins with one runs the agent, even if there is a program of that name
 
-	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has
-	// no such script.
+	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has no
+	// such script.
 	GatewayParks []int
-	// DashboardHost is the default address of the image's dashboard; "" means hinit's default.
+	// DashboardHost is the address on which the image's dashboard listens by default. "" means hinit's default.
 	DashboardHost string
-	// NoInsecure is true if the image's dashboard does not have the flag --insecure.
+	// NoInsecure says that the image's dashboard has no flag --insecure.
 	NoInsecure bool
-	// Stage2Fails is the effect of a failed boot step: "2" ends the boot, "1" is a warning, any other value is a note.
+	// Stage2Fails is what a failed boot step does: "2" ends the boot, "1" causes a warning, anything else a note.
 	Stage2Fails string
-	// UnknownCommands are commands in the image's boot scripts that hinit does not know. Each begins with the name of its script.
+	// UnknownCommands are commands in the boot scripts of the image that hinit doesn't know, each with the name of its script
+	// first.
 	UnknownCommands []string
 }
 
-// readImage reads the facts about the agent's image from the files in dir. A file that a user other than root can change counts
-// as missing.
+// readImage reads the facts about the agent's image from dir. A file that others than root can change counts as missing.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
 		data, doubt, err := ReadFile(filepath.Join(dir, name))
@@ -63,8 +63,7 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets keys that hinit.yaml does not set, so that hinit behaves like the agent's image. It returns the exit codes that
-// park a gateway, which means that hinit keeps the gateway down.
+// applyImage sets keys that hinit.yaml doesn't set to what the agent's image does. It returns the exit codes that park a gateway.
 func (l *loader) applyImage() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

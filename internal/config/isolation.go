@@ -7,38 +7,39 @@ import (
 	"strings"
 )
 
-// Isolation says which files, ports and sockets the gateway of a profile may use.
+// Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
-	Mode    string `key:"mode,short" is:"oneof none files user"` // kind of isolation: one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro is read-only
-	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that the gateway may listen on
-	Control bool   `key:"control"`                               // whether the gateway may use the control socket
-	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect of a missing part: one of the Missing constants
+	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths besides its home; PATH:ro: read only
+	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which it may listen
+	Control bool   `key:"control"`                               // it may use the control socket
+	Missing string `key:"missing" is:"oneof refuse degrade"`     // what happens if the kernel lacks a part: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.
 const (
-	IsolationNone  = "none"  // no isolation: all gateways have one user and can read each other's files
-	IsolationFiles = "files" // one user; the kernel confines each gateway to its own files (Landlock)
-	IsolationUser  = "user"  // like IsolationFiles, and each profile has its own user
+	IsolationNone  = "none"  // none: all gateways have one user and can read each other's files
+	IsolationFiles = "files" // one user, and the kernel confines each gateway to its own files (Landlock)
+	IsolationUser  = "user"  // a user for each profile, besides IsolationFiles
 )
 
-// The values of [Isolation].Missing: the effect if the kernel lacks a part of the isolation.
+// The values of [Isolation].Missing.
 const (
-	MissingRefuse  = "refuse"  // the gateway does not start
-	MissingDegrade = "degrade" // the gateway starts with the available parts
+	MissingRefuse  = "refuse"  // the gateway isn't started
+	MissingDegrade = "degrade" // the gateway starts with the parts that the kernel has
 )
 
-// ShareReadOnly is the suffix of an entry of [Isolation].Share that may only be read.
+// ShareReadOnly at the end of an entry of [Isolation].Share means that it may only be read.
 const ShareReadOnly = ":ro"
 
 // rootProfile is the profile whose home is the data directory.
 const rootProfile = "default"
 
-// IsIsolated reports whether a gateway is isolated in any way.
+// IsIsolated reports whether the gateway is isolated at all.
 func (i Isolation) IsIsolated() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
 
-// IsolationOf returns the isolation of a profile. The root profile has none, because its home contains the homes of all others.
+// IsolationOf returns the isolation of a profile. The root profile is never isolated, because the homes of all others are below its
+// own.
 func (c *Config) IsolationOf(profile string) Isolation {
 	isolation := c.ProfileOf(profile).Isolation
 	if profile == rootProfile {
@@ -47,7 +48,7 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// Isolated reports whether any profile may be isolated in the given mode.
+// Isolated reports whether any profile may have the given mode.
 func (c *Config) Isolated(mode string) bool {
 	if c.Isolation.Mode == mode {
 		return true
@@ -63,7 +64,7 @@ func (c *Config) Isolated(mode string) bool {
 // AnyIsolation reports whether any profile may be isolated.
 func (c *Config) AnyIsolation() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
 
-// UIDs is a range of user ids. The group id of each user is the same number.
+// UIDs is a range of uids. The gid of each user is the same number.
 type UIDs struct{ First, Last uint32 }
 
 // Contains reports whether a uid is in the range.
@@ -78,7 +79,7 @@ func (c *Config) UIDRange() UIDs {
 	return uids
 }
 
-// minUID is the first uid above the system accounts. maxUID is the largest uid without a special meaning in the kernel.
+// minUID is the first uid above the system's own. maxUID is the last that has no special meaning for the kernel.
 const (
 	minUID = 1000
 	maxUID = 1<<31 - 2
@@ -101,7 +102,7 @@ func parseUIDs(text string) (uids UIDs, err error) {
 	return UIDs{uint32(first), uint32(last)}, nil
 }
 
-// checkShared returns the reason why an entry of [Isolation].Share is invalid, or "".
+// checkShared returns why an entry of [Isolation].Share is invalid, or "".
 func checkShared(entry string) string {
 	path := strings.TrimSuffix(entry, ShareReadOnly)
 	if path == "/" {
@@ -114,7 +115,7 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// finishIsolation reports isolation settings that are valid alone but contradict each other.
+// finishIsolation reports isolation settings that are valid one by one but don't fit together.
 func (l *loader) finishIsolation() {
 	c := l.cfg
 	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Overrides[rootProfile].Isolation.IsIsolated() {
@@ -149,7 +150,7 @@ func (l *loader) finishIsolation() {
 	}
 }
 
-// checkOtherUser reports a user or group, configured by number, that belongs to the range of uids for profiles.
+// checkOtherUser reports a user or group that is configured by number and lies in the range of the profiles' uids.
 func (l *loader) checkOtherUser(key, user string) {
 	for text := range strings.SplitSeq(user, ":") {
 		if id, err := strconv.ParseUint(text, 10, 32); err == nil && l.cfg.UIDRange().Contains(uint32(id)) {
@@ -160,7 +161,7 @@ func (l *loader) checkOtherUser(key, user string) {
 	}
 }
 
-// checkShares reports a directory in [Isolation].Share that contains other profiles or hinit's own files.
+// checkShares reports a path in [Isolation].Share below which are other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: "NAME"}))

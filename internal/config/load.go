@@ -21,33 +21,33 @@ import (
 	"hinit/internal/yamltext"
 )
 
-// maxFileSize limits the memory that the configuration file takes in PID 1. A configuration has a few kilobytes.
+// maxFileSize limits the memory for the configuration file in PID 1. A usual one has a few kilobytes.
 const maxFileSize = 1 << 20
 
-// Options say where [Load] finds a configuration, and which kind of supervisor the configuration is for.
+// Options say where [Load] finds the configuration, and for which kind of supervisor.
 type Options struct {
-	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
+	// Path is the file to read. If it is "", Load reads the file that HINIT_CONFIG names, or else [DefaultPath], which may be
+	// missing.
 	Path string
-	// Text, unless it is nil, replaces the content of the configuration file. After a re-execution, Text is the content that the
-	// previous program of this process has read. The previous program has also checked which users could write the file.
+	// Text, if not nil, is used instead of the content of the file. After a re-execution, it is what the previous program of PID 1
+	// has read and checked, so nobody can have changed it since.
 	Text []byte
-	// InForce, unless it is nil, is the configuration in force, which an agent wants to reload. If root alone can change the file, its
-	// content must be the same.
+	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
+	// must still have the content of InForce: an agent may not apply what root has not.
 	InForce *Config
-	// Plain is true for a plain supervisor. Its configuration has no agent, no profiles, no built-in services and no hooks, and
-	// ignores the variables of the Hermes image.
+	// Plain is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables of the
+	// Hermes image.
 	Plain bool
-	// ImageDir is the directory with the facts about the agent's image. "" means the constant [ImageDir].
+	// ImageDir replaces the constant [ImageDir]; "" means that constant.
 	ImageDir string
-	// Env looks up an environment variable. nil means [os.LookupEnv].
+	// Env looks up an environment variable; nil means [os.LookupEnv].
 	Env func(name string) (string, bool)
 }
 
 // Load reads the configuration: built-in defaults, then the file, then the environment.
 //
-// The error joins one [Problem] for each mistake, one line each in a stable order. If a file was named and can't be read, the
-// error wraps the reason. If the process is root, some keys are valid only in a file that root alone can change. Load may block
-// on the disk.
+// The error joins one [Problem] for each mistake, a line each, in a stable order. If a file is named and can't be read, the error
+// wraps the reason. For root, some keys are valid only in a file that root alone can change. Load may block on the disk.
 func Load(opt Options) (*Config, error) {
 	if opt.Env == nil {
 		opt.Env = os.LookupEnv
@@ -70,22 +70,22 @@ func Load(opt Options) (*Config, error) {
 	return l.buildConfig(data)
 }
 
-// loader holds the state of one call of [Load].
+// loader is the state of one call of [Load].
 type loader struct {
 	Options
 
 	cfg      *Config
 	problems problems
-	doubt    *trust.Doubt // says which user besides root can change the file; nil if no user can
+	doubt    *trust.Doubt // which other user can change the file; nil if only root can
 }
 
-// lookup returns the value of an environment variable. An empty value counts as unset.
+// lookup returns an environment variable. An empty one counts as unset.
 func (l *loader) lookup(name string) (string, bool) {
 	v, ok := l.Env(name)
 	return v, ok && v != ""
 }
 
-// readConfigFile finds the configuration file and returns its content, or nil if there is no such file.
+// readConfigFile returns the content of the configuration file, or nil if none was named and the default file is missing.
 func (l *loader) readConfigFile(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
@@ -102,7 +102,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.Plain { // for hinit run, every key of the file decides what runs as root
+	if doubt != nil && l.Plain { // in hinit run, any key may decide what root runs
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
@@ -115,7 +115,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// buildConfig makes the configuration from data, the text of the configuration file.
+// buildConfig makes the configuration from the text of the file.
 func (l *loader) buildConfig(data []byte) (*Config, error) {
 	doc, faults := yamltext.Parse(data)
 	if data != nil && l.Text == nil && len(faults) == 0 && (doc == nil || doc.Tag == "!!null") {
@@ -131,16 +131,16 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// ReadFile reads a regular file of limited size. Opening another kind of file could block for ever. The returned doubt names a
-// user other than root who can change the content, now or before the next read. If root runs the program, a file that such a user
-// may have chosen by a link is an error.
+// ReadFile reads a regular file of limited size; opening another kind could block for ever. doubt says which user besides root can
+// change the content, now or before the next read; nil means none. For root, a file that such a user may have chosen by a link is
+// an error.
 func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	var judge trust.Judge
-	if os.Geteuid() == 0 { // only root must distrust other users
+	if os.Geteuid() == 0 { // only root must distrust others
 		judge = trust.RootOnly
 	}
 	fd, doubt, err := trust.Open(path, judge)
@@ -164,14 +164,14 @@ func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of f. doubt says how users other than root can replace
-// the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
+// checkQuotable returns an error if messages must not quote the content of f. A user who can replace the file, as doubt says, could
+// make it a link to a file that only root may read, and would learn its content from the messages.
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
 		return WithoutPath(err)
 	}
-	st := info.Sys().(*syscall.Stat_t) // on Linux, Sys always returns a Stat_t
+	st := info.Sys().(*syscall.Stat_t) // Sys is always a Stat_t on Linux
 	switch {
 	case doubt.Link:
 		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", doubt)
@@ -181,7 +181,7 @@ func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	return nil
 }
 
-// WithoutPath removes the path from an error, for messages that already name the path.
+// WithoutPath removes the path from an error, for messages that name the path already.
 func WithoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -193,8 +193,7 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// decodeDocument decodes doc, the parsed configuration file, into the configuration. Then it computes the values that depend on
-// several keys. doc may be nil.
+// decodeDocument decodes the document into the configuration, and computes the values that depend on several keys. doc may be nil.
 func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
@@ -241,7 +240,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	}
 }
 
-// decodeProfileLogs sets the log limits of the profiles that have their own. Call it when all other limits are final.
+// decodeProfileLogs sets the limits of profiles with their own. The default limits must be final.
 func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	for name, e := range d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
@@ -250,7 +249,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// applyEnv sets the keys whose environment variables are set. The environment wins over the configuration file.
+// applyEnv sets keys from their environment variables, which win over the file.
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		value, set := l.lookup(k.Env)
@@ -284,7 +283,7 @@ func (l *loader) applyEnv(fields []Key) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// plainDefaults returns the defaults of a plain supervisor (hinit run). Its home is the working directory.
+// plainDefaults returns the defaults of hinit run, whose home is the working directory.
 func plainDefaults() *Config {
 	c := Defaults()
 	c.plain, c.Home = true, "/"
@@ -292,13 +291,13 @@ func plainDefaults() *Config {
 		c.Home = wd
 	}
 	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, ProcessSettings: newSetup()}
-	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // only the agent gives these codes a meaning
+	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // these codes have a meaning only for the agent
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil
 	return c
 }
 
-// refuseAgent reports keys that hinit run does not accept because they need an agent.
+// refuseAgent reports keys that hinit run doesn't accept, because it hosts no agent.
 func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {
 		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
@@ -309,7 +308,7 @@ func (l *loader) refuseAgent() {
 	}
 }
 
-// refuseAgentPlaceholder reports a template that uses the agent's program.
+// refuseAgentPlaceholder reports a template with {agent}, which has no value in hinit run.
 func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	check := func(key, text string) {
 		if strings.Contains(text, "{"+agentPlaceholder+"}") && !strings.Contains(text, "{{"+agentPlaceholder+"}}") {
@@ -324,8 +323,8 @@ func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	}
 }
 
-// TrustedText returns the content of the configuration file that env selects. It returns nil if there is no such file, or if it
-// can't be read or is too large. It also returns nil if a user other than root can change the file.
+// TrustedText returns the content of the configuration file that the environment env selects. It returns nil if there is none, if
+// it can't be read or is too large, or if others than root can change it.
 func TrustedText(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")

@@ -11,21 +11,21 @@ import (
 	"hinit/internal/nearest"
 )
 
-// Need is a dependency of a service or a gateway on another service. Its start waits until the other service is in a given state.
+// Need is a dependency: the service or gateway that has it waits with its start until another service is in a given state.
 type Need struct {
-	Name     string `key:"name"`                                // service name; gateway-NAME is the gateway of a profile
-	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
-	Optional bool   `key:"optional"`                            // hinit ignores the need if there is no such service, or if the service is not enabled
+	Name     string `key:"name"`                                // of a service; gateway-PROFILE for a gateway
+	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
+	Optional bool   `key:"optional"`                            // ignored if there is no such service, or if it isn't enabled
 
-	untilSet bool // hinit.yaml sets Until
+	untilSet bool // Until is set in hinit.yaml
 	line     int
 }
 
 // The values of [Need].Until.
 const (
-	UntilStarted = "started" // the process of the service runs
-	UntilReady   = "ready"   // the service has reported readiness, or runs and can't report readiness
-	UntilDone    = "done"    // the last run of the service has ended with exit code 0
+	UntilStarted = "started" // its process runs
+	UntilReady   = "ready"   // it is ready, or runs and can't say that it is ready
+	UntilDone    = "done"    // its last run has ended with exit code 0
 )
 
 // The values of [Restart].Policy.
@@ -38,45 +38,45 @@ const (
 
 // The values of [Task].Once.
 const (
-	OnceBoot      = "boot"       // the task runs at each boot of the container
+	OnceBoot      = "boot"       // at each boot of the container
 	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs the task
-	OnceManual    = "manual"     // the task runs only when an operator requests it
+	OnceManual    = "manual"     // only when an operator asks for it
 )
 
-// The values of [Schedule].Missed: hinit's reaction to a scheduled time at which the container was down.
+// The values of [Schedule].Missed: what happens after a time of the schedule at which the container was down.
 const (
 	MissedSkip = "skip"
 	MissedRun  = "run"
 )
 
-// Task says when hinit runs a task, a service that ends by itself. A service with neither "once" nor "schedule" is not a task.
+// Task says when a task runs: a service that ends by itself. A service without "once" and "schedule" is no task.
 type Task struct {
-	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": the schedule decides
+	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": only the schedule decides
 	Schedule Schedule `key:"schedule."`
 }
 
 // Schedule sets the times at which a task runs.
 type Schedule struct {
-	Cron     string        `key:"cron,short" is:"cron?"`      // times in cron's syntax; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // maximum random delay after each time of the schedule
+	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
+	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": that of the container
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
-// IsTask reports whether the service is a task, a service that ends by itself and then counts as done.
+// IsTask reports whether the service is a task: it ends by itself and is then done.
 func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
 
-// StartsAtBoot reports whether the service starts with the container.
+// StartsAtBoot reports whether the service is started at the boot.
 func (s *Service) StartsAtBoot() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile holds the settings of one profile, including the settings that it inherits. The values of Env are templates.
+// Profile has the settings of one profile, including those that it inherits. The values of Env are templates.
 type Profile struct {
-	Env             map[string]string `key:"env" fill:"profile"`                                              // variables added to [Agent].Env
-	On              Actions           `key:"on"`                                                              // replaces Config.On for the gateway of the profile
-	Checks          []Check           `key:"checks"`                                                          // the profile's own checks, see [Config.ChecksOf]
-	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action, for this profile's gateway
+	Env             map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
+	On              Actions           `key:"on"`                                                              // see Config.On
+	Checks          []Check           `key:"checks"`                                                          // besides those of all gateways
+	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`
 	ProcessSettings `key:"" fill:"profile" inherits:"agent."`
@@ -85,7 +85,7 @@ type Profile struct {
 	Stop            Stop      `key:"stop." inherits:"stop."`
 }
 
-// ProfileOf returns the settings of a profile.
+// ProfileOf returns the settings of a profile: its own, or the inherited ones.
 func (c *Config) ProfileOf(name string) Profile {
 	if p, own := c.Profiles.Overrides[name]; own {
 		return p
@@ -93,11 +93,10 @@ func (c *Config) ProfileOf(name string) Profile {
 	return NewProfile(c)
 }
 
-// gatewayPrefix is the prefix of a gateway's service name. The name of the profile follows.
+// gatewayPrefix and the name of a profile make the service name of its gateway.
 const gatewayPrefix = "gateway-"
 
-// NewProfile returns the settings of a profile that sets nothing itself. c must be complete, except for its profiles and
-// services.
+// NewProfile returns the settings of a profile that sets nothing itself. c must be complete except for its profiles and services.
 func NewProfile(c *Config) Profile {
 	return Profile{
 		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, ProcessSettings: c.Agent.ProcessSettings,
@@ -105,7 +104,7 @@ func NewProfile(c *Config) Profile {
 	}
 }
 
-// decodeNeeds reads a list of needs.
+// decodeNeeds decodes a list of needs.
 func (d *decoder) decodeNeeds(n *yaml.Node, key string) []Need {
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "names such as [db] or [{name: db, until: started}]", func(item *yaml.Node, one string) (Need, bool) {
@@ -128,7 +127,7 @@ func (d *decoder) decodeNeeds(n *yaml.Node, key string) []Need {
 	})
 }
 
-// jsonNeeds is like [JSONValue] for a list of needs.
+// jsonNeeds is [JSONValue] for a list of needs.
 func jsonNeeds(needs []Need) []any {
 	out := make([]any, 0, len(needs))
 	for _, n := range needs {
@@ -148,7 +147,7 @@ func jsonNeeds(needs []Need) []any {
 	return out
 }
 
-// finishTask checks the keys of a task that depend on each other, and sets its default restart policy.
+// finishTask checks keys of a task that depend on each other, and sets the default restart policy.
 func (l *loader) finishTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
@@ -166,15 +165,15 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	policy := prefix + "restart.policy"
 	o, own := l.cfg.origins[policy]
 	switch {
-	case !own: // the inherited policy is for services that should keep running
+	case !own: // the inherited policy is for services that keep running
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
 		l.problems.reportAtOrigin(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
 	}
 }
 
-// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, which are decoded
-// later, by decodeProfileSettings.
+// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles for
+// decodeProfileSettings.
 func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
 	names := keyNames(fields, within, nil)
@@ -199,7 +198,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 	return own
 }
 
-// decodeProfileSettings decodes the settings of single profiles. Call it when the inherited values are final.
+// decodeProfileSettings decodes the settings of single profiles. The inherited values must be final.
 func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
@@ -218,11 +217,11 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports a contradiction in the restart policy at prefix, at the line of its first key. If no key of the policy is
-// set at prefix, the policy is inherited, and finishRestart reports the contradiction for the inherited keys.
+// finishRestart reports values of a restart policy that contradict each other, at the first of their lines. If the policy at prefix
+// sets none of these keys, it is inherited, and the fault is reported only where it was set.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	var at origin
-	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that can contradict each other
+	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // keys that can contradict each other
 		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {
 			at = o
 		}
@@ -232,15 +231,15 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 	}
 }
 
-// referrer is a service or a gateway whose references to other services are checked.
+// referrer is a service or gateway that refers to other services in needs and restart_on.
 type referrer struct {
 	name, prefix string // name of the service, and the prefix of its keys
 	needs        *[]Need
 	restartOn    *[]string
 }
 
-// checkOrder checks the needs of all services, and sets the default state that each need waits for. Call it when all services are
-// known.
+// checkOrder checks the references between all services, and sets the states that needs wait for by default. It must be called when
+// all services are known.
 func (l *loader) checkOrder() {
 	c := l.cfg
 	var owners []referrer
@@ -278,8 +277,8 @@ func (l *loader) checkOrder() {
 	}
 }
 
-// checkNeed sets the state that a need waits for, unless hinit.yaml sets the state. It returns false if the need is ignored or
-// invalid.
+// checkNeed sets the state that a need waits for, unless hinit.yaml sets it. It returns false for a need to drop, because it is
+// optional and can't be met, or is invalid.
 func (l *loader) checkNeed(o referrer, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]
@@ -310,7 +309,7 @@ func (l *loader) checkNeed(o referrer, n *Need) bool {
 	return true
 }
 
-// checkExists reports whether a service with the given name exists, or may exist later. If not, it reports a problem.
+// checkExists reports a problem, and returns false, if no service of that name exists or may exist later.
 func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
@@ -333,7 +332,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	return false
 }
 
-// edge is a reference from an owner to another service, in needs or restart_on.
+// edge is a reference from a service to another, with its line in hinit.yaml.
 type edge struct {
 	to   string
 	line int
@@ -341,10 +340,10 @@ type edge struct {
 
 type edges map[string][]edge
 
-// reportCycle reports a cycle of references through o. Each cycle is reported once, for its first member in the order of names.
+// reportCycle reports a cycle of references that contains o. Each cycle is reported once: for its first member by name.
 func (l *loader) reportCycle(o referrer, from edges, key, why string) {
 	seen := map[string]bool{}
-	var way func(name string) []edge // returns the chain of references from name to o, or nil
+	var way func(name string) []edge // returns the references that lead from name to o, or nil
 	way = func(name string) []edge {
 		seen[name] = true
 		for _, e := range from[name] {
@@ -362,7 +361,7 @@ func (l *loader) reportCycle(o referrer, from edges, key, why string) {
 	cycle, text := way(o.name), o.name
 	for _, e := range cycle {
 		if e.to < o.name {
-			return // the cycle is reported for another member
+			return // it is reported for another member
 		}
 		text += " → " + e.to
 	}

@@ -12,12 +12,12 @@ import (
 	"unicode"
 )
 
-// Problem is one mistake in a configuration. [Load] joins all problems into one error. The error lists the problems of the file
-// by line, and then the problems of the environment. The text of a problem is a single line.
+// Problem is one mistake in a configuration. The error of [Load] joins all: those of the file by line, then those of the
+// environment. Error returns a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
-	File string // the file, or "" for a mistake in the environment
-	Line int    // line in File, 0 when unknown
-	Env  string // the variable, or "" for a mistake in the file
+	File string // path of the file; "" for the environment
+	Line int    // 0 if unknown
+	Env  string // name of the variable; "" for the file
 	Msg  string
 }
 
@@ -32,20 +32,19 @@ func (p *Problem) Error() string {
 	}
 }
 
-// problems collects the mistakes of one configuration, in the order in which they are found. file is the file's path for
-// messages.
+// problems collects the mistakes of one configuration. file is its path, for messages.
 type problems struct {
 	file string
 	list []*Problem
 }
 
-// Limits for the problems of one configuration, so that a file full of mistakes takes little memory.
+// Limits on what is kept of a file full of mistakes.
 const (
 	maxProblems    = 200
 	maxMessageSize = 2000 // maximum size of a message in bytes
 )
 
-// add records a problem. After maxProblems problems, it counts further problems but drops their text.
+// add records a problem. Beyond maxProblems it only counts.
 func (p *problems) add(one Problem) {
 	if len(p.list) >= maxProblems {
 		p.list = append(p.list, nil)
@@ -61,12 +60,12 @@ func (p *problems) reportAtLine(line int, format string, args ...any) {
 	p.add(Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
-// reportVariable records that a variable's value is invalid.
+// reportVariable records that the value of an environment variable is invalid.
 func (p *problems) reportVariable(name, value, reason string) {
 	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
-// reportAtOrigin records a problem with a value at the place that set the value.
+// reportAtOrigin records a problem with a value, at the place where the value was set.
 func (p *problems) reportAtOrigin(o origin, format string, args ...any) {
 	if o.env != "" {
 		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
@@ -75,7 +74,7 @@ func (p *problems) reportAtOrigin(o origin, format string, args ...any) {
 	p.reportAtLine(o.line, format, args...)
 }
 
-// err joins all problems into one error, or returns nil.
+// err joins all problems into one error, or returns nil if there are none.
 func (p *problems) err() error {
 	kept := p.list[:min(len(p.list), maxProblems)]
 	slices.SortStableFunc(kept, func(a, b *Problem) int {
@@ -91,12 +90,12 @@ func (p *problems) err() error {
 	return errors.Join(errs...)
 }
 
-// NoServices returns the error for a plain supervisor's file without services.
+// NoServices returns the error for hinit run with a file that has no services.
 func NoServices(path string) error {
 	return fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", path)
 }
 
-// foreignKeyNames maps key names that people know from other programs to hinit's keys.
+// foreignKeyNames maps keys of other programs (systemd, Docker Compose, supervisord, Kubernetes) to those of hinit.yaml.
 var foreignKeyNames = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
 	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",
@@ -106,12 +105,12 @@ var foreignKeyNames = map[string]string{
 
 var caseBoundary = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\p{Ll})(\p{Lu})`) })
 
-// snakeCase returns a key in lower case with underscores: maxRestarts, max-restarts and MAX_RESTARTS become max_restarts.
+// snakeCase returns a key as hinit.yaml spells keys: max_restarts for maxRestarts, max-restarts and MAX_RESTARTS.
 func snakeCase(key string) string {
 	return strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
 }
 
-// invisibleCharacter describes an invisible character in a key, or returns "".
+// invisibleCharacter describes an invisible character in a key for a message, or returns "".
 func invisibleCharacter(key string) string {
 	for _, r := range key {
 		if r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)) {
@@ -121,10 +120,10 @@ func invisibleCharacter(key string) string {
 	return ""
 }
 
-// durationUnits replaces the words that people write for units of a duration.
+// durationUnits replaces words for units of time by the units that Go parses.
 var durationUnits = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h", "days", "d", "day", "d")
 
-// durationHint returns the duration that was probably meant, in valid form, or "".
+// durationHint says how to write the duration that text probably means, or returns "".
 func durationHint(text string) string {
 	text = durationUnits.Replace(strings.ToLower(text))
 	days := 0
@@ -137,7 +136,7 @@ func durationHint(text string) string {
 	return ""
 }
 
-// mappingHint returns an example of the mapping at path, if the keys of that mapping are names.
+// mappingHint returns an example of the mapping at path, if its keys are names.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
 	return map[string]string{

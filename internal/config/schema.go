@@ -14,51 +14,48 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Schema is a JSON schema (draft 2020-12) of hinit.yaml, for editors. It defines keys, types and choices. Only [Load] checks the
-// rules that concern more than one key. internal/gendocs generates the schema from the struct tags that [Load] uses to decode the
-// file.
-//
+// Schema is the JSON schema (draft 2020-12) of hinit.yaml for editors. It has keys, types and choices; rules about more than one
+// key are checked by [Load] only. internal/gendocs generates it from the struct tags.
 //go:embed hinit.schema.json
 var Schema string
 
-// Key is one key of the configuration. It belongs to a root, the struct into which a mapping of the file is decoded. The tags of
-// the struct's fields define everything about the key except its description, which is in the reference (internal/gendocs):
+// Key is one key of hinit.yaml. The struct into which a mapping is decoded is the root of its keys. Struct tags define everything
+// about a key except its description, which is in the reference (internal/gendocs):
 //
-//   - key: the path relative to the enclosing struct, and options. A path that ends in a dot, or is empty, belongs to a struct
-//     with further keys. The option "root" says that the key decides which user runs a program, where root works, or how large
-//     PID 1 gets. It is accepted only from a file that root alone can change. The option "short" says that a text in place of
-//     the key's mapping sets this key.
+//   - key: the path below the enclosing struct, and options. A path that is empty or ends in a dot belongs to a struct with more
+//     keys. The option "root" is for keys that decide which user runs a program, where root works, or how large PID 1 gets: they
+//     are accepted only from a file that root alone can change. The option "short" says that a text in place of the key's mapping
+//     sets this key.
 //   - is: the valid values, see valueTypeOf.
 //   - env: the environment variable that wins over the file.
-//   - inherits: the key that supplies the value while this one is not set.
-//   - fill: the set of placeholders that are valid in the text, see placeholders. On a struct, it applies to the fields with
-//     fill ".".
-//   - without: a key of an embedded struct that is not valid here.
-//   - alias: another spelling of the key. On a struct: names of its keys that are also valid outside of its mapping.
+//   - inherits: the key whose value is used while this one isn't set.
+//   - fill: which placeholders its text may have, see placeholders. On a struct, it is for the fields with fill ".".
+//   - without: a key of an embedded struct that isn't valid here.
+//   - alias: another spelling of the key. On a struct: keys of it that are also valid outside its mapping.
 type Key struct {
-	Path         string // dotted path below the root
+	Path         string // path below the root, with dots
 	Env          string
 	Inherits     string
-	Alias        string   // path of the key for which this key is another spelling
-	Placeholders []string // valid placeholders; nil if the value is not a template
+	Alias        string   // path of the key that this one is another spelling of
+	Placeholders []string // those that are valid; nil if the value is no template
 	Root         bool
 	Short        bool
 
 	valueType
-	index   []int  // indexes of the struct fields that lead from the root to the value
-	without string // the key of an embedded struct that is not valid here
+	index   []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
+	without string // key of an embedded struct that isn't valid here
 }
 
-// At returns a pointer to this key's value inside the struct that root points to.
+// At returns a pointer to the key's value in root, a pointer to the struct.
 func (k *Key) At(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// keysByRoot caches the result of [Keys]: reflect.Type of the root → []Key. It is filled on first use, because work at the
-// initialisation of this package would delay every command.
+// keysByRoot caches the results of [Keys], as reflect.Type → []Key. It is filled at the first use, because work at package
+// initialisation would delay every command.
 var keysByRoot sync.Map
 
-// Keys returns the keys of a mapping of hinit.yaml. T is the root, the struct that holds the mapping's values.
+// Keys returns the keys of the struct T, a mapping of hinit.yaml.
 func Keys[T any]() []Key {
 	root := reflect.TypeFor[T]()
 	if made, ok := keysByRoot.Load(root); ok {
@@ -70,7 +67,7 @@ func Keys[T any]() []Key {
 	return keys
 }
 
-// appendKeys appends the keys of a struct type (of) to keys. The argument in is the key of the field that has this type.
+// appendKeys appends the keys of the struct type of. in is the key of the field with that type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
@@ -110,7 +107,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	return keys
 }
 
-// placeholders maps each value of the struct tag "fill" to the placeholders that it allows, see template.go.
+// placeholders lists the placeholders that each value of the struct tag "fill" allows, see template.go.
 var placeholders = map[string][]string{
 	"profile": {agentPlaceholder, profilePlaceholder, homePlaceholder, profileHomePlaceholder},
 	"rename":  {agentPlaceholder, profilePlaceholder, toPlaceholder, homePlaceholder, profileHomePlaceholder},
@@ -120,16 +117,16 @@ var placeholders = map[string][]string{
 	"run":     {agentPlaceholder, profilePlaceholder, taskPlaceholder, optionsPlaceholder, homePlaceholder, profileHomePlaceholder},
 }
 
-// valueType describes the valid values of a key beyond its Go type.
+// valueType says which values of a Go type are valid.
 type valueType struct {
-	Type  string // name of the type in the reference and in errors; "" if the Go type says enough
+	Type  string // name in the reference and in messages; "" if the Go type says enough
 	check validator
 }
 
-// validator validates a value. It gets the pointer that [Key.At] returns, and returns why the value is invalid, or "".
+// validator gets the pointer from [Key.At], and returns why its value is invalid, or "".
 type validator func(at any) string
 
-// valueTypes maps each word of the struct tag "is" to the type's name for people and to its check.
+// valueTypes has the types that the struct tag "is" can name.
 var valueTypes = sync.OnceValue(func() map[string]valueType {
 	return map[string]valueType{
 		"address":     addressType(),
@@ -162,15 +159,14 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"url":         {"URL", checkOf(checkURL)},
 		"user":        textType("user", isUser, "expected a user name, a uid or user:group, got %q"),
 		"variable":    textType("variable", isVariable, "expected the name of an environment variable, got %q"),
-		// The message leaves out the address, which may be secret.
+		// the message leaves out the address, which may be a secret
 		"webhook": textType("URL", isWebhook, "expected a URL such as https://example.org/hooks/1, got another scheme or no host"),
 		"zone":    {"time zone", checkParsed(cronspec.Zone)},
 	}
 })
 
-// valueTypeOf returns the valid values that a tag describes. A tag is a name in kinds, "oneof WORD…", "between LEAST MOST", or
-// "atleast DURATION". If its first word ends in "?", an empty value is valid too. Without a tag, all values of the Go type are
-// valid.
+// valueTypeOf parses a struct tag "is": a name in valueTypes, "oneof WORD…", "between LEAST MOST" or "atleast DURATION". "?" after
+// the first word makes an empty value valid, too. Without a tag, all values are valid.
 func valueTypeOf(is string) (k valueType) {
 	words := strings.Fields(is)
 	if is == "" {
@@ -194,10 +190,10 @@ func valueTypeOf(is string) (k valueType) {
 	return k
 }
 
-// Signals are the valid stop signals, in the order in which the reference lists them.
+// Signals are the valid stop signals, in the order of the reference.
 var Signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
-// limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
+// limitNames are the resource limits of getrlimit(2): RLIMIT_NOFILE is nofile.
 var limitNames = []string{
 	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
 	"sigpending", "stack",

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeServices decodes every service. All other settings must be final before the call, because services inherit from them.
+// decodeServices decodes all services. Everything else must be final, because services inherit from it.
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "services.", "service name %q", checkServiceName)
@@ -33,7 +33,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.Plain {
-		s.Env = map[string]string{} // the service gets the caller's environment unchanged
+		s.Env = map[string]string{} // hinit run passes its environment on unchanged
 		_, s.Log = l.cfg.origins["logs.dir"]
 	}
 	if name == ActionsName {
@@ -48,7 +48,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // the service always runs as root, whatever the file says
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // it runs as root, whatever the file says
 		d.reportDoubt(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
@@ -63,37 +63,36 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	l.cfg.Services[name] = s
 }
 
-// Names of the built-in services, which need no entry in hinit.yaml. The dashboard always exists. Each of the others is switched
-// on by an environment variable, see builtInServices. Further environment variables configure them.
+// Names of built-in services, which need no entry in hinit.yaml. The dashboard always exists; the others exist when an environment
+// variable enables them (see builtInServices).
 const (
 	DashboardName = "dashboard"
-	WebName       = "hinit-web"     // serves the status page of hinit
-	ForwardName   = "hinit-forward" // sends the logs and events of hinit to a collector
-	SandboxName   = "sandbox"       // the service that owns the sandboxes of the volume
-	LeaseName     = "hinit-lease"   // holds the lease of the volume, the right of one init to serve the volume
+	WebName       = "hinit-web"     // serves the status page
+	ForwardName   = "hinit-forward" // sends logs and events to a collector
+	SandboxName   = "sandbox"       // owns the sandboxes of the volume
+	LeaseName     = "hinit-lease"   // holds the lease: the right of one init to serve the volume
 )
 
-// alwaysRunsAsRoot reports whether a built-in service always runs as root.
+// alwaysRunsAsRoot reports whether a built-in service runs as root whatever hinit.yaml says.
 func alwaysRunsAsRoot(name string) bool { return name == SandboxName || name == LeaseName }
 
-// leaseVar switches on the lease service. Its value selects the program.
+// leaseVar enables the lease service. Its value is the kind of lease.
 const leaseVar = "HINIT_LEASE"
 
-// leaseRestart is the delay before the lease service restarts.
+// leaseRestart is the delay before the lease service is restarted.
 const leaseRestart = 100 * time.Millisecond
 
-// fillLease sets the user of the service that holds the lease of the volume. The service runs as root, because its messages
-// decide which init serves the volume.
+// fillLease makes the lease service run as root, because its messages decide which init serves the volume.
 func (l *loader) fillLease(s *Service) {
 	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short enough to be back before the lease expires
+	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short, so that it is back before the lease expires
 }
 
-// builtInServices lists the built-in services. variable is the environment variable that switches a service on. The function
-// fill, if there is one, makes the other settings that differ from the defaults of a service.
+// builtInServices lists the built-in services. variable is the environment variable that enables one. fill, if not nil, sets what
+// differs from a usual service.
 var builtInServices = [...]struct {
 	name, variable string
 	command        []string
@@ -107,12 +106,11 @@ var builtInServices = [...]struct {
 	{LeaseName, leaseVar, []string{"hinit-lease-kubernetes"}, (*loader).fillLease},
 }
 
-// sandboxRoots is an environment variable of the sandbox service. Its value may name directories that the agent owns. A service
-// that runs as root does not inherit such variables, so fillSandbox adds this one to its environment.
+// sandboxRoots is a variable of the sandbox service that may name directories of the agent. A service of root doesn't inherit such
+// variables, so fillSandbox passes it on.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// fillSandbox sets the user of the service that owns the sandboxes. The service runs as root, because the agent's user must
-// not get the engine's socket.
+// fillSandbox makes the sandbox service run as root, because it uses the engine's socket, which the agent must not get.
 func (l *loader) fillSandbox(s *Service) {
 	s.User, s.Command = "root", append(s.Command, l.cfg.Agent.User)
 	s.Env["HERMES_HOME"] = "{home}"
@@ -121,7 +119,7 @@ func (l *loader) fillSandbox(s *Service) {
 	}
 }
 
-// fillDashboard sets the command of the image's dashboard (contract, section 10). If variables change the command, they are its
+// fillDashboard sets the command of the image's dashboard (contract, section 10). The variables that change the command become its
 // origin.
 func (l *loader) fillDashboard(s *Service) {
 	var used []string
@@ -147,14 +145,14 @@ func (l *loader) fillDashboard(s *Service) {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.Log = false // the output goes to the container log only (contract, section 7)
+	s.Log = false // it goes to the container log only (contract, section 7)
 	if len(used) > 0 {
 		l.cfg.origins["services."+s.Name+".command"] = origin{env: strings.Join(used, ", ")}
 	}
 }
 
-// switchedOn reports whether the image's scripts would read the environment variable name as true. It warns about a value that
-// they read as false although it does not look like "off".
+// switchedOn reports whether the image's scripts would read the variable name as true. It warns about a value that they read as
+// false although it looks like "on".
 func (l *loader) switchedOn(name string) bool {
 	v, _ := l.lookup(name)
 	if !IsShellTruthy(v) && !IsFalse(v) {
@@ -163,14 +161,14 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// finishService sets keys that depend on other keys, and expands the templates. line is the line of the service.
+// finishService sets keys that depend on others, and expands the templates. line is that of the service.
 func (l *loader) finishService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {
 		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the service reports readiness once it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // it is ready once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
@@ -200,28 +198,27 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 	}
 }
 
-// Notify says how a service reports that it is ready. The zero value means that the service does not report readiness.
+// Notify says how a service reports that it is ready. If it is zero, the service can't.
 type Notify struct {
-	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor for the newline that reports readiness; 0: none
-	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for no protocol
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the readiness report; 0: no limit
-	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two keep-alive messages; 0: no limit
+	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which it writes a newline; 0: none
+	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or ""
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // how long the report may take; 0: for ever
+	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two signs of life; 0: none are expected
 }
 
 // NotifySystemd is the protocol of sd_notify(3).
 const NotifySystemd = "systemd"
 
-// IsSet reports whether the service reports its readiness.
+// IsSet reports whether the service reports that it is ready.
 func (n *Notify) IsSet() bool { return n.FD != 0 || n.Protocol != "" }
 
-// The types of the checks that [Service.AllChecks] adds for a service's own messages. They are not valid in a file.
+// Types of the checks that [Service.AllChecks] adds. They aren't valid in hinit.yaml.
 const (
 	CheckNotify   = "notify"
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks returns the configured checks of a service. It adds the checks for the service's own messages, if notify or watchdog
-// is configured.
+// AllChecks returns the configured checks of a service, and with notify or watchdog one for its own messages.
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {
@@ -236,7 +233,7 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-// finishNotify reports contradictory keys in the readiness settings of a service.
+// finishNotify reports keys about readiness that contradict each other.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.IsSet() && s.IsTask() {
 		o := cmp.Or(l.cfg.origins[prefix+"notify.protocol"], l.cfg.origins[prefix+"notify.fd"])
@@ -262,15 +259,13 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 }
 
 const (
-	// KanbanName is the name of the service that dispatches the tasks on the task boards. The variable HINIT_KANBAN switches the
-	// service on. The service needs no entry in hinit.yaml.
+	// KanbanName is the built-in service that dispatches tasks from the task boards. HINIT_KANBAN enables it.
 	KanbanName = "kanban"
-	// KanbanWorker is the name of the one-shot command that works on one task of a task board. It needs no entry in hinit.yaml.
+	// KanbanWorker is the built-in run (a command that a client may run once) that works on one task of a board.
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for
-	// this report.
+	// kanbanReadyTimeout limits the time until the service has first read the boards, for which gateways wait.
 	kanbanReadyTimeout = 30 * time.Second
 )
 
@@ -303,19 +298,18 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	}
 }
 
-// NewRun returns a one-shot command with the default settings. The grace period is long enough for a worker of the agent, which
-// ends within two seconds after TERM (contract kanban, section 22.1).
+// NewRun returns a run with the default settings. The grace is enough for a worker of the agent, which ends within two seconds
+// after SIGTERM (contract kanban, section 22.1).
 func NewRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
 }
 
-// KanbanWorkerCommand is the worker's command line (contract kanban, section 21.1).
+// KanbanWorkerCommand is the command of a worker (contract kanban, section 21.1).
 func KanbanWorkerCommand() []string {
 	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
 }
 
-// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} with the words in options,
-// which it does not expand.
+// ExpandRun is [Config.Expand] for the command of a run. The word {options} is replaced by options, which aren't expanded.
 func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
 	at := slices.Index(command, "{"+optionsPlaceholder+"}")
 	if at < 0 {

@@ -10,24 +10,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProcessSettings holds the settings that hinit applies to a process before the process executes its command. It also holds the
-// settings for operators of the service. The zero value sets nothing.
+// ProcessSettings are the settings that hinit applies to a process before it executes the command, and a few for operators. If they
+// are zero, nothing is changed.
 type ProcessSettings struct {
-	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
+	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": the umask of hinit
+	Umask      string                   `key:"umask,root" is:"umask?"`      // in octal; "": that of hinit
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
-	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name ("nofile")
+	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
 	Operator   OperatorSettings         `key:""`
 }
 
-// NeedsCgroup reports whether one of the limits in s can only be enforced if the service has its own control group.
+// NeedsCgroup reports whether one of the limits needs a control group for the service, because only the kernel can enforce it
+// there.
 func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
-// AnySettings reports whether is returns true for the settings of the gateways, of a profile, or of a service.
+// AnySettings reports whether is returns true for the settings of any gateway or service.
 func (c *Config) AnySettings(is func(*ProcessSettings) bool) bool {
 	found := is(&c.Agent.ProcessSettings)
 	for _, p := range c.Profiles.Overrides {
@@ -39,30 +40,29 @@ func (c *Config) AnySettings(is func(*ProcessSettings) bool) bool {
 	return found
 }
 
-// Priority is the share of the machine that a service gets.
+// Priority is the share of the machine that a service gets, in comparison with others.
 type Priority struct {
 	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit
 	IONice      IONice `key:"ionice."`
 	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
-	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
-	// Class is one of the Priority constants. When memory runs out, hinit and the kernel end services in the order of their
-	// classes, low first.
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": those of hinit
+	// Class is one of the Priority constants. When memory runs out, hinit and the kernel end the services of lower classes first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
-	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
+	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, where others have 100; 0: 100
 	MaxPIDs   int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit
 	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
-// Quota limits the disk space of a profile, which hinit measures from time to time. 0 is no limit.
+// Quota limits the disk space of a profile, which hinit measures now and then. 0 means no limit.
 type Quota struct {
-	Warn Bytes `key:"warn"` // size of the profile's files above which hinit warns
-	Stop Bytes `key:"stop"` // size of the profile's files above which hinit does not run its gateway
+	Warn Bytes `key:"warn"` // size of its files above which hinit warns
+	Stop Bytes `key:"stop"` // size of its files above which its gateway isn't run
 }
 
 // IsSet reports whether q has a limit.
 func (q Quota) IsSet() bool { return q != Quota{} }
 
-// The values of [Priority].Class. A critical service is never ended because memory runs out.
+// The values of [Priority].Class. A critical service isn't ended when memory runs out.
 const (
 	PriorityLow      = "low"
 	PriorityNormal   = "normal"
@@ -70,17 +70,17 @@ const (
 	PriorityCritical = "critical"
 )
 
-// OperatorSettings says how operators address a service, and how hinit asks it to reload or to end.
+// OperatorSettings say how operators name a service, and how it is asked to reload or end.
 type OperatorSettings struct {
-	Group        string   `key:"group" is:"group?"`                   // group of services that the service belongs to, @GROUP in commands
-	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes the service read its configuration again, such as HUP; "" for none
-	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end, run before the stop signal; empty for none
+	Group        string   `key:"group" is:"group?"`                   // group of services to which it belongs; @GROUP in commands
+	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // makes it read its configuration again, such as HUP; "" for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // asks it to end, before the stop signal; empty for none
 }
 
-// IONice is the I/O scheduling class and priority of a process, see ioprio_set(2).
+// IONice is the I/O class and priority of a process (ioprio_set(2)).
 type IONice struct {
-	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": the class of hinit
-	Level int    `key:"level" is:"between 0 7"`                      // priority within the class: 0 is served first, 7 last
+	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": that of hinit
+	Level int    `key:"level" is:"between 0 7"`                      // within the class; 0 is served first, 7 last
 }
 
 // The values of [IONice].Class.
@@ -90,24 +90,24 @@ const (
 	IOIdle       = "idle"
 )
 
-// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures the memory every few seconds.
-// The kernel enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
+// Memory limits the memory of all processes of a service together. 0 means no limit. hinit measures it every few seconds. The
+// kernel enforces High and Max if the service has a control group. Otherwise High is treated as Warn, and Max as Restart.
 type Memory struct {
-	Warn    Bytes `key:"warn"`      // memory use above which hinit warns
-	Restart Bytes `key:"restart"`   // memory use above which hinit restarts the service
-	High    Bytes `key:"high,root"` // memory use above which the kernel slows the service down
-	Max     Bytes `key:"max,root"`  // hard limit, above which the kernel kills one of the processes
+	Warn    Bytes `key:"warn"`      // hinit warns above it
+	Restart Bytes `key:"restart"`   // hinit restarts the service above it
+	High    Bytes `key:"high,root"` // the kernel slows the service down above it
+	Max     Bytes `key:"max,root"`  // the kernel kills one of the processes above it
 }
 
 // IsSet reports whether m has any limit.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Supervised returns the limits that hinit itself enforces, for a service without its own control group.
+// Supervised returns the limits as hinit enforces them for a service without a control group.
 func (m Memory) Supervised() Memory {
 	return Memory{Warn: smallerLimit(m.Warn, m.High), Restart: smallerLimit(m.Restart, m.Max)}
 }
 
-// smallerLimit returns the smaller limit. 0 is no limit.
+// smallerLimit returns the smaller of two limits, where 0 means no limit.
 func smallerLimit(a, b Bytes) Bytes {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -115,7 +115,7 @@ func smallerLimit(a, b Bytes) Bytes {
 	return min(a, b)
 }
 
-// Switch is on, off, or auto; hinit decides what auto means.
+// Switch is on, off, or auto, which leaves the decision to hinit.
 type Switch string
 
 // The values of [Switch].
@@ -125,9 +125,9 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges.
-// The argument own is the setting of that process. If own is Auto, the agent's setting applies. If both are Auto, the result is
-// true if a service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
+// NoNewPrivs reports whether a process of the agent runs with no_new_privs (set-user-id programs then have no effect). own is the
+// setting of the process. If it is Auto, the agent's setting counts. If that is Auto, too, the result is true if a service runs as
+// another user, which could leave a set-user-id file that would make the agent that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
@@ -135,8 +135,8 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 	return own == On || own == Auto && c.OtherUser() != ""
 }
 
-// OtherUser returns the name of the first service that runs as another user than the agent, or "". The sandbox and lease services
-// count only if they are enabled.
+// OtherUser returns the first service by name that runs as another user than the agent, or "". The sandbox and lease services count
+// only if they are enabled.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
 		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRunsAsRoot(name) || s.Enabled) {
@@ -146,16 +146,16 @@ func (c *Config) OtherUser() string {
 	return ""
 }
 
-// ResourceLimit is one limit of setrlimit(2). [Unlimited] stands for no limit.
+// ResourceLimit is a limit of setrlimit(2).
 type ResourceLimit struct{ Soft, Hard uint64 }
 
-// Paths is a list of paths. In hinit.yaml, a single path needs no list.
+// Paths is a list of paths. In hinit.yaml, one path needs no list.
 type Paths []string
 
 // Bytes is a size in bytes.
 type Bytes uint64
 
-// Text returns the size in the form of hinit.yaml, such as "512MiB".
+// Text returns the size as hinit.yaml has it, such as "512MiB".
 func (b Bytes) Text() string {
 	n := uint64(b)
 	for i := len(sizeSuffixes) - 1; i >= 0; i-- {
@@ -170,7 +170,7 @@ func newSetup() ProcessSettings {
 	return ProcessSettings{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operator: OperatorSettings{StopCommand: []string{}}}
 }
 
-// checkEnvFile returns the reason why a path is not absolute, or "". It ignores a leading "-".
+// checkEnvFile returns why an entry of env_file is invalid, or "". A leading "-" is allowed.
 func checkEnvFile(path string) string {
 	if reason := checkDirTemplate(strings.TrimPrefix(path, "-")); reason != "" {
 		return reason + "; begin with {home} for a file of the data directory"
@@ -178,7 +178,7 @@ func checkEnvFile(path string) string {
 	return ""
 }
 
-// finishSetup reports the first values that are valid alone but contradict each other.
+// finishSetup reports values of process settings that contradict each other.
 func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
 	report := func(key, reason string) {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
@@ -209,7 +209,7 @@ func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
 	}
 }
 
-// minMemory is the minimum memory limit that hinit accepts. Every program needs more.
+// minMemory is the smallest memory limit that is accepted. No program needs less.
 const minMemory = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
@@ -249,11 +249,11 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 	*at = d.decodeWords(n, key)
 }
 
-// decodeLimits adds the resource limits of the mapping n to limits.
+// decodeLimits adds the resource limits in the mapping n to limits.
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
-		own = prefix + "limits" // rlimits is an alias
+		own = prefix + "limits" // an alias
 	}
 	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {
@@ -272,7 +272,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 	return limits
 }
 
-// decodeLimit reads a resource limit: one value for both limits, or SOFT:HARD.
+// decodeLimit decodes one value for both limits, or SOFT:HARD.
 func (d *decoder) decodeLimit(n *yaml.Node, name, key string) (limit ResourceLimit, ok bool) {
 	soft, hard, both := strings.Cut(n.Value, ":")
 	if !both {
@@ -295,7 +295,7 @@ func (d *decoder) decodeLimit(n *yaml.Node, name, key string) (limit ResourceLim
 func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	isBytes := slices.Contains(byteLimits, name)
 	size, isSize := parseSize(n, 1024)
-	number, err := strconv.ParseUint(n.Value, 0, 63) // the largest number of 64 bits would mean unlimited
+	number, err := strconv.ParseUint(n.Value, 0, 63) // 63 bits, because the largest number of 64 bits means unlimited
 	expected := "a number or unlimited"
 	switch {
 	case isWord(n) && n.Value == "unlimited":

@@ -10,25 +10,24 @@ import (
 	"hinit/internal/nearest"
 )
 
-// The placeholders of templates. The struct tag "fill" says which of them a key may use.
+// Placeholders of templates. The struct tag "fill" says which a key may use.
 const (
 	agentPlaceholder       = "agent"        // value of the key agent.binary
 	homePlaceholder        = "home"         // value of the key home
 	profilePlaceholder     = "profile"      // name of the profile
 	profileHomePlaceholder = "profile_home" // home directory of the profile
-	toPlaceholder          = "to"           // new name of a profile that is renamed
+	toPlaceholder          = "to"           // new name of a profile that is being renamed
 	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace the word
+	optionsPlaceholder     = "options"      // as a word of its own in a command: the options that the client gives
 )
 
-// AgentInfluences reports whether the agent may influence the command or an address of a service that runs as user. The result is
-// true only for the agent's own user. The agent writes the .env files of its profiles, so for any other user {env:NAME} is filled
-// from hinit.yaml alone.
+// AgentInfluences reports whether {env:NAME} in the command or checks of a service with this user may be filled from the .env files
+// of the agent. For another user than the agent's, the agent must not decide what runs, so hinit.yaml alone fills it.
 func (c *Config) AgentInfluences(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
-// FillVariables replaces every {env:NAME} in text with the result of value for NAME.
+// FillVariables replaces each {env:NAME} in text with value(NAME).
 func FillVariables(text string, value func(name string) string) string {
 	if !strings.Contains(text, "{env:") {
 		return text
@@ -36,7 +35,7 @@ func FillVariables(text string, value func(name string) string) string {
 	return variablePlaceholder().ReplaceAllStringFunc(text, func(hole string) string { return value(hole[len("{env:") : len(hole)-1]) })
 }
 
-// Variables lists the names of every {env:NAME} in the templates of a check.
+// Variables lists the names in all {env:NAME} of a check.
 func (c *Check) Variables() (names []string) {
 	for _, text := range c.Templates() {
 		FillVariables(text, func(name string) string {
@@ -47,10 +46,9 @@ func (c *Check) Variables() (names []string) {
 	return names
 }
 
-// Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without braces
-// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands
-// for the literal text "{word}" and "{{{word}}}" for "{{word}}". "${word}" stays, for a shell, and any other brace is plain text.
-// The result shares no memory with cmd.
+// Expand returns a copy of cmd with its placeholders replaced: {agent} and {home} from c, and others from vars, whose names have no
+// braces ("profile", "profile_home", "to"). vars wins, and a placeholder without a value stays. "{{word}}" becomes the text
+// "{word}", and "{{{word}}}" becomes "{{word}}". "${word}", for a shell, and all other braces stay.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := slices.Clone(cmd)
 	for i, word := range cmd {
@@ -59,7 +57,7 @@ func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	return out
 }
 
-// ExpandString is like [Config.Expand] for one text, such as agent.cwd or a value of agent.env.
+// ExpandString is [Config.Expand] for one text.
 func (c *Config) ExpandString(s string, vars map[string]string) string {
 	return scanTemplate(s, func(name string) (string, bool) {
 		value, known := vars[name]
@@ -74,21 +72,19 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// templateBraces matches a placeholder, a placeholder in double or triple braces (which stands for literal text), and any other
-// double brace.
+// templateBraces matches placeholders, words in two or three braces (escapes), and any other double brace.
 var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })
 
-// scanTemplate returns s with each placeholder replaced by the result of value. If value returns false, the placeholder stays as
-// it is.
+// scanTemplate replaces each placeholder in s with value(name). It stays if value returns false.
 func scanTemplate(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}
 	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
 		switch {
-		case found == "{{" || found[0] == '$': // syntax of another program: neither an escape nor a placeholder
+		case found == "{{" || found[0] == '$': // of another program's syntax: neither escape nor placeholder
 			return found
 		case strings.HasPrefix(found, "{{"):
 			return found[1 : len(found)-1]
@@ -100,8 +96,7 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	})
 }
 
-// checkTemplate returns the reason why the first invalid placeholder in s is invalid, or "" if all are valid. Only the
-// placeholders in known are valid.
+// checkTemplate returns why the first placeholder that isn't in known is invalid, or "" if there is none.
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// sunPathMax is the maximum length of the path of a Unix socket on Linux: sun_path of unix(7) without its final NUL.
+// sunPathMax is the longest path of a Unix socket: sun_path of unix(7) without its NUL.
 const sunPathMax = 107
 
-// checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change
-// their owner.
+// checkHome refuses a path that isn't absolute, and the system's directories, because the boot gives the home to the agent's user.
 func checkHome(s string) string {
 	if reason := checkAbs(s); reason != "" {
 		return reason
@@ -40,7 +39,7 @@ func checkAbs(s string) string {
 	return ""
 }
 
-// checkDirTemplate is like checkAbs, but the text may begin with a placeholder for a path.
+// checkDirTemplate is checkAbs for a text that may begin with a placeholder for a path.
 func checkDirTemplate(s string) string {
 	if strings.HasPrefix(s, "{"+homePlaceholder+"}") || strings.HasPrefix(s, "{"+profileHomePlaceholder+"}") {
 		return ""
@@ -72,7 +71,7 @@ func isUmask(s string) bool {
 	return err == nil && n <= 0o777 && len(s) >= 3
 }
 
-// isUser reports whether s has the form of a user or of user:group. Whether the user exists is known only in the container.
+// isUser reports whether s looks like USER or USER:GROUP. Whether they exist is known only in the container.
 func isUser(s string) bool {
 	user, group, both := strings.Cut(s, ":")
 	return isAccount(user) && (!both || isAccount(group))
@@ -93,7 +92,7 @@ func checkCommand(words []string) string {
 	return ""
 }
 
-// checkInput returns the reason why a path or glob can't be an input of a hook, or "".
+// checkInput returns why a path or glob can't be an input of a hook, or "".
 func checkInput(p string) string {
 	if reason := checkDirTemplate(p); reason != "" && !strings.HasPrefix(p, "$") {
 		return reason
@@ -107,15 +106,15 @@ func checkInput(p string) string {
 	return ""
 }
 
-// isVariable reports whether s is valid as the name of an environment variable (environ(7)).
+// isVariable reports whether s can name an environment variable (environ(7)).
 func isVariable(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// checkOf returns a check that calls reason, which returns why a value of type T is invalid, or "".
+// checkOf makes a validator for values of type T from a function that returns why one is invalid, or "".
 func checkOf[T any](reason func(T) string) validator {
 	return func(at any) string { return reason(*at.(*T)) }
 }
 
-// checkParsed accepts a text that parse accepts. The error of parse is the reported fault.
+// checkParsed makes a validator of texts from a parser, whose error says why a text is invalid.
 func checkParsed[T any](parse func(string) (T, error)) validator {
 	return checkOf(func(s string) string {
 		if _, err := parse(s); err != nil {
@@ -125,7 +124,7 @@ func checkParsed[T any](parse func(string) (T, error)) validator {
 	})
 }
 
-// textType accepts texts for which ok returns true. wrong is the message about any other text, in which %q stands for the text.
+// textType is the type of the texts for which ok returns true. wrong is the message about others, with the text in place of %q.
 func textType(name string, ok func(string) bool, wrong string) valueType {
 	return valueType{name, checkOf(func(s string) string {
 		if ok(s) {
@@ -135,7 +134,7 @@ func textType(name string, ok func(string) bool, wrong string) valueType {
 	})}
 }
 
-// checkEach returns a check of a list of type L. It calls reason, which returns why an element is invalid, or "".
+// checkEach makes a validator for lists from a function that returns why an element is invalid, or "".
 func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	return checkOf(func(list L) string {
 		for _, element := range list {
@@ -147,8 +146,8 @@ func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	})
 }
 
-// checkNumbers accepts a list of numbers that are at least the argument least and at most the argument most. Its error message
-// begins with the argument what, for example "a port".
+// checkNumbers makes a validator for lists of numbers from least to most. what says what a number is, such as "a port", for
+// messages.
 func checkNumbers(least, most int, what string) validator {
 	return checkEach[[]int](func(n int) string {
 		if n < least || n > most {
@@ -158,8 +157,7 @@ func checkNumbers(least, most int, what string) validator {
 	})
 }
 
-// durationType accepts durations for which ok returns true. Messages consist of "expected a duration" and the argument is, for
-// example "above zero".
+// durationType is the type of the durations for which ok returns true. is says which those are, such as "above zero", for messages.
 func durationType(is string, ok func(time.Duration) bool) valueType {
 	return valueType{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -169,8 +167,7 @@ func durationType(is string, ok func(time.Duration) bool) valueType {
 	}}
 }
 
-// checkRange accepts numbers that are at least the argument least and at most the argument most. Both arguments are numbers in
-// text form.
+// checkRange is the type of the numbers from least to most, which are given as texts.
 func checkRange(least, most string) valueType {
 	return valueType{check: func(at any) string {
 		var n float64
@@ -182,14 +179,14 @@ func checkRange(least, most string) valueType {
 		}
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
-		if !(n >= lo && n <= hi) { // false for NaN
+		if !(n >= lo && n <= hi) { // also true for NaN
 			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
 		}
 		return ""
 	}}
 }
 
-// allowEmpty returns a kind that accepts the values of k and an empty value.
+// allowEmpty is the type k with the empty value added.
 func allowEmpty(k valueType) valueType {
 	return valueType{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
@@ -204,8 +201,7 @@ func oneOf(words ...string) valueType {
 	return textType("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
-// checkRestart looks for values of a restart policy that are valid alone but contradict each other. It returns a description of
-// the contradiction, or "" if there is none.
+// checkRestart returns why values of a restart policy contradict each other, or "".
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -220,7 +216,7 @@ func checkRestart(r *Restart) string {
 
 const nameRule = `a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`
 
-// checkServiceName says why a name is invalid for a service, or returns "".
+// checkServiceName returns why a name is invalid for a service, or "".
 func checkServiceName(name string) string {
 	switch {
 	case name == "cmd" || name == "main-hermes":
@@ -242,11 +238,11 @@ func checkProfileName(name string) string {
 
 var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`) })
 
-// IsName reports whether hinit accepts s as the name of a service, a profile or a group of services. The limit of 64 characters
-// is the agent's limit for the names of profiles.
+// IsName reports whether s is valid as the name of a service, a profile or a group of services. Its limit of 64 characters is that
+// of the agent.
 func IsName(s string) bool { return validName().MatchString(s) }
 
-// parseSecondsOrDuration reads a duration, or a number of seconds such as 7.5.
+// parseSecondsOrDuration parses a duration, or a number of seconds such as 7.5.
 func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
 		text = strconv.FormatFloat(f, 'f', -1, 64) + "s"
@@ -258,7 +254,7 @@ func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 	return d, reason
 }
 
-// parseSwitch reads a boolean as the image's scripts do, and refuses a text that means neither yes nor no.
+// parseSwitch parses a boolean as the image's scripts do, but refuses a text that means neither yes nor no.
 func parseSwitch(text string) (on bool, reason string) {
 	if on = IsShellTruthy(text); !on && !IsFalse(text) {
 		reason = "expected 1, true or yes, or 0, false or no"
@@ -266,10 +262,10 @@ func parseSwitch(text string) (on bool, reason string) {
 	return on, reason
 }
 
-// runtimeDirVar is the environment variable that holds the directory of the control socket.
+// runtimeDirVar is the environment variable with the directory of the control socket.
 const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
-// socketInDir returns the path of the control socket in a directory, or the reason why the directory is invalid.
+// socketInDir returns the path of the control socket in dir, or why dir is invalid.
 func socketInDir(dir string) (string, string) {
 	if !filepath.IsAbs(dir) {
 		return "", "expected an absolute path"
@@ -277,5 +273,5 @@ func socketInDir(dir string) (string, string) {
 	return filepath.Join(dir, SocketName), ""
 }
 
-// SocketName is the file name of the control socket inside a runtime directory.
+// SocketName is the name of the control socket in its directory.
 const SocketName = "control.sock"

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/nearest"
 )
 
-// nonKeyVariables are hinit's variables that set no key of the configuration, without the prefix HINIT_
+// nonKeyVariables are the environment variables of hinit that set no key of hinit.yaml, without HINIT_
 // (docs/reference/environment.md).
 var nonKeyVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
@@ -18,8 +18,8 @@ var nonKeyVariables = []string{
 	"FLEET_ADDRESS", "FLEET_HOST", "FLEET_NAMESPACE", "FLEET_POOL", "FLEET_TEMPLATE", "FLEET_UID", "FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
 }
 
-// UnknownVariables returns a warning for each variable of an environment (os.Environ) that has hinit's prefix and that hinit does
-// not know.
+// UnknownVariables warns about each variable of environ that begins with HINIT_ and that hinit doesn't know. It is probably
+// misspelt.
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
 	known := slices.Clone(nonKeyVariables)
@@ -44,32 +44,32 @@ func UnknownVariables(environ []string) (warnings []string) {
 	return warnings
 }
 
-// IsTruthy reports whether s is 1, true or yes, in any case. The agent's command line reads switches such as
-// HERMES_GATEWAY_NO_SUPERVISE in this way.
+// IsTruthy reports whether s is 1, true or yes, in upper or lower case: how the agent's command line reads switches such as
+// HERMES_GATEWAY_NO_SUPERVISE.
 func IsTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "yes"}, strings.ToLower(s))
 }
 
-// IsShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read
-// switches such as HERMES_DASHBOARD in this way: "tRuE" and "on" are false.
+// IsShellTruthy reports whether s is 1, true, TRUE, True, yes, YES or Yes: how the image's shell scripts read switches such as
+// HERMES_DASHBOARD. "tRuE" and "on" are false.
 func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
 
-// IsFalse reports whether s is empty or a usual word for "off". Callers warn about a value that is neither true nor false.
+// IsFalse reports whether s is empty or a usual word for "off". Callers warn about values that are neither true nor false.
 func IsFalse(s string) bool {
 	return slices.Contains([]string{"", "0", "false", "no", "off", "n", "f"}, strings.ToLower(s))
 }
 
 const (
 	fileSuffix = "_FILE"
-	// secretsDir is the directory where container engines mount secrets. A variable NAME_FILE names a secret only if its value is
-	// a path in this directory. Other variables, such as SSL_CERT_FILE, are meant for the program itself.
+	// secretsDir is where container engines mount secrets. Only a variable NAME_FILE with a path below it names a secret; others,
+	// such as SSL_CERT_FILE, are meant for the program itself.
 	secretsDir = "/run/secrets/"
 )
 
-// SecretFiles returns an entry NAME=PATH for each variable NAME_FILE of an environment whose value is a file below /run/secrets.
-// It ignores hinit's own variables, and a variable NAME_FILE if NAME is set too.
+// SecretFiles returns NAME=PATH for each variable NAME_FILE in environ whose value is a path below /run/secrets. It ignores those
+// of hinit, and those for which NAME is set, too.
 func SecretFiles(environ []string) (files []string) {
 	set := map[string]bool{}
 	for _, v := range environ {
