@@ -25,29 +25,29 @@ import (
 	"hinit/internal/proc"
 )
 
-// peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another user namespace
+// peer holds the kernel's credentials of a client, taken when it connected (unix(7), SO_PEERCRED). A user of another user namespace
 // appears as the overflow user.
 type peer struct {
 	pid     int32
 	uid     uint32
-	shutOut bool        // the process belongs to an isolated profile and may not use the socket
-	gone    func() bool // see isGone; nil if the kernel does not name the process
+	shutOut bool        // it belongs to an isolated profile that may not use the socket
+	gone    func() bool // see isGone; nil if the kernel can't tell
 }
 
-// isGone reports whether the peer's process has ended. Its PID may then belong to another process. So call isGone after a look-up by
-// the PID: the result false proves that the look-up was about the peer.
+// isGone reports whether the client's process has ended, after which its PID may be another's. Call it after a look-up by PID:
+// false proves that the look-up was about the client.
 func (who peer) isGone() bool { return who.gone != nil && who.gone() }
 
-// fifoPID is the pid of a peer that wrote to the FIFO. The kernel does not tell who writes to a FIFO.
+// fifoPID takes the place of the PID of a client that wrote to the FIFO, since the kernel doesn't say who that was.
 const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is the context key of a request's connection.
+// connKey is the context key of the connection of a request.
 type connKey struct{}
 
-// authorOf returns the author of an order, for the history: the client, and how its request arrived: by the
-// command line, the API, s6 or the FIFO.
+// authorOf returns the author of an order for the history: the client, and whether it used the command line, the API, s6 or the
+// FIFO.
 func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
@@ -72,17 +72,17 @@ func authorOf(rt route, who peer) *client.By {
 	return by
 }
 
-// access is the permission that a client needs to use a route.
+// access is what a route requires of its client.
 type access int
 
 const (
-	mayRead    access = iota // the client reads the status
-	mayControl               // the client changes something, or reads more than the status
-	mayReplace               // the client decides which program PID 1 becomes
-	mayEnd                   // the client ends the container
+	mayRead    access = iota // reads the status
+	mayControl               // changes something, or reads more than the status
+	mayReplace               // decides which program PID 1 becomes
+	mayEnd                   // ends the container
 )
 
-// class is a class of callers with the same rights and limits.
+// class is a class of clients with the same rights and the same limits.
 type class int
 
 const (
@@ -92,6 +92,7 @@ const (
 	classes
 )
 
+// policy says which clients may do what.
 type policy struct {
 	self, agent uint32
 	others      bool // whether other users may read the status
@@ -102,6 +103,7 @@ func newPolicy(o Options) policy {
 	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, shutOut: o.Denies}
 }
 
+// classOf returns the class of a client. A process that may not use the socket counts as another user.
 func (p policy) classOf(who peer) class {
 	switch {
 	case who.shutOut:
@@ -114,7 +116,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns nil if a peer has the permission need, and otherwise the error for the client.
+// check returns nil if the client who may do what need says, and otherwise the error for it.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"
@@ -140,16 +142,15 @@ func (p policy) check(who peer, need access) *client.Error {
 	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
 }
 
-// maxConns is the maximum number of connections for each class of callers. The limit is per class, so that neither the agent nor
+// maxConns is the maximum number of connections for each class of clients. The limit is for a class, so that neither the agent nor
 // another user can lock root out.
 const maxConns = 128
 
-// fewConns replaces maxConns if the limit of open files for PID 1 is low. The connections of all classes together then fit into
-// the descriptors that PID 1 reserves for itself (internal/tuning).
+// fewConns takes the place of maxConns if PID 1 may open few files, so that all connections fit into the descriptors that it
+// reserves for itself (internal/tuning).
 const fewConns = 16
 
-// connLimit returns the maximum number of connections per class: maxConns, or fewConns if the limit of open files for PID 1
-// is low.
+// connLimit returns maxConns or fewConns, by the limit of open files.
 var connLimit = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -163,47 +164,46 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// waitLimit returns the maximum number of connections of a class that may wait without a time limit. The other connections stay
-// free for short requests.
+// waitLimit returns how many connections of a class may wait without a time limit. The others stay free for short requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve determines the number of extra connections for processes from outside of the container, such as the probes of a pod:
-// connLimit divided by reserve. Otherwise, an agent that opens all connections of its user could make its pod count as not ready.
+// reserve is the divisor that gives the number of extra connections (connLimit/reserve) for clients from outside the container,
+// such as the probes of a pod. Otherwise an agent could open all connections of its user, and its pod would count as not ready.
 const reserve = 8
 
-// leaveTime is the time that a refused connection stays half open. At most a quarter of connLimit may be half open at the same
-// time.
+// leaveTime is how long a refused connection stays half open, so that the client can read the error. At most a quarter of connLimit
+// are half open at a time.
 const leaveTime = 100 * time.Millisecond
 
-// limitedListener is a listener that identifies its clients and limits their number.
+// limitedListener is a listener that identifies its clients and limits their number by class.
 type limitedListener struct {
 	net.Listener
 	policy policy
 	places *connCounts
 }
 
-// connCounts counts the connections and the waiting requests of a server, for each class of callers.
+// connCounts counts the connections and the waiting requests, by class of clients.
 type connCounts struct {
 	taken   [classes]atomic.Int32
-	waits   [classes]atomic.Int32 // requests on these connections that wait without a time limit
-	leaving atomic.Int32          // refused connections that are still half open
-	closing sync.Mutex            // held during a close
+	waits   [classes]atomic.Int32 // requests that wait without a time limit
+	leaving atomic.Int32          // refused connections that are half open
+	closing sync.Mutex            // held while a connection is closed
 }
 
-// close closes connections one at a time, to save threads. It does not wait for a turn of internal/blocking. Package net
-// makes a close wait for a reader of the connection, and that reader may itself wait for a turn. The close can't block for
-// another reason, because Drain has already taken the data that the peer sent.
+// close closes one connection at a time, so that closing occupies one thread. It takes no turn of internal/blocking: package net
+// makes a close wait for a reader of the connection, and the reader may be waiting for a turn. The close can't block otherwise,
+// because Drain has taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
-	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has a raw connection
-		_ = raw.Control(blocking.Drain) // fails only on a closed connection
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has one
+		_ = raw.Control(blocking.Drain) // fails only if the connection is closed
 	}
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
 }
 
-// conn is a connection with the credentials of its peer. Close frees the connection's place in the counts of its class.
-// Package internal/blocking limits how many reads and writes run at the same time, to limit the number of threads.
+// conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits the
+// number of threads. Close gives the place in the counts back.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -231,8 +231,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// hungUp replaces a read of net/http. While a handler runs, net/http reads one byte to notice that the client is gone. hungUp
-// only polls the connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
+// hungUp takes the place of the read of one byte by which net/http notices, while a handler runs, that the client is gone. It only
+// polls the connection. A read could take a byte that the client sent too early, and net/http would stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -256,7 +256,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, cmp.Or(failed, withCallName("write", err))
 }
 
-// withCallName adds the name of a system call to the call's error.
+// withCallName adds the name of the system call to its error.
 func withCallName(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
@@ -264,8 +264,7 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that does not block, under the limits of internal/blocking. Calls for root and calls for other
-// users have separate limits.
+// call makes a system call that doesn't block, in a turn of internal/blocking. root and the other users have turns of their own.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -279,8 +278,7 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection for which there is a place. To any other connection it sends an error without reading the
-// request, and closes it.
+// Accept returns the next connection for which there is a place. It refuses all others with an error, before it reads a request.
 func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -293,7 +291,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
 		}
 		if err != nil {
-			_ = g.places.close(c) // a client without credentials
+			_ = g.places.close(c) // it has no credentials
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerGone(c) }}
@@ -308,15 +306,15 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// fromOutside reports whether a client was started from outside of the container, for example by docker exec or as a probe of a
-// pod. No process of a service can become such a client, because the kernel makes its orphans children of PID 1.
+// fromOutside reports whether the client was started from outside the container: by docker exec, or as the probe of a pod. A
+// process of a service can't pretend that, because the kernel makes its orphans children of PID 1.
 func fromOutside(who peer) bool {
 	inside := true
 	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// wait takes one of the places for requests that wait without a time limit. release frees the place.
+// wait takes one of the places for requests without a time limit, or returns an error. release gives it back.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > waitLimit() {
@@ -327,15 +325,15 @@ func (s *Server) wait(who peer) (release func(), err error) {
 	return func() { n.Add(-1) }, nil
 }
 
-// Close closes the connection, and frees its place in the counts of its class of callers.
+// Close closes the connection and gives its place back.
 func (c *conn) Close() error {
 	c.release()
 	return c.places.close(c.Conn)
 }
 
-// refuseConnection sends an error to a client and closes its connection. The answer fits into the empty buffer of a new socket,
-// so the write does not block; the deadline is only a precaution. The connection stays half open for a moment, because curl
-// reports an early close as a failed connection.
+// refuseConnection sends an error and closes the connection. The write fits into the empty buffer of a new socket, so it doesn't
+// block, and its deadline is a precaution. The connection stays half open for a moment, because curl would report an early close as
+// a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -343,7 +341,7 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
 		g.places.leaving.Add(-1)
-		_ = g.places.close(c) // the answer has been written, or the write has failed
+		_ = g.places.close(c) // the answer was written, or can't be
 	}
 	half, ok := c.(interface{ CloseWrite() error })
 	if g.places.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
@@ -353,22 +351,22 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(leaveTime, leave)
 }
 
-// maxUnsentBytes is the maximum size of the answers to one class of callers that the clients have not read yet, in bytes.
+// maxUnsentBytes is the maximum number of bytes of the answers that the clients of one class have not read yet.
 const maxUnsentBytes = 16 << 20
 
-// readTime is the time that a client may leave an answer unread while another answer of its class waits for room.
+// readTime is how long a client may leave an answer unread while another answer needs its memory.
 const readTime = time.Second / 4
 
-// answerBudget limits the memory for the unread answers to one class of callers. Answers are made one at a time. If there is no
-// room for an answer, answerBudget cuts off a client that does not read.
+// answerBudget limits the memory of unread answers to one class of clients. Answers are made one at a time. If there is no room for
+// one, a client that doesn't read is cut off.
 type answerBudget struct {
-	turn   chan struct{} // capacity 1; holds a token while an answer is made
+	turn   chan struct{} // one token, held while an answer is made
 	mu     sync.Mutex
 	unsent int
-	unread []*unreadAnswer // oldest first
+	unread []*unreadAnswer // in the order of the answers
 }
 
-// unreadAnswer is an answer that its client has not read yet.
+// unreadAnswer is an answer that the client has not read.
 type unreadAnswer struct {
 	bytes int
 	since time.Time
@@ -382,13 +380,13 @@ func newAnswerBudgets() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer waits until no other answer to this class of callers is being made, and then calls build. The answer occupies memory in
-// the budget until its function sent is called. A single answer may exceed the budget.
+// answer makes an answer by calling build, when no other answer to the class is being made. The answer counts as unread until
+// out.sent is called. A single answer may be larger than the budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried first, so that a request gets a free turn even after the time limit
+	case m.turn <- struct{}{}: // tried first, so that a free turn is taken even after the time limit
 	default:
 		if !pause.Send(limit, m.turn, struct{}{}) {
 			return out, context.Cause(limit)
@@ -404,7 +402,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// reserve waits until there is room for an answer, and reserves this room until sent is called.
+// reserve waits for room in the budget, and keeps it until sent is called.
 func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
@@ -432,8 +430,8 @@ func (m *answerBudget) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large. It waits until no other answer to the client's class is being made, and the budget
-// has room. build must not block, because the other requests of the same class wait for it.
+// inTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for it.
+// build must not block, because all requests of the class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -18,13 +18,13 @@ import (
 	"hinit/supervisor"
 )
 
-// effect describes what a verb of the API, such as "start", does to a service.
+// effect is what a verb of the API, such as "start", does to a service.
 type effect struct {
 	past  string
 	want  supervisor.Want
-	fresh bool // the effect is reached only when a new run is up
-	// timeout is the default time that a client waits for the effect. A service that ignores SIGTERM is killed after 30
-	// seconds by default, so a client that waits for its end needs a longer timeout.
+	fresh bool // the effect needs a new run: a run that was up before doesn't count
+	// timeout is how long a client waits for the effect by default. To stop a service that ignores SIGTERM takes 30 seconds, so
+	// waiting for that takes longer.
 	timeout time.Duration
 }
 
@@ -34,12 +34,11 @@ var effects = map[client.Verb]effect{
 	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
 }
 
-// longestWait is the maximum timeout that a client may ask for.
+// longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command returns the handler for a verb. The handler carries out the verb, and waits for its effect unless the client asks
-// it not to wait. If once is set, the handler starts a task and waits until the task's run has ended. If a run of the task
-// is already in progress, the handler waits for that run.
+// command makes the handler of a verb. It gives the order and waits for the effect, unless the client doesn't want to wait. With
+// once, it starts a task and waits until the run has ended, or waits for a run that is already going on.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -80,7 +79,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the service's current state to err, if err means that the command did not finish in time.
+// withState adds the present state of the service to an error that says that the effect has not come in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -90,8 +89,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service as JSON. If the client asks for text, the answer is the message that words returns,
-// which the command line prints.
+// outcome answers a command with the service as JSON, or with the line that the command line prints if the client asks for text.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who, nil)
 	if wantsText(r.Request) {
@@ -100,13 +98,11 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 	return answerLater(status, view, nil)
 }
 
-// bootTime is the time limit of a command that does not wait for its effect. Even such a command waits for the boot, and until
-// hinit has stored the order.
+// bootTime is how long a command without waiting may take: it still waits for the boot, and for the order to be stored.
 const bootTime = 5 * time.Second
 
-// lookup finds the service that a request names. If the name is unknown, lookup waits for the boot and then searches the
-// disk, because the profile may be new. It waits at most for the time patience. The caller's ctx must end after the same
-// time.
+// lookup finds the service that a request names. For an unknown name it waits for the boot, and then looks on the disk for a new
+// profile, at most for the time patience in all. ctx must end then, too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
@@ -117,7 +113,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case err != nil:
 		return nil, err
 	case !over:
-		return nil, unknown // the client is part of the boot, so it can't wait for the boot
+		return nil, unknown // it is part of the boot, so it can't wait for it
 	}
 	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
@@ -129,13 +125,13 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
 	default:
-		return nil, unknown // the disk has not answered; the name stays unknown
+		return nil, unknown // the disk doesn't answer
 	}
 	return findService(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over, at most for the time patience. The result over is false if the client is part of the
-// boot and therefore can't wait for it.
+// awaitBoot waits until the boot is over, at most for the time patience. over is false for a client that is itself part of the
+// boot.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -150,6 +146,7 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 	return false, nil
 }
 
+// parseWait reads from the body of a command whether to wait for the effect, and how long: by default for the time timeout.
 func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
 	var c client.Command
 	if err := decode(body, &c); err != nil {
@@ -164,8 +161,7 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// withBody returns a handler that decodes the JSON body of a request and passes it to handle. If T is struct{}, the body must be
-// empty.
+// withBody makes a handler that gets the JSON body decoded. With struct{} as T, the body must be empty.
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
@@ -176,7 +172,7 @@ func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) f
 	}
 }
 
-// decode reads a JSON body. An empty body is treated as {}.
+// decode decodes a JSON body. An empty body counts as {}.
 func decode(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
@@ -214,15 +210,14 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	return s.outcome(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
-// maxSignal is the highest signal number on Linux.
+// maxSignal is the highest signal of Linux.
 const maxSignal = 64
 
-// Runs gives access to one-shot runs: commands that hinit runs for a client. The server treats the errors of Runs like the errors
-// of [Backend].
+// Runs are the one-shot runs: commands that hinit runs for clients. Its errors are treated like those of [Backend].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)
-	// Since returns the runs that began or ended after a cursor, and the next cursor. A client starts with cursor 0.
+	// Since returns the runs that have begun or ended after a cursor, and the next cursor. The first cursor is 0.
 	Since(cursor uint64) ([]client.Run, uint64)
 	News() <-chan struct{}
 }
@@ -235,7 +230,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// checkRun returns an error for an invalid request to start a run.
+// checkRun returns an error if a request for a run is invalid.
 func checkRun(ask client.RunRequest) error {
 	for name, value := range ask.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
@@ -261,8 +256,7 @@ func checkRun(ask client.RunRequest) error {
 	return nil
 }
 
-// getRuns lists the runs. With follow=1 it streams them, one JSON object per line, and continues with each run that begins or
-// ends.
+// getRuns lists the runs. With follow=1 it streams them as JSON lines, and then each run that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
 	follow, err := r.follow()
 	if err != nil {
@@ -291,7 +285,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run. With the parameter wait_ms it first waits for the end of the run, at most for that time.
+// getRun returns one run. With wait_ms it first waits that long for its end.
 func getRun(s *Server, r *request) (reply, error) {
 	id, wait := r.PathValue("id"), r.query.Get("wait_ms")
 	run, err := s.core.Runs.Find(id)
@@ -327,11 +321,11 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// maxSaid is the maximum length of a text that a service reports about itself, in bytes.
+// maxSaid is the maximum length in bytes of the text that a service reports about itself.
 const maxSaid = 200
 
-// postSay sets the text that the status shows next to a service until the service's process ends. The client must be the main
-// process of the service.
+// postSay sets the text that the status shows for a service until its process ends. Only the main process of the service may set
+// it.
 func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)

@@ -24,12 +24,12 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is the time that requests in progress still get to finish before a re-execution hands over the socket.
+// answerTime is how long requests may still take before a re-execution hands over the socket.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1 and the FIFO for orders. A [Server] serves the socket. If a re-execution fails,
-// the Endpoint continues with a new Server. The Endpoint owns a goroutine that serves the socket and one that reads the
-// FIFO. Its methods may be called from any goroutine.
+// Endpoint is the control socket of PID 1 with the FIFO for orders. A [Server] serves the socket; if a re-execution fails, a new
+// Server continues. The Endpoint owns a goroutine that serves the socket and one that reads the FIFO. Any goroutine may call its
+// methods.
 type Endpoint struct {
 	core    Backend
 	options Options
@@ -37,21 +37,21 @@ type Endpoint struct {
 	mu          sync.Mutex
 	server      *Server
 	listener    net.Listener // listener on the control socket
-	predecessor *Socket      // socket of the previous program until it is served, or nil
-	orders      *os.File     // FIFO for orders, or nil
+	predecessor *Socket      // socket of the previous program, until it is served; then nil
+	orders      *os.File     // the FIFO, or nil
 }
 
-// NewEndpoint returns an Endpoint that is not open.
+// NewEndpoint returns an Endpoint without a socket.
 func NewEndpoint(core Backend, options Options) *Endpoint {
 	return &Endpoint{core: core, options: options}
 }
 
-// Open makes the socket at a path and serves it.
+// Open creates the socket at path and serves it.
 func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt chooses a path for the control socket and opens it there. configured is the path from the configuration, or "". It
+// OpenAt opens the socket at configured, the path from the configuration, or at a place that it chooses, if that fails or is "". It
 // blocks on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
@@ -65,7 +65,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen calls open and serves the listener that open returns. The text of an error begins with the argument failed.
+// listen calls open and serves the listener that it returns. failed begins the text of an error.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -75,7 +75,7 @@ func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) erro
 	return nil
 }
 
-// serve starts a server on a listener, and opens the FIFO.
+// serve starts a server on a listener and opens the FIFO.
 func (e *Endpoint) serve(l net.Listener) {
 	server := New(e.core, e.options)
 	e.mu.Lock()
@@ -91,8 +91,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders creates the FIFO in dir, and reads orders from it until the Endpoint is closed. The current server carries out the
-// orders.
+// takeOrders creates the FIFO in dir, and starts to read orders until the Endpoint is closed. The server of the moment carries them
+// out.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -113,7 +113,7 @@ func (e *Endpoint) takeOrders(dir string) {
 	})
 }
 
-// Dir returns the directory of the socket. The result is "" if the socket isn't open or is abstract.
+// Dir returns the directory of the socket, or "" if there is no socket or it is abstract.
 func (e *Endpoint) Dir() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,7 +132,7 @@ func (e *Endpoint) serving() *Server {
 	return e.server
 }
 
-// Close ends the server. When ctx ends, it cuts off the clients that still wait.
+// Close ends the server and the FIFO. When ctx ends, clients that still wait are cut off.
 func (e *Endpoint) Close(ctx context.Context) {
 	e.mu.Lock()
 	if e.orders != nil {
@@ -140,12 +140,12 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 	e.mu.Unlock()
 	if server := e.serving(); server != nil {
-		// Before Linux 6.16, the close of the listener waits for TCP sockets that queued clients have passed, see [blocking.Peer].
+		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see [blocking.Peer].
 		_ = blocking.Wait(ctx, "the end of the control socket", func() error { return server.Close(ctx) })
 	}
 }
 
-// Detach returns the socket in a form that the next program can take over, or nil if the socket isn't open.
+// Detach returns the socket for the next program, or nil if there is none. The server continues.
 func (e *Endpoint) Detach() *Socket {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -159,21 +159,21 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave works like Detach, but also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
+// Leave is Detach that also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.Leave(ctx) // a client that does not read its answer in time loses it
+		_ = server.Leave(ctx) // a client that doesn't read its answer loses it
 	}
 	return socket
 }
 
-// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] then serves it.
+// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] serves it.
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Rejoin serves a detached socket. If socket is nil, it serves the socket from Inherit, if any.
+// Rejoin serves a socket that was detached, or if it is nil that of Inherit, if any.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {
@@ -188,40 +188,40 @@ func (e *Endpoint) Rejoin(socket *Socket) {
 	}
 }
 
-// A shell can write an order into a FIFO in the directory of the control socket, even when the system can't create a process or
-// thread. For example: echo stop NAME > /run/hinit/orders.
+// A shell can write an order into a FIFO beside the control socket, even when no process or thread can be created: echo stop NAME >
+// /run/hinit/orders.
 
 const (
-	// ordersName is the name of the FIFO in the directory of the control socket.
+	// ordersName is the name of the FIFO.
 	ordersName = "orders"
-	// maxOrders is the maximum number of orders that are carried out at the same time.
+	// maxOrders is the maximum number of orders that are carried out at a time.
 	maxOrders = 16
-	// longestOrder is the maximum length of a line with an order, in bytes.
+	// longestOrder is the maximum length of an order in bytes.
 	longestOrder = 512
 )
 
-// openOrders creates the FIFO in dir, or opens an existing one. Only hinit's own user may write to it.
+// openOrders opens the FIFO in dir, and creates it if it is missing or unusable. Only hinit's own user may write to it.
 func openOrders(dir string) (f *os.File, err error) {
 	err = blocking.Do(blocking.Runtime, func() error {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // the file has another type, owner or mode
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it has another type, owner or mode
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return fmt.Errorf("cannot make the FIFO %q: %w", path, err)
 			}
 		}
-		// With both ends open, a read never reaches the end of file, and the open does not wait for a writer.
+		// Open both ends: then a read never sees the end of the file, and the open doesn't wait for a writer.
 		f, err = os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
 	return f, err
 }
 
-// serveOrders reads orders from f, one per line, until f is closed. carryOut carries out an order, blocks until that is done, and
-// returns the result as text. say writes the result to the container log.
+// serveOrders reads orders from f, a line each, until f is closed. carryOut carries one out, blocks, and returns what to say. say
+// writes that to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
@@ -259,8 +259,8 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 	}
 }
 
-// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns the
-// message that the command line would print. It blocks as long as the same request over the socket would.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns what the
+// command line would print. It blocks as long as the same request over the socket.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""
@@ -283,7 +283,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// recorder is an http.ResponseWriter that keeps the response in memory.
+// recorder is an http.ResponseWriter that keeps the answer in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

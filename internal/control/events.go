@@ -17,19 +17,18 @@ import (
 	"hinit/supervisor"
 )
 
-// batch is the maximum number of events kept in memory for a client at the same time.
+// batch is the maximum number of events that are in memory for one client at a time.
 const batch = 64
 
-// getEvents streams the history, one JSON object per line. The parameter since=N begins after event N, last=N sends at most N
-// past events, and follow=1 continues with new events. By default, it sends the whole history: the last few events of each
-// service, then the newest events of all services. A client that reads too slowly gets a line with the number of events that it
-// has lost.
+// getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1 goes
+// on with new ones. By default it sends all that is kept: the last few events of each service, and before those the newest of all
+// services. A client that reads too slowly gets a line with the number of events that it has lost.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept, end uint64 // the older events between kept and end are sent first
+	var kept, end uint64 // older events between these two are sent first
 	if query.Has("since") {
 		if cursor, err = number(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -39,7 +38,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
-		cursor = records[0].Seq - 1 // the client did not ask for older events, so they are not lost
+		cursor = records[0].Seq - 1 // older events were not asked for, so they don't count as lost
 		end = records[0].Seq
 	}
 	if query.Has("last") {
@@ -60,7 +59,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	return s.stream(r, follow, func(out *lines) { s.events(out, r.Context(), kept, end, cursor, follow) })
 }
 
-// follow reports whether the client asks for a stream that continues with new records.
+// follow reports whether the client asks for new records after the existing ones.
 func (r *request) follow() (bool, error) {
 	switch follow := r.query.Get("follow"); follow {
 	case "", "0", "1":
@@ -78,9 +77,8 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with new
-// events until the client stops reading or the server ends. When the server ends, it still writes the events that happened
-// before.
+// events writes the older events between kept and end, and then those after cursor. With follow it goes on with new events until
+// the client stops reading or the server ends; even then it writes what happened before.
 func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.KeptBetween(kept, end); len(older) > 0 && out.err == nil; older = ring.KeptBetween(kept, end) {
@@ -105,8 +103,8 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	})
 }
 
-// firstBatch returns at most batch items of a list, and reports whether more follow. It limits the number of items that a slow
-// client keeps in memory.
+// firstBatch returns a copy of the first items, at most batch, and whether there are more. So a slow client keeps no long list in
+// memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
@@ -114,8 +112,7 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:batch]), true
 }
 
-// stream answers with the JSON lines that write produces. If follow is set, the request counts against the limit of
-// waiting requests.
+// stream answers with the JSON lines that write writes. With follow, the request counts as one that waits without a time limit.
 func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
 	release := func() {}
 	if follow {
@@ -131,7 +128,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply,
 	}}, nil
 }
 
-// lines writes JSON lines to a client that may be slow. Each line has its own deadline. The first failure ends the stream.
+// lines writes JSON lines to a client that may be slow. Each has a deadline of its own. The first failure ends the stream.
 type lines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -151,8 +148,8 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// feed calls look until everything is written. look writes lines and reports whether there are more. If follow is set, feed calls
-// look again after each change, until ctx ends. news returns a channel that is closed at the next change.
+// feed calls look until it says that there is no more to write. With follow it calls look again after each change, until ctx ends.
+// news returns a channel that is closed at the next change.
 func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
@@ -193,20 +190,20 @@ const (
 	maxData = 1024
 )
 
-// Notices are events that clients send. They share the history with hinit's own events. To leave room for hinit's own events, a
-// burst of at most noticeBurst notices is accepted, and then noticeRate notices per second.
+// Notices are events that clients send into the history of hinit. Their number is limited, because hinit's own events need the
+// room: noticeBurst at once, and then noticeRate per second.
 const (
 	noticeRate  = 2
 	noticeBurst = 50
 )
 
-// noticeLimit limits the rate of notices of one class of callers.
+// noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu    sync.Mutex
-	spent time.Time // end of the time that accepted notices have used, at noticeRate; never in the future
+	spent time.Time // each accepted notice moves it by 1/noticeRate s; if it would pass now, the notice is refused
 }
 
-// allow reports whether another notice is accepted now, and counts it.
+// allow counts a notice, or returns false if there were too many.
 func (n *noticeLimit) allow(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -237,7 +234,7 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
 }
 
-// serviceOf returns the name of the service whose session a client belongs to, or "" if it belongs to none.
+// serviceOf returns the service to whose session the client belongs, or "".
 func (s *Server) serviceOf(who peer) string {
 	for _, v := range s.core.Snapshot().Services {
 		if proc.InSession(int(who.pid), v.PID) && !who.isGone() {
@@ -252,27 +249,26 @@ func isNoticeKey(key string) bool {
 	return key != "" && len(key) <= maxKey && strings.Trim(key, letters) == ""
 }
 
-// followGap is the minimum time between two lines of a status stream.
+// followGap is the shortest time between two lines of a status stream.
 const followGap = time.Second
 
-// sweepGap is the minimum time between two searches for processes that ended without a notification, for one status stream. A
-// search reads a file for each service, so it costs more than everything else that an idle stream does.
+// sweepGap is the shortest time between two searches, for one status stream, for processes whose end was not reported. A search
+// reads a file for each service, which costs more than all else of an idle stream.
 const sweepGap = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It keeps the services as they were last sent, but no unsent lines for a
-// slow reader.
+// follower is a client that follows the status. It remembers what was sent last; it has no queue of lines for a slow reader.
 type follower struct {
 	server      *Server
 	who         peer
 	sent        []*supervisor.Service
 	swept       time.Time
-	problemSums []uint64 // checksums of the long problem texts in sent; a problem can change while its service stays the same
+	problemSums []uint64 // checksums of the long problem texts that were sent: a text can change without its service
 }
 
-// next returns the changes of the status since the last call. The first call, and each call after a service was added or removed,
-// returns all services.
+// next returns what has changed in the status since the last call. At first, and when a service was added or removed, it returns
+// all services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	if now := f.server.now(); now.Sub(f.swept) >= sweepGap {
 		f.server.sweep(ctx)
@@ -297,9 +293,8 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	return change, change.Whole || len(change.Services) > 0
 }
 
-// getFollow streams the status and then its changes, until the client stops reading or the server ends. It takes the next
-// snapshot only when the last line is written and followGap is over. So the cost of a reader does not depend on the number of
-// changes.
+// getFollow streams the status and then its changes, until the client stops reading or the server ends. It looks at the next
+// snapshot only when the last line is written and followGap is over, so a reader costs the same however much changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *lines) {
 		f := &follower{server: s, who: r.who}

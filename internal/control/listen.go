@@ -18,22 +18,21 @@ import (
 	"hinit/internal/blocking"
 )
 
-// maxPath is the longest path of a Unix socket: sun_path holds 108 bytes with the final zero (unix(7)).
+// maxPath is the longest path of a Unix socket: sun_path of unix(7) without the final zero.
 const maxPath = 107
 
-// probeTime is the time limit for the test whether a server listens on an existing socket.
+// probeTime is how long an existing socket may take to show that a server listens on it.
 const probeTime = time.Second
 
-// Listen returns a listener on a Unix socket. path is a file name, or an abstract name that begins with "@". Every process in the
-// network namespace can connect to an abstract name, but can't replace the socket.
+// Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the network
+// namespace can connect, but none can replace the socket.
 //
-// The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must
-// belong to root or to this user. Other users must not have write access to the directory, unless it is sticky, so that
-// they can't replace the socket. Listen replaces a socket on which no server listens; a live socket is an error. (Two
-// processes that replace the same dead socket at the same time may both succeed.) Closing the listener removes the file if
-// it is still the listener's own.
+// The socket file has mode 0666, because the credentials of each client decide. Nobody else may be able to replace it: its
+// directory must belong to root or to this user, and be writable for no others, unless it is sticky. A socket on which no server
+// listens is replaced; a live one is an error. (Two processes that replace a dead socket at the same time may both succeed.)
+// Closing the listener removes the file, if it is still the listener's.
 //
-// Listen blocks on the file system, and waits at most a second for an existing socket to answer.
+// Listen blocks on the file system, and waits at most a second for an existing socket.
 func Listen(path string) (net.Listener, error) {
 	l, err := listen(path)
 	if err != nil {
@@ -53,10 +52,10 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The directory is open, so renaming it does no harm.
+	// the directory is open, so a rename does no harm
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // dir was opened only for the check
+		_ = dir.Close() // opened only for the check
 		return nil, err
 	}
 	return l, nil
@@ -66,7 +65,8 @@ func refuseDescriptors(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(blocking.RefuseDescriptors)
 }
 
-// listenUnix creates a socket that takes no file descriptors, from its first connection on. path is the name that clients use.
+// listenUnix creates a socket that refuses file descriptors from the first connection on. name is where to create it, and path what
+// clients call it.
 func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
@@ -77,7 +77,7 @@ func listenUnix(name, path string) (*net.UnixListener, error) {
 	return u, withoutAddress(err)
 }
 
-// listenIn creates the socket named base in dir. path is the name that clients use.
+// listenIn creates the socket base in dir. path is what clients call it.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -93,12 +93,13 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
 		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
-		_ = u.Close() // return the first error, not an error of Close
+		_ = u.Close() // the first error is returned
 		return nil, err
 	}
 	return l, nil
 }
 
+// clearStale removes a dead socket at base in dir. It returns an error if a server listens on it, or if it is no socket.
 func clearStale(dir *os.File, base, path, addr string) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
@@ -113,36 +114,37 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
-		_ = new(connCounts).close(conn) // the connection only tested whether a server listens
+		_ = new(connCounts).close(conn) // it has only tested whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
-	case errors.Is(err, unix.EAGAIN): // the backlog is full, so a server is listening
+	case errors.Is(err, unix.EAGAIN): // a server listens, and its queue is full
 		return errAlive(path)
 	}
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
 }
 
-// safeDir opens a directory in which only root and this user can replace files.
+// safeDir opens the directory name, if only root and this user can replace files in it. Otherwise it returns an error.
 func safeDir(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // the directory was opened only for the check
+		_ = dir.Close() // opened only for the check
 		return nil, err
 	}
 	return dir, nil
 }
 
+// checkDir returns an error if a user other than root and self could replace a socket in dir.
 func checkDir(dir *os.File, self int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return err
 	}
 	others := uint32(0o022)
-	if self != 0 { // many desktops use the umask 002 and a separate group for each user
+	if self != 0 { // with the umask 002, many desktops give each user a group
 		others = 0o002
 	}
 	switch {
@@ -159,7 +161,7 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress removes the address from a network error, for messages that already contain the address.
+// withoutAddress removes the address from a network error, for messages that have it already.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -167,7 +169,7 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// listener is a socket in a directory that stays open. stat identifies the socket file.
+// listener is a listener whose directory stays open, so that Close can find the socket file. stat identifies the file.
 type listener struct {
 	*net.UnixListener
 	dir        *os.File
@@ -177,10 +179,10 @@ type listener struct {
 	err        error
 }
 
-// Addr returns the address that clients use.
+// Addr returns the address for clients.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close stops listening. It removes the socket file if the file still belongs to this socket.
+// Close stops listening, and removes the socket file if it is still this socket's.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		l.err = blocking.Do(blocking.Runtime, func() (err error) {
@@ -195,15 +197,15 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// Socket is a control socket while it is handed over to the next program of PID 1.
+// Socket is a control socket on its way to the next program of PID 1.
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
-	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
+	Dev, Ino uint64   // of the socket file; 0 for an abstract name
 }
 
-// Detach separates the socket from a listener of [Listen]. After that, closing the listener neither closes the socket nor
-// removes its file. New clients wait until the next owner of the socket answers. The caller owns the returned file.
+// Detach takes the socket away from a listener of [Listen], whose Close then neither closes the socket nor removes the file. New
+// clients wait until the next owner answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
 	u, ok := l.(*net.UnixListener)
@@ -224,7 +226,7 @@ func Detach(l net.Listener) (Socket, error) {
 	return s, nil
 }
 
-// Attach makes a listener from a detached socket, and closes s.File. The listener then owns the socket file.
+// Attach makes a listener from a socket that Detach has returned, and closes s.File. The listener owns the socket file again.
 func Attach(s Socket) (net.Listener, error) {
 	defer s.File.Close() // FileListener has made a copy
 	l, err := net.FileListener(s.File)
@@ -233,7 +235,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		_ = l.Close() // the descriptor is no Unix socket
+		_ = l.Close() // it is no Unix socket
 		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {
@@ -241,7 +243,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	dir, err := safeDir(filepath.Dir(s.Path))
 	if err != nil {
-		_ = u.Close() // the directory of the socket file is gone or unsafe, so no client may use the socket
+		_ = u.Close() // clients could not trust the socket any more
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}

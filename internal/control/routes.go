@@ -15,7 +15,7 @@ import (
 	"hinit/supervisor"
 )
 
-// request holds an API request with its route and its client. Its context ends at the route's time limit.
+// request is an API request with its route and client. Its context ends at the time limit of the route.
 type request struct {
 	*http.Request
 	route route
@@ -24,34 +24,33 @@ type request struct {
 	query url.Values
 }
 
-// bootNeed defines whether a request waits for the end of the boot, because only then are all services known.
+// bootNeed says whether a request waits for the end of the boot, from which on all services are known.
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // the request never waits for the boot
-	forNames                 // the request waits only if it names a service that is not known yet
-	afterAll                 // the request always waits for the end of the boot
+	anytime  bootNeed = iota // it never waits
+	forNames                 // it waits if it names a service that isn't known yet
+	afterAll                 // it always waits
 )
 
 type route struct {
 	pattern string
 	may     access
 	boot    bootNeed
-	limit   time.Duration // time limit; 0 if the client sets a limit, or the answer has no end
+	limit   time.Duration // 0 if the client sets one, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
 }
 
 const (
-	readLimit = 5 * time.Second  // for answers from memory
-	slotLimit = 9 * time.Second  // for the scan directory of s6 and the examination of the volume: their clients wait for 10 s
-	workLimit = 30 * time.Second // for work that reads many files
+	readLimit = 5 * time.Second  // answers from memory
+	slotLimit = 9 * time.Second  // scan directory of s6, examination of the volume; their clients wait 10 s
+	workLimit = 30 * time.Second // work that reads many files
 
-	topologyLimit = 3 * time.Minute // longer than all gateways need to stop
+	topologyLimit = 3 * time.Minute // more than all gateways need to stop
 )
 
-// routes returns the API table. Each row has the pattern, the required permission, whether the request waits for the boot,
-// the time limit and the handler. Each route answers within its limit, even if the disk is slow, because the functions of
-// [Backend] return when the request's context ends.
+// routes returns the table of the API: pattern, required access, whether it waits for the boot, time limit, handler. Each answers
+// within its limit even if the disk doesn't, because the functions of [Backend] return when the context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},
@@ -75,7 +74,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, anytime, readLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // needs more than mayRead: it shows paths and settings
+		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // more than mayRead, because it shows paths and settings
 		{"GET /v1/health", mayRead, anytime, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
@@ -84,7 +83,7 @@ func routes() []route {
 	}
 }
 
-// parse reads the parameters of a request. It refuses unknown parameters, because they may be typing errors.
+// parse parses the parameters of a request. An unknown parameter is an error, since it may be a typing mistake.
 func (r *request) parse() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
@@ -105,14 +104,14 @@ func (r *request) parse() (err error) {
 	return nil
 }
 
-// timeLimitError is the cause of a context that ended because of a time limit.
+// timeLimitError is the cause of a context that has reached its time limit.
 type timeLimitError time.Duration
 
 func (l timeLimitError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }
 
 func (timeLimitError) Unwrap() error { return context.DeadlineExceeded }
 
-// These handlers answer requests that concern hinit as a whole.
+// Handlers about hinit as a whole.
 
 func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.core.Rescan(r.Context())
@@ -151,11 +150,11 @@ func getConfig(s *Server, r *request) (reply, error) {
 	return s.inTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
 }
 
-// pingTime is the time limit for the supervisor's loop to answer. A loop that takes longer is reported as stuck.
+// pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth answers the command healthcheck, without an option or with --startup, --ready or --live. The status code is
-// always 200. The result is the field ok of the body.
+// getHealth answers hinit healthcheck, alone or with --startup, --ready or --live. The status is always 200; the result is the
+// field ok.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -209,9 +208,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that are wanted up, and names the services in trouble. unserved is a sentence about a profile
-// that no gateway serves. idle is the reason why the container is not ready: no wanted service works, or one has not been started
-// yet. idle considers only gateways. In a container without gateways it considers services, and without services the CMD.
+// countWanted counts the services that should be up, and names those in trouble. unserved is a sentence about a profile that no
+// gateway serves. idle says why the container isn't ready: none of the wanted services works, or one has not been started yet. For
+// idle only the gateways count; without gateways the services; without services the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -258,8 +257,8 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 	return unserved, idle
 }
 
-// checks returns the results of a service's checks. The answer from a check may quote the service's output, so checks removes the
-// answers for a caller who may not see the output.
+// checks returns the results of a service's checks. The text of a result may quote the service's output, so it is removed for a
+// client who may not see that.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {
@@ -275,7 +274,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// judge returns the verdict on a service, from the same facts that the status shows.
+// judge returns the verdict on a service, from the facts that the status shows.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
 		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, readStat(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
@@ -284,10 +283,10 @@ func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	return show.Judge(&out)
 }
 
-// longestPause is the maximum time for which checks may be paused.
+// longestPause is the longest time for which checks may be paused.
 const longestPause = 24 * time.Hour
 
-// postChecks pauses the checks of a service, or runs the checks now.
+// postChecks pauses the checks of a service, or runs them now.
 func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) {
 	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())

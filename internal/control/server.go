@@ -25,44 +25,44 @@ import (
 )
 
 const (
-	headerTime = 5 * time.Second        // from the start of the connection, or the first byte of a later request, to the end of the header
-	idleTime   = 30 * time.Second       // limit of the time between two requests
-	closeTime  = 500 * time.Millisecond // time for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // time for the answers of these requests to be sent
+	headerTime = 5 * time.Second        // from the start of a connection, or the first byte of a later request, to the end of the header
+	idleTime   = 30 * time.Second       // between two requests
+	closeTime  = 500 * time.Millisecond // for requests to end when the server is closed
+	flushTime  = 200 * time.Millisecond // for their answers to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
 
-// errClosing and errReplaced are the causes with which Close and Leave end the contexts of requests.
+// Causes with which Close and Leave end the contexts of requests.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
 )
 
-// Server answers the control API. Create it with New.
+// Server answers the control API. New creates it.
 type Server struct {
 	core          Backend
 	policy        policy
 	log           func(string)
 	used          func()
 	now           func() time.Time
-	bodyTime      time.Duration // from the end of a header to the end of the body
+	bodyTime      time.Duration // from the end of the header to the end of the body
 	sendTime      time.Duration // for a client to read one piece of an answer
-	lookTime      time.Duration // maximum time that a request with a service name waits for the boot to list the profiles
+	lookTime      time.Duration // longest wait of a request that names a service for the boot to list the profiles
 	limit         func(route) time.Duration
 	http          *http.Server
 	mux           *http.ServeMux
 	places        connCounts
-	answerBudgets [classes]*answerBudget // memory for unread answers, by class of callers
+	answerBudgets [classes]*answerBudget // memory for unread answers, by class of clients
 	cancel        context.CancelCauseFunc
 	noticeLimit   [classes]noticeLimit
 
 	mu       sync.Mutex
-	closing  *client.Error // error for new requests once the server is closed; nil before
+	closing  *client.Error // what new requests get once the server is closed; nil before
 	handlers sync.WaitGroup
 }
 
-// New returns a server that does not listen yet.
+// New returns a server that isn't listening yet.
 func New(core Backend, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
@@ -89,8 +89,7 @@ func New(core Backend, o Options) *Server {
 	return s
 }
 
-// Serve answers the connections of l, which must come from [Listen]. It blocks until Close, and then returns nil. Serve
-// closes l.
+// Serve answers the connections of l, a listener from [Listen], and closes l. It blocks until Close, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(&limitedListener{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
@@ -99,12 +98,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("cannot go on serving the control socket: %w", err)
 }
 
-// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. It cuts off
-// clients that don't read their answer after half a second. If ctx ends first, Close cuts all connections and returns an error.
-// It may be called only once.
+// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. A client that
+// doesn't read its answer within half a second is cut off. When ctx ends, all are cut off, and Close returns an error. It may be
+// called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave works like Close, but its answers tell the clients to ask again, because a re-execution follows.
+// Leave is Close before a re-execution: its answers tell the clients to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 func (s *Server) close(ctx context.Context, why *client.Error) error {
@@ -120,18 +119,18 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	grace, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
 	pause.Until(grace, idle)
-	// Shutdown alone would wait longer for clients that have not sent a request. http.Server.Close cuts them off.
+	// Shutdown alone would wait longer for clients that have sent no request; http.Server.Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // the call of Close below ends the remaining connections
-	_ = s.http.Close()         // the listener is already closed
+	_ = s.http.Shutdown(flush) // Close below ends those that are left
+	_ = s.http.Close()         // the listener is closed already
 	if !pause.Until(ctx, idle) {
 		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// beginRequest counts a new request as active. It returns an error if the server is closed.
+// beginRequest counts a request as active, or returns an error if the server is closed.
 func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,12 +140,13 @@ func (s *Server) beginRequest() *client.Error {
 	return s.closing
 }
 
+// serve is the handler of all requests. It refuses them once the server is closed.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // limits the wait for a client that announces a body but does not send it
+	if r.ContentLength != 0 { // in case the client announces a body and doesn't send it
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.beginRequest(); err != nil {
-		if err.Kind == client.KindReplaced { // nothing has been done yet, so the client may repeat any request
+		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat it
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, failure(err))
@@ -157,6 +157,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
+// run answers a request for which there is a route.
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.handle(rt, w, r)
 	if out.sent != nil {
@@ -169,13 +170,13 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			panic(http.ErrAbortHandler) // part of an answer has been sent, so the server can only cut the connection
+			panic(http.ErrAbortHandler) // a part of the answer is sent, so only the connection can be cut
 		}
 	}()
 	out.stream(w)
 }
 
-// handle checks access, reads the body and runs the handler. If the handler panics, it answers with an error.
+// handle checks access, reads the body and runs the handler. A handler that panics causes an error as answer.
 func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -211,7 +212,7 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	return out
 }
 
-// answer waits for the boot if the route needs it, and then runs the handler within the route's limit.
+// answer runs the handler within the limit of the route, after the boot if the route needs that.
 func (s *Server) answer(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
@@ -233,7 +234,7 @@ func (s *Server) reportPanic(r *http.Request, p any) {
 	s.log(fmt.Sprintf("fault in the control API: %s %s: %v\n%s", r.Method, r.URL.Path, p, debug.Stack()))
 }
 
-// readBody reads the whole body, so that handlers don't wait for the client.
+// readBody reads the whole body, so that no handler waits for the client.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	if r.ContentLength == 0 {
 		return nil, nil
@@ -249,6 +250,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	return body, nil
 }
 
+// noRoute answers a request without a route, with the method that the path takes if there is one.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound
@@ -265,7 +267,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	s.send(w, out)
 }
 
-// logWriter is an io.Writer that passes each message from net/http to the server's log.
+// logWriter passes messages of net/http to the server's log.
 type logWriter func(string)
 
 func (f logWriter) Write(b []byte) (int, error) {
@@ -277,7 +279,7 @@ func refuse(kind client.Kind, format string, args ...any) *client.Error {
 	return &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// httpStatus returns the HTTP status code for a kind of error.
+// httpStatus returns the HTTP status for a kind of error.
 func httpStatus(kind client.Kind) int {
 	status := map[client.Kind]int{
 		client.KindUnknown: http.StatusNotFound, client.KindNotAllowed: http.StatusForbidden, client.KindBadRequest: http.StatusBadRequest,
@@ -287,7 +289,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError turns the error from a handler into the error that the client gets.
+// clientError makes the error for the client from that of a handler.
 func clientError(ctx context.Context, err error) *client.Error {
 	var e *client.Error
 	if errors.As(err, &e) {
@@ -307,7 +309,7 @@ func clientError(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
-// kindOf returns the kind of an error, or "" if err is no [client.Error].
+// kindOf returns the kind of a [client.Error], or "" for any other error.
 func kindOf(err error) client.Kind {
 	if e, is := errors.AsType[*client.Error](err); is {
 		return e.Kind
@@ -315,15 +317,15 @@ func kindOf(err error) client.Kind {
 	return ""
 }
 
-// reply is a handler's answer: a body, or a stream that writes its own body.
+// reply is the answer of a handler: a body, or a stream that writes the body itself.
 type reply struct {
 	status   int
-	header   http.Header // additional headers; the content type is JSON unless it is set here
+	header   http.Header // besides the content type, which is JSON unless it is set here
 	body     []byte
-	deferred any // value that is encoded as the body when the budget has room for it, see answerLater
+	deferred any // body that is encoded when there is memory for it, see answerLater
 	stream   func(w http.ResponseWriter)
-	fault    *client.Error // the error in the body, if the reply is an error
-	sent     func()        // called when the body has been sent; may be nil
+	fault    *client.Error // error in the body, or nil
+	sent     func()        // called when the body is sent; may be nil
 }
 
 func answer(v any) (reply, error) { return withStatus(http.StatusOK, v) }

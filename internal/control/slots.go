@@ -13,22 +13,22 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If dir is not a slot,
-// the error has the kind unknown.
+// Slots are the service directories that an s6 would have (slots), for the programs of s6 that hinit replaces. dir is an absolute
+// path. If it is no slot, the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot whose service directory is dir. The result changes only when the supervisor's snapshot changes.
+	// Slot returns the slot with the service directory dir. It changes only when the snapshot of the supervisor does.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out the option letters of s6-svc, in order. The letters must be valid.
+	// SlotControl does what the option letters of s6-svc say, in their order. They must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// ControlScanner carries out the option letters of s6-svscanctl, in order. The letters must be valid.
+	// ControlScanner does what the option letters of s6-svscanctl say, in their order. They must be valid.
 	ControlScanner(ctx context.Context, letters string) error
 }
 
 const (
 	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // letters of s6-svscanctl that end the container
+	endLetters  = "tqbi" // those that end the container
 )
 
 func (s *Server) slots() Slots {
@@ -38,7 +38,7 @@ func (s *Server) slots() Slots {
 	return noSlots{}
 }
 
-// noSlots are the Slots of a container in which hinit does not emulate s6.
+// noSlots is used where hinit doesn't emulate s6.
 type noSlots struct{}
 
 var errNoSlots = refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
@@ -95,7 +95,8 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.slots().ControlScanner(r.Context(), c.Flags)
 }
 
-// checkLetters returns an error if flags contains a letter that is not in known, so that none of the letters is carried out.
+// checkLetters returns an error if flags contains a letter that isn't in known. It is called first, so that either all letters are
+// carried out or none.
 func checkLetters(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
@@ -111,7 +112,7 @@ func checkLetters(flags, known string) error {
 // maxLetters is the maximum number of letters in a request.
 const maxLetters = 64
 
-// getSlotWait waits until an s6 service directory (slot) is in the requested state, and then answers.
+// getSlotWait answers when a slot has reached a state. s6-svwait and s6-svc -w use it.
 func getSlotWait(s *Server, r *request) (reply, error) {
 	query := r.query
 	goal, err := parseUntil(query.Get("until"))
@@ -130,12 +131,14 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
 }
 
+// slotGoal is the state of a slot that s6-svwait waits for. letter is that of [dial.Client.SlotWait].
 type slotGoal struct {
 	letter byte
-	after  uint64 // number of the run before the event that the client waits for
-	known  bool   // whether after is set
+	after  uint64 // number of the run before the one that the client waits for
+	known  bool   // after is set
 }
 
+// parseUntil parses the parameter "until" of a wait: a letter, and the number of a run or nothing.
 func parseUntil(text string) (slotGoal, error) {
 	bad := refuse(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
@@ -153,7 +156,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // before a later run began, the slot was down and had no process
+	later := u.known && s.Run > u.after // before a later run, the slot was down and had no process
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -169,7 +172,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot reaches the goal or can't reach it any more, or until ctx ends.
+// awaitSlot blocks until a slot reaches the goal or can no longer reach it, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
@@ -196,8 +199,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved returns the result of a wait whose s6 service directory (slot) was removed during the wait. Such a slot is
-// reported as down.
+// slotRemoved is the result of a wait for a slot that was removed meanwhile: it counts as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -25,11 +25,11 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with the status of hinit and of all services except the CMD. If the request names services, the answer
-// contains only the named services, in the order of the request. The answer is JSON or a table.
+// getStatus answers with hinit and all services except the CMD, or with the services that the request names, in its order. The
+// answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	s.sweep(r.Context())
-	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this must precede the wait of inTurn
+	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // outside inTurn, because it may wait for the boot
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {
@@ -39,6 +39,7 @@ func getStatus(s *Server, r *request) (reply, error) {
 	})
 }
 
+// statusAs returns the status as JSON, or as the table that the parameter "as" asks for.
 func statusAs(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
@@ -57,6 +58,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
+// table formats the status as a table. The header DownHeader has the number of services that are not up.
 func table(st client.Status, look show.Layout) reply {
 	down := 0
 	for i := range st.Services {
@@ -65,22 +67,22 @@ func table(st client.Status, look show.Layout) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // the texts are already escaped; the table may contain colour codes
+	out.body = show.Status(st, look) // the texts are escaped already, and the colours must not be
 	return out
 }
 
-// sweepTime is the time limit for the supervisor to search for processes that ended without a notification.
+// sweepTime is how long a status waits for the supervisor's search in sweep.
 const sweepTime = 100 * time.Millisecond
 
-// sweep lets the supervisor search for processes that ended without a notification.
+// sweep lets the supervisor look for processes that have ended without a SIGCHLD, so that the status doesn't show them as running.
 func (s *Server) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
-	_ = s.core.Sweep(ctx) // a busy supervisor searches later
+	_ = s.core.Sweep(ctx) // a busy supervisor does it later
 }
 
-// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. It
-// adds services that the boot has not registered yet; added contains these services.
+// snapshotWith returns a snapshot with the named services, or with all if names is empty. It contains services that the boot has
+// not registered yet, which are also in added.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -90,7 +92,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		now := s.core.Snapshot() // taken after the list, so a service that the boot has just registered is in one of them
+		now := s.core.Snapshot() // taken after the list, so that a service which is registered just now is in one of them
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -138,15 +140,15 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// maxTailBytes is the maximum size of the last log lines in a list of services, in bytes. Above this limit, each service keeps
-// only its last fewLines lines, each cut to shortLine bytes. The services write these lines, and the lines of many services would
-// fill the memory.
+// maxTailBytes is the maximum size in bytes of all last log lines in a list of services. If they are larger, each service keeps
+// fewLines lines of at most shortLine bytes. The services write these lines, so many services could fill the memory of PID 1.
 const (
 	maxTailBytes = 1 << 20
 	fewLines     = 3
 	shortLine    = 200
 )
 
+// shortenTails keeps the last log lines of a list within maxTailBytes.
 func shortenTails(list []client.Service) {
 	total := 0
 	for i := range list {
@@ -161,7 +163,7 @@ func shortenTails(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // cloned, because the snapshot shares these lines
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // a copy, because the snapshot shares these lines
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]
 			}
@@ -169,7 +171,7 @@ func shortenTails(list []client.Service) {
 	}
 }
 
-// listed returns the services that a list of all services shows, in its order.
+// listed returns the services in a list of all services, in its order.
 func listed(snap *supervisor.Snapshot) []*supervisor.Service {
 	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }
@@ -178,7 +180,7 @@ func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// sortGateways returns a copy of a list in which the gateways are sorted by profile, and all other services have their places.
+// sortGateways returns a copy of a list with the gateways in the order of their profiles. The other services stay where they are.
 func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -209,8 +211,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// findService finds a service by its name, or a gateway by its profile. It never takes a service of the s6 scan directory for the
-// gateway of a profile, because the agent can choose that service's name.
+// findService finds a service by name, or a gateway by the name of its profile. The gateway of a profile wins over a service in the
+// scan directory of s6, whose name an agent can choose.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindStandIn {
@@ -226,6 +228,7 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
 }
 
+// initView returns the facts about hinit itself.
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
@@ -243,7 +246,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns the facts about a service that the caller may see. added holds the services that the boot has not registered yet.
+// view returns what a client may see of a service. added has the services that the boot has not registered yet.
 func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
 	st := readStat(v.PID)
 	trusted := s.policy.classOf(who) != otherClass
@@ -267,18 +270,18 @@ func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Ser
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if !trusted { // logs hold users' messages, which other users may not read
+		if !trusted { // logs hold messages of users
 			out.LastExit.Tail = []string{}
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, trusted), s.core.ServedBy(v)
-	if trusted { // the service controls this text
+	if trusted { // the service writes this text
 		out.StatusText = v.Status
 	}
 	return out
 }
 
-// settings returns the settings of a service, or nil if the caller may not read the configuration.
+// settings returns the settings of a service, or nil if the client may not read the configuration.
 func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
 	if s.policy.classOf(who) == otherClass {
 		return nil
@@ -286,8 +289,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	return s.core.Settings(v.Name)
 }
 
-// problem describes what users should know about a service in addition to its state. trusted is true if the caller may read the
-// service's log. Only then does the text quote the service's output.
+// problem says what people should know about a service besides its state, or returns "". trusted means that the client may read the
+// service's log; only then is output quoted.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
@@ -320,7 +323,7 @@ func countsByCause(by []supervisor.CauseCount) map[string]int {
 	return out
 }
 
-// nonNil replaces nil with an empty list, so that the JSON has no null.
+// nonNil returns an empty list for nil, so that the JSON has no null.
 func nonNil[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -332,10 +335,9 @@ func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond)
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
-// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, or "" if there is
-// none. The kernel adds oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the
-// listed services, whose memory is already known. The processes of checks are ignored, because they end soon and have no name
-// that users know.
+// oomFirst returns the service whose main process the kernel would kill first when memory runs out, or "". The kernel adds
+// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services, whose
+// memory is known already. Processes of checks are left out: they end soon, and users don't know their names.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
@@ -358,7 +360,8 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	return name
 }
 
-// oomLimits returns the container's memory limit, or the machine's memory. The result room is the highest possible OOMAdj of a service.
+// oomLimits returns the memory limit of the container, or else the memory of the machine. room is the highest OOMAdj that a service
+// can have.
 var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	limit = math.Inf(1)
 	var machine unix.Sysinfo_t
@@ -374,7 +377,7 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	return limit, room
 })
 
-// readStat returns the kernel's data about a process. All fields are zero if the process has ended or /proc hides it.
+// readStat returns the kernel's data about a process. It is zero if the process has ended or /proc hides it.
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
@@ -382,10 +385,10 @@ func readStat(pid int) (st procstat.Stat) {
 	return st
 }
 
-// stopped reports whether a signal has stopped a process (proc_pid_stat(5)).
+// stopped reports whether a signal has stopped the process (proc_pid_stat(5)).
 func stopped(st procstat.Stat) bool { return st.State == 'T' }
 
-// paused reports whether a signal has stopped the process of a service that is up.
+// paused reports whether a signal has stopped the process of a service that should run.
 func paused(v *supervisor.Service, st procstat.Stat) bool {
 	return v.Paused || v.State == supervisor.Up && stopped(st)
 }

@@ -14,49 +14,49 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime is the maximum time that an error message waits for the last log lines of a run, which are read only after its exit.
+// tailTime is how long an error message waits for the last log lines of a run, which are read only after its exit.
 const tailTime = 2 * time.Second
 
-// goal is the effect that a command waits for.
+// goal is what a command waits for.
 //
-// A start succeeds when a run is ready, a restart when a new run is ready. If a run can't report readiness, it must have been up
-// for the time settle instead. By then, a task may already have ended successfully. A stop succeeds as soon as the service is
-// down. If once is set, the task's run must have ended, without another run following immediately.
+// A start waits until a run is ready, and a restart until a new run is. A run that can't say that it is ready must have been up for
+// the time settle; a task may have ended with success by then. A stop waits until the service is down. With once, the run of the
+// task must have ended, and no other run may follow at once.
 type goal struct {
 	effect
 	once    bool
-	service *supervisor.Service // state of the service before the command
-	after   uint64              // the awaited run has a higher number than this
+	service *supervisor.Service // the service before the command
+	after   uint64              // the run to wait for has a higher number
 	settle  time.Duration
 }
 
-// endingStates are the states of a run that is ending.
+// endingStates are the states of a run that is about to end.
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command. The argument before is the service before the command. The argument after is the service
-// just after the supervisor accepted the command.
+// goalOf returns the goal of a command. before and after are the service before the command and just after the supervisor has
+// accepted it.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1 // the run in progress is enough
+		g.after = before.Run - 1 // the run that is going on will do
 	case g.fresh && slices.Contains(endingStates, after.State):
-		g.after = after.Run // this run is still ending; it may have begun after before was read, but it is not the new run
+		g.after = after.Run // this run is still ending; it may have begun after before was read, and isn't the new run
 	case once, g.fresh:
 		g.after = before.Run
 	}
 	return g
 }
 
-// verdict reports whether a goal is reached or has failed. Otherwise the wait continues.
+// verdict says whether the goal is reached or has failed. If neither, the wait goes on.
 type verdict struct {
 	reached   bool
 	failed    *client.Error
-	runEnded  bool      // a run has ended, so the goal has failed; the caller adds how the run ended
-	recheckAt time.Time // time to judge again even if nothing has changed; zero for never
+	runEnded  bool      // the goal has failed because a run has ended; the caller adds how
+	recheckAt time.Time // when to judge again even without a change; zero for never
 }
 
-// judge compares the state of a service with the goal. v is the service in snap, or nil if it was removed.
+// judge compares a service with the goal. v is the service in snap, or nil if it was removed.
 func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -81,9 +81,9 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // the service is a task whose run has ended
+	case v.Want == supervisor.WantDown: // a task whose run has ended
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
-	case g.crashed(v): // even if the service is up again
+	case g.crashed(v): // even if it is up again
 		return verdict{runEnded: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
 		return verdict{runEnded: true}
@@ -96,26 +96,26 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{reached: !now.Before(held), recheckAt: held}
 }
 
-// crashCauses are the causes of an exit with which a start has failed.
+// crashCauses are the causes of an exit after which a start has failed.
 var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
-// crashed reports whether the start fails because a run ended after the command. The start fails if hinit did not end the
-// run itself, and no new run replaces that run immediately.
+// crashed reports whether the start has failed because a run has ended since the command, not by hinit, and not to be replaced at
+// once.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
-// endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. A service
-// that is wanted down after such a run is a task.
+// endedByItself reports whether the last run has ended since the command, and not because hinit was asked to stop it. A service
+// that should then stay down is a task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or can't be reached any more, timeout is over, or ctx ends. It returns the service in
-// its state at that time.
+// await blocks until the goal is reached or can't be reached any more, until timeout is over, or until ctx ends. It returns the
+// service as it is then.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	for {
@@ -138,7 +138,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // if many services start, a start waits for its turn; the time limit begins when the turn comes
+			end = now.Add(timeout) // many services are starting, and this one waits for its turn; its time begins with the turn
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
@@ -155,7 +155,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// latest returns the current state of a service. It reports a removed service as down.
+// latest returns the service as it is now, or as down if it was removed.
 func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
 	if now := s.core.Snapshot().Find(v.Name); now != nil {
 		return now
@@ -170,29 +170,29 @@ func removed(v *supervisor.Service) *supervisor.Service {
 	return &gone
 }
 
-// onceTime is the default time that a client waits for the end of a task.
+// onceTime is how long a client waits by default for the end of a task.
 const onceTime = time.Hour
 
-// activeStates are the states of a task in which a start does not begin another run, because one is in progress.
+// activeStates are the states of a task in which a start doesn't begin a run, because one is going on.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
-	tailLines = 3   // number of log lines in an error message
-	tailWidth = 200 // maximum length of such a log line, in bytes
+	tailLines = 3   // log lines in an error message
+	tailWidth = 200 // longest of these lines, in bytes
 )
 
-// describeFailure describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are
-// quoted, so that they can't control a terminal.
+// describeFailure says why a service has failed to start: its state, how its run ended, and its last log lines. They are quoted, so
+// that they can't control a terminal.
 func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
 	x := v.LastExit
 	reason := v.Reason
-	if v.State == supervisor.Down && x != nil { // a task is down after its run, so report how the run ended
+	if v.State == supervisor.Down && x != nil { // a task that has ended is down; say how it ended
 		reason = endText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
-	again := x != nil && x.PID != 0 && !over // a new run has begun, so report how the last one ended
+	again := x != nil && x.PID != 0 && !over // a new run has begun; say how the last one ended
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
 	} else {
@@ -217,7 +217,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	return b.String()
 }
 
-// describeTimeout describes the state of the service after the time limit of its command.
+// describeTimeout says how far a service has got at the time limit of a command.
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
@@ -254,10 +254,10 @@ func endText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with these lines.
+// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with them.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
-		return v // no process ran, so there are no output lines
+		return v // there was no process, so there is no output
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()

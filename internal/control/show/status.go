@@ -13,18 +13,18 @@ import (
 	"hinit/client"
 )
 
-// Layout says how a status is displayed.
+// Layout says how to show a status.
 type Layout struct {
-	Named   bool // the user has named services: show whole names and errors
-	Width   int  // columns of the terminal, at least 40; 0 for no limit
+	Named   bool // the user has named services: show names and errors in full
+	Width   int  // columns of the terminal, treated as at least 40; 0: no limit
 	Colour  bool
-	Verbose bool // show the duration and the steps of the boot
+	Verbose bool // show how long the boot and its steps took
 }
 
-// minWidth is the smallest width of a table.
+// minWidth is the width below which a table isn't made narrower.
 const minWidth = 40
 
-// Status returns the output of `hinit status`. Text that the agent chose is escaped.
+// Status returns the output of `hinit status`.
 func Status(st client.Status, look Layout) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
@@ -71,7 +71,7 @@ func Status(st client.Status, look Layout) []byte {
 	return w.Bytes()
 }
 
-// lastCell describes the last exit. It leaves out an error message that the service's note already contains.
+// lastCell describes the last exit for the table. An error that is already in the service's note is left out.
 func lastCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
@@ -84,10 +84,10 @@ type wrappedText struct {
 	look Layout
 }
 
-// writeLine writes a line, wrapped at the terminal's width.
+// writeLine writes a line, wrapped at the width of the terminal.
 func (w *wrappedText) writeLine(text string) { w.writeWrapped("", text) }
 
-// writeWrapped writes a line, wrapped at the terminal's width. Each line begins with indent, continuation lines with two more
+// writeWrapped writes a line with indent before it, wrapped at the width of the terminal. Further lines are indented by two more
 // blanks.
 func (w *wrappedText) writeWrapped(indent, text string) {
 	room := w.look.Width - len(indent)
@@ -100,7 +100,7 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 			w.WriteString("  ")
 		}
 		n, used := 0, 0
-		space := 0 // the last place for a line break
+		space := 0 // last place at which the line may be broken
 		for i, r := range text {
 			if used += columnsOf(r); used > room {
 				break
@@ -121,7 +121,7 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 	}
 }
 
-// writeHead writes the lines about hinit itself.
+// writeHead writes the lines about hinit itself, above the table.
 func (w *wrappedText) writeHead(in client.Init) {
 	where := "home " + Line(in.Home)
 	if in.Plain != "" {
@@ -180,11 +180,11 @@ const (
 	colNote
 )
 
-// gap is the space between two columns.
+// gap is the number of blanks between two columns.
 const gap = 2
 
-// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
-// fitWidth moves the last exit and the note out of the table. The result below then has the lines to print under each row.
+// fitWidth makes the table as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
+// it moves the last exit and the note out of the table instead; they are returned as lines to print below each row.
 func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
@@ -219,7 +219,7 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-// shrinkColumn cuts the cells of a column until the rows fit into width, but never to fewer columns than the argument least.
+// shrinkColumn cuts the cells of a column until the rows fit into width, but not to fewer columns than least.
 func shrinkColumn(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {
@@ -262,7 +262,7 @@ func total(rows []row) int {
 	return most
 }
 
-// writeRows writes the rows, each followed by its lines in below. Lines have no padding at the end.
+// writeRows writes the rows, each with its lines of below. No line ends in blanks.
 func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
@@ -298,7 +298,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note describes what happens next to a service, or why nothing does, and what is wrong with it. The text is not escaped.
+// Note says what happens next to a service, or why nothing does, and what is wrong with it. The text is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := transition(s, now)
 	if strings.Contains(s.Problem, next) {
@@ -307,7 +307,7 @@ func Note(s *client.Service, now time.Time) string {
 	return strings.TrimSuffix(next+"; "+s.Problem, "; ")
 }
 
-// transition says what happens next to a service, or why it is in its state.
+// transition says what happens next to a service, or why it stays as it is.
 func transition(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
@@ -339,7 +339,7 @@ func transition(s *client.Service, now time.Time) string {
 	return ""
 }
 
-// nextRun says when the schedule starts a task next.
+// nextRun says when the schedule next starts a task.
 func nextRun(s *client.Service) string {
 	if s.NextRun == nil {
 		return ""

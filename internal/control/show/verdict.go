@@ -7,40 +7,40 @@ import (
 	"hinit/client"
 )
 
-// Grade says how well a service does its work.
+// Grade says how well a service works.
 type Grade int
 
-// The grades of a Verdict. A service with the grade Trouble does not run and may not start again. An ailing service is up,
-// but does not do its work. The web page and hinit-top count both as "in trouble", see [Verdict.Troubled].
+// The grades, from best to worst. An ailing service is up and doesn't do its work; one in trouble doesn't run and may not start
+// again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
-	Off            // the service is down, as ordered
-	Changing       // the service is starting or stopping
-	Ailing         // the service is up, with a problem
-	Trouble        // the service crashes, or does not start by itself
+	Off            // it is down, as ordered
+	Changing       // it is starting or stopping
+	Ailing         // it is up, with a problem
+	Trouble        // it crashes, or isn't started again
 )
 
-// The kinds of problems, as in the metric hinit_service_problem.
+// Kinds of problems, with their names in the metric hinit_service_problem.
 const (
-	ProblemFailed    = "failed"     // the service cannot be started as it is defined
-	ProblemParked    = "parked"     // the service stays down until its inputs change
-	ProblemCrashLoop = "crash-loop" // the service has exited too often soon after its start
-	ProblemBackoff   = "backoff"    // the service has ended and waits for its next start
+	ProblemFailed    = "failed"     // it can't be started as configured
+	ProblemParked    = "parked"     // it stays down until its inputs change
+	ProblemCrashLoop = "crash-loop" // it has exited too often soon after a start
+	ProblemBackoff   = "backoff"    // it has ended and waits for its next start
 	ProblemUnserved  = "unserved"   // the profile is wanted, and no gateway serves it
-	ProblemDeaf      = "deaf"       // the gateway is up, but takes no messages
-	ProblemCheck     = "check"      // a health check of the service fails
+	ProblemDeaf      = "deaf"       // the gateway is up and takes no messages
+	ProblemCheck     = "check"      // a health check fails
 	ProblemPaused    = "paused"     // a signal such as SIGSTOP has stopped the process
-	ProblemOther     = "other"      // the service is ready, but has a problem that the note describes
-	ProblemNotReady  = "not-ready"  // the service is up, but has not reported readiness yet
+	ProblemOther     = "other"      // it is ready, with a problem that the note describes
+	ProblemNotReady  = "not-ready"  // it is up and has not said that it is ready
 )
 
-// Verdict says how well a service does its work. The commands status, top, metrics and healthcheck and the web page all use the
-// same verdict.
+// Verdict says how well a service works. hinit status, top, metrics, healthcheck and the web page share it, so that they never
+// disagree.
 type Verdict struct {
 	Grade    Grade
-	Word     string   // addition to the state, such as "deaf"; may be ""
-	Problems []string // kinds of the service's problems, the worst one first
-	Works    bool     // the service is up and serves, perhaps with a failing check or a remark
+	Word     string   // added to the state, such as "deaf"; may be ""
+	Problems []string // kinds of its problems, the worst first
+	Works    bool     // it is up and serves, perhaps with a failing check or a remark
 }
 
 // Troubled reports whether the service needs attention.

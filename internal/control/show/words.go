@@ -26,7 +26,7 @@ func Signal(n int) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// Duration writes a duration with one or two units: 3.2s, 4m10s, 2h5m, 3d4h.
+// Duration formats a duration with one or two units: 3.2s, 4m10s, 2h5m, 3d4h.
 func Duration(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -43,10 +43,10 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// Seconds works like Duration, for a number of seconds.
+// Seconds is Duration for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
-// By describes who gave an order, for instance "uid 0 (hinit, exec)".
+// By says who gave an order: "uid 0 (hinit, exec)".
 func By(by *client.By) string {
 	if by.Program == "" {
 		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
@@ -54,7 +54,7 @@ func By(by *client.By) string {
 	return Line(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Way))
 }
 
-// Number returns a number as text, and "-" for 0.
+// Number formats a number for a table, with "-" for 0.
 func Number(n int) string {
 	if n == 0 {
 		return "-"
@@ -62,7 +62,7 @@ func Number(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Thousands returns a number as text with commas: "12,000".
+// Thousands formats a number with commas: "12,000".
 func Thousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -71,14 +71,13 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first figure is the sum of
-// the figures before "meanwhile", without those marked "beside it". Steps with this mark ran at the same time as the step
-// before them.
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of those
+// before "meanwhile", except those marked "beside it", which ran at the same time as the step before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
 	for i := 0; i < len(steps); {
-		if steps[i].Beside { // the step began before the first step of the boot itself
+		if steps[i].Beside { // it began before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
@@ -106,7 +105,7 @@ func Timeline(steps []client.BootStep) string {
 
 func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
 
-// stepText describes a step of the boot. The argument ms is the shown duration in milliseconds.
+// stepText describes a step of the boot that took ms milliseconds.
 func stepText(s client.BootStep, ms int) string {
 	name, failed := s.Name, ""
 	if s.Skipped {
@@ -118,8 +117,8 @@ func stepText(s client.BootStep, ms int) string {
 	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
-// BootSeconds returns the duration of a boot. Of steps that ran at the same time, only the longest counts. Steps that began
-// before the first one ran beside the whole boot and do not count.
+// BootSeconds returns how long a boot took. Of steps that ran at the same time, the longest counts. Steps that began before the
+// first one ran beside the whole boot and don't count.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
@@ -132,7 +131,7 @@ func BootSeconds(steps []client.BootStep) (total float64) {
 	return total
 }
 
-// Hook describes the hook that the boot runs: ": hook 1 of 2 (update.sh), 3s". The result is "" if no hook runs.
+// Hook says which hook the boot is running: ": hook 1 of 2 (update.sh), 3s". Without a hook it returns "".
 func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
@@ -143,7 +142,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt works like [LastExit], at the time now. The text is not escaped.
+// LastExitAt is [LastExit] at the time now. The text is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -170,7 +169,7 @@ func ExitText(x *client.Exit) string {
 	return x.Cause
 }
 
-// Ending describes the end of a run: "exited with code 1 after 3.2s (crash)".
+// Ending says how a run ended, in a sentence: "exited with code 1 after 3.2s (crash)".
 func Ending(x *client.Exit) (how string) {
 	switch {
 	case x.Cause == "spawn":
@@ -187,7 +186,7 @@ func Ending(x *client.Exit) (how string) {
 	return fmt.Sprintf("%s after %s (%s)", how, Seconds(x.UptimeSeconds), x.Cause)
 }
 
-// Ended says how the last run of a task ended.
+// Ended says how the last run of a task ended, as `hinit start` prints it.
 func Ended(s client.Service) string {
 	x := s.LastExit
 	if x == nil {
@@ -205,7 +204,7 @@ func Ended(s client.Service) string {
 	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
 }
 
-// Accepted returns the message of a command with --no-wait, which does not wait for the service to be ready.
+// Accepted is the output of a successful command with --no-wait. A service that is up, but not ready yet, is called "starting".
 func Accepted(s client.Service) string {
 	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting
@@ -213,7 +212,7 @@ func Accepted(s client.Service) string {
 	return Outcome(s)
 }
 
-// Outcome returns the message of `hinit start`, stop and restart on success.
+// Outcome is the output of a successful `hinit start`, stop or restart.
 func Outcome(s client.Service) string {
 	if s.PID != 0 {
 		return fmt.Sprintf("%s is %s (pid %d)", Line(s.Name), s.State, s.PID)
@@ -221,7 +220,7 @@ func Outcome(s client.Service) string {
 	return fmt.Sprintf("%s is %s", Line(s.Name), s.State)
 }
 
-// writeList writes a title and below it one line for each item. Without items, it writes nothing.
+// writeList writes a title and a line for each item, or nothing without items.
 func writeList[T any](w *wrappedText, title string, items []T, line func(*T) string) {
 	for i := range items {
 		if i == 0 {
@@ -231,8 +230,7 @@ func writeList[T any](w *wrappedText, title string, items []T, line func(*T) str
 	}
 }
 
-// Isolation describes the isolation of a service and the parts that are in force. The result is "" for a service without
-// isolation.
+// Isolation says how a service is isolated and which parts are in force, or returns "".
 func Isolation(s *client.Service) string {
 	switch i := s.Isolation; {
 	case i == nil:
@@ -246,8 +244,7 @@ func Isolation(s *client.Service) string {
 	}
 }
 
-// Limits describes the limits of a service that need a control group, and what enforces each. The result is "" if the
-// service has no such limits.
+// Limits lists the limits of a service that need a control group, and what enforces each, or returns "".
 func Limits(s *client.Service) string {
 	words := make([]string, len(s.Limits))
 	for i, l := range s.Limits {
@@ -261,7 +258,7 @@ var limitedBy = map[string]string{
 	client.LimitedByUser: "counted for its user", client.LimitedLater: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
 }
 
-// Setting returns one setting as its dotted key and value. The text is not escaped.
+// Setting formats a setting as key and value. The text is not escaped.
 func Setting(e *client.ConfigEntry) string {
 	text := fmt.Sprint(e.Value)
 	if _, plain := e.Value.(string); !plain {
@@ -272,7 +269,7 @@ func Setting(e *client.ConfigEntry) string {
 	return e.Key + " " + text
 }
 
-// Check describes the result of a check. The text is not escaped, and the answer from the check may contain any characters.
+// Check describes the result of a check. The text is not escaped, and may contain any characters of the check's answer.
 func Check(c *client.Check) string {
 	text := "is " + cmp.Or(map[string]string{client.CheckHeld: "on hold"}[c.State], c.State)
 	if !c.Since.IsZero() && c.State != client.CheckHeld {
@@ -288,18 +285,19 @@ func Check(c *client.Check) string {
 }
 
 const (
-	// nameWidth is the maximum width of a name in a table, in columns.
+	// nameWidth is the widest name in a table, in columns.
 	nameWidth = 40
-	// phraseWidth is the maximum width of a cell with words, in columns.
+	// phraseWidth is the widest cell with words, in columns.
 	phraseWidth = 120
-	// maxMarks is the maximum number of combining marks on a letter. Real languages need two.
+	// maxMarks is the maximum number of combining marks on a letter. No language needs more than two; more would spread over other
+	// lines.
 	maxMarks = 2
-	// blanks are characters that Unicode classifies as letters or symbols although they are invisible.
+	// blanks are invisible characters that Unicode counts as letters or symbols.
 	blanks = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
-// Line makes text that the agent may have chosen safe as one line on a terminal or in a log. Characters that are invisible, move
-// the cursor, change the direction of writing or pile up are escaped as in Go: \n, \x1b, \u202e, and \xff for invalid UTF-8.
+// Line makes a text that the agent may have chosen safe as one line of a terminal or a log. Characters that are invisible, move the
+// cursor, change the direction of writing or pile up are escaped as in Go: \n, \x1b, \u202e, and \xff for invalid UTF-8.
 func Line(text string) string {
 	if plainText(text) {
 		return text
@@ -309,7 +307,7 @@ func Line(text string) string {
 	return b.String()
 }
 
-// Text makes each line of a text safe to print, as [Line] does.
+// Text is [Line] for a text of several lines.
 func Text(text string) string {
 	if plainText(strings.ReplaceAll(text, "\n", "")) {
 		return text
@@ -321,17 +319,17 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Name works like [Line], for a name in a table. It cuts the name to 40 columns.
+// Name is [Line] for a name in a table, cut to 40 columns.
 func Name(name string) string { return shorten(Line(name), nameWidth) }
 
 func plainText(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// escape writes text to b, escaped as Line describes.
+// escape appends text to b, escaped as by Line.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := maxMarks // a mark at the beginning is escaped, because it would join the text before it
+	marks := maxMarks // 0 at the beginning, because a mark there would join the text before
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
@@ -354,7 +352,7 @@ func escape(b *strings.Builder, text string) {
 	}
 }
 
-// columns returns the width of an escaped text on a terminal, in columns.
+// columns returns how many columns of a terminal an escaped text takes.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -376,7 +374,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten cuts an escaped text that is wider than the number of columns in most, and ends it with an ellipsis.
+// shorten cuts an escaped text to at most that many columns, with an ellipsis at the end.
 func shorten(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text
