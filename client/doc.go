@@ -1,7 +1,6 @@
-// Package client defines the types of the control API: requests, answers and error kinds. [SocketPaths] lists the places of the
-// control socket. The types are the wire format itself, so that the server and every client agree on it. Package dial sends the
-// requests.
+// Package client defines the types of the control API: requests, answers and kinds of errors. They are the wire format itself, so
+// the server and every client agree on it. [SocketPaths] lists the places of the control socket. Package dial sends the requests.
 //
-// To decide what to do about an error, test it with [errors.Is] for [ErrUnreachable], [ErrNotAllowed], [ErrUnknown] and
+// To find out what an error means, compare it by [errors.Is] with [ErrUnreachable], [ErrNotAllowed], [ErrUnknown] and
 // [ErrBadRequest]. The package owns no goroutine.
 package client

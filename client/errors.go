@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// Kind classifies an error. Its value is the string in the API's answer.
+// Kind says what went wrong. It is the string in the API's answer.
 type Kind string
 
 // The kinds of error.
@@ -10,17 +10,17 @@ const (
 	KindUnknown     Kind = "unknown"     // no such profile or service
 	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
-	KindStopping    Kind = "stopping"    // the container is shutting down
+	KindStopping    Kind = "stopping"    // the effect has not come in time; the command goes on
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
-	KindFailed      Kind = "failed"      // hinit tried to carry out the request and failed
-	KindPermanent   Kind = "permanent"   // the service failed permanently and will not reach the state by itself
-	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
-	KindReplaced    Kind = "replaced"    // hinit was re-executed during the request; an accepted command is still carried out
+	KindFailed      Kind = "failed"      // the request was carried out, without success
+	KindPermanent   Kind = "permanent"   // the service won't reach the state by itself any more
+	KindBusy        Kind = "busy"        // too many connections; the request was not read
+	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that was accepted goes on
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
-	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
+	KindUnreachable Kind = "unreachable" // no answer; set by the client only
 )
 
-// Errors to test for with errors.Is. Each error matches one or two kinds.
+// Errors to compare with by errors.Is.
 var (
 	ErrUnreachable = errors.New("hinit is not reachable")        // matches KindUnreachable and KindBusy
 	ErrNotAllowed  = errors.New("not allowed")                   // matches KindNotAllowed
@@ -29,15 +29,15 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // matches KindReplaced
 )
 
-// Error describes a failed request, for people (Message) and for programs (Kind). Message holds only the reason. The method Error
-// puts the failed action before it, as in `cannot start "coder": ...`.
+// Error is a failed request, for people (Message) and for programs (Kind). Message is the reason only; the method Error puts the
+// action that failed before it: `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
-	// The client sets the fields below; they are not on the wire.
-	Doing string `json:"-"` // the action that failed
-	Cause error  `json:"-"` // the operating system's error
+	// The client sets these; they aren't on the wire.
+	Doing string `json:"-"` // action that failed, in the words after "cannot"
+	Cause error  `json:"-"` // error of the operating system, or nil
 	Cut   bool   `json:"-"` // the connection ended before the answer was complete
 }
 
@@ -54,10 +54,10 @@ func (e *Error) Error() string {
 	return "cannot " + e.Doing + ": " + e.Message
 }
 
-// Unwrap returns the system's error that made the socket unreachable, or nil.
+// Unwrap returns the error of the operating system, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Is reports whether e has a kind that target matches. target is one of the variables in this package whose names begin with Err.
+// Is reports whether e has a kind that belongs to target, one of the Err variables.
 func (e *Error) Is(target error) bool {
 	matched := map[Kind]error{
 		KindUnreachable: ErrUnreachable, KindBusy: ErrUnreachable, KindNotAllowed: ErrNotAllowed, KindUnknown: ErrUnknown,

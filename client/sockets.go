@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// socketName is the file name of the control socket. runtimeDir is the default directory that holds the socket.
+// socketName is the file name of the control socket, and runtimeDir its default directory.
 const (
 	socketName = "control.sock"
 	runtimeDir = "/run/hinit"
 )
 
-// SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, in order of
-// preference. The parameter socket is the configured path, or "". The first path is socket, or without it the path in
-// HINIT_RUNTIME_DIR. Then come /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
+// SocketPaths returns where an init of user uid tries to create its control socket, best place first: socket, the configured path,
+// or if that is "" the directory HINIT_RUNTIME_DIR; then /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in
+// TMPDIR and in /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)
@@ -46,10 +46,9 @@ func SocketPaths(socket string, env func(string) (string, bool), uid int) []stri
 	return list
 }
 
-// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. Abstract
-// names belong to the network namespace, so the name must be unique among the containers that share one. Therefore it contains
-// the numbers of the mount namespace and of the PID namespace. The PID namespace alone is not enough, because the containers of a
-// pod may share that too.
+// AbstractSocket returns the name of this container's abstract socket, or "" if /proc doesn't show the namespaces. Containers of a
+// pod share the network namespace, in which an abstract name must be unique. So it has the numbers of the PID namespace, which they
+// may share, too, and of the mount namespace.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

@@ -32,19 +32,19 @@ const (
 	KindCmd     = "cmd"     // the container's CMD
 )
 
-// StatusVersion is the version of the status document. It changes only when a key loses its meaning; keys may be added
-// at any time.
+// StatusVersion is the version of the status document. It changes only when a key gets another meaning. Keys may be added without a
+// change.
 const StatusVersion = 1
 
-// AsTable is the value of the query parameter "as" with which a request asks for the status as a table. The answer then has the
-// header DownHeader, with the number of services that are not up.
+// AsTable is the value of the query parameter "as" that asks for the status as a table. The header DownHeader of the answer is the
+// number of services in it that are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
 )
 
-// Text, in the header Accept of a request, asks for text instead of JSON. After start, stop and restart, the text is the message
-// of the command line. If the request fails, the text is the error's message, and the header ErrorHeader has the error's kind.
+// Text in the header Accept asks for text instead of JSON: after start, stop and restart the message of the command line. If the
+// request fails, the text is the message of the error, and the header ErrorHeader its kind.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
@@ -66,7 +66,7 @@ func (s *Status) Find(name string) *Service {
 	return &s.Services[i]
 }
 
-// Init describes hinit itself. Times are in UTC, rounded to milliseconds.
+// Init is what hinit says about itself. Times are in UTC, in whole milliseconds.
 type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`
@@ -93,13 +93,13 @@ type Init struct {
 	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
-// BootProfiles counts the profiles that the boot has processed.
+// BootProfiles says how far the boot has got with the profiles.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // all profiles
 	Done     int `json:"done"`     // profiles whose gateways are known and, if wanted, started
 }
 
-// Lease says which hinit supervises the profiles of the data volume.
+// Lease says which hinit serves the data volume.
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
@@ -116,8 +116,7 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. The values host and since come from a file that the agent
-// can write.
+// LeaseHolder is the process that has the lock of the data volume. host and since come from a file that the agent can write.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when that hinit took the lock
@@ -125,7 +124,7 @@ type LeaseHolder struct {
 	Command string    `json:"command,omitempty"` // name of that process
 }
 
-// Repair is the progress of the background repair of file ownership.
+// Repair says how far the repair of file ownership in the background has got.
 type Repair struct {
 	Directory string  `json:"directory"` // directory that the repair has reached
 	Seen      int64   `json:"seen"`      // files and directories examined
@@ -162,8 +161,7 @@ type BootStep struct {
 	Beside  bool    `json:"beside"`  // it ran at the same time as the step before it
 }
 
-// The values of [Service.ServedBy]: which gateway serves the profile of a service. The gateway of the default profile may serve
-// other profiles too.
+// The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
 const (
 	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
 	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported this yet
@@ -225,11 +223,11 @@ type Isolation struct {
 	InForce []string `json:"in_force"`
 }
 
-// HasOwnUser reports whether the service is the gateway of a profile that has a separate user. Only this user and root can look
+// HasOwnUser reports whether the service is the gateway of a profile with a user of its own. Then only that user and root can look
 // into the profile's home.
 func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mode == "user" }
 
-// Limit is a resource limit of a service, with the mechanism that enforces it in this container.
+// Limit is a resource limit of a service, and what enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
 	Value string `json:"value"` // value of the limit, as in the configuration
@@ -256,7 +254,7 @@ type Output struct {
 	Error          string `json:"error,omitempty"` // current fault of the log file, "" when there is none
 }
 
-// Check is the last result of one check of a service.
+// Check is the last result of a health check.
 type Check struct {
 	Name     string     `json:"name"`
 	Kind     string     `json:"kind"`     // startup, ready or alive
@@ -272,7 +270,7 @@ type Check struct {
 // CheckPaused is the state of a check that an operator has paused.
 const CheckPaused = "paused"
 
-// CheckHeld is the state of a check that waits until a startup check has passed, or until the next run.
+// CheckHeld is the state of a check that waits for a startup check to pass, or for the next run.
 const CheckHeld = "on-hold"
 
 // Exit says how a run ended, or why it could not be started.
@@ -288,15 +286,15 @@ type Exit struct {
 	PID           int       `json:"pid"` // process id, 0 when the run never started
 }
 
-// StatusChange is one line of the stream that follows the status. The first line has all services. Each later line has only the
-// services that have changed since the previous line, possibly none.
+// StatusChange is a line of the stream of the status. The first has all services. Each later one has those that have changed since
+// the line before, perhaps none.
 type StatusChange struct {
 	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
 	Init     Init      `json:"init"`            // current state of hinit
 	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
 }
 
-// Apply updates st with the changes of this line.
+// Apply brings st up to date with this line.
 func (c StatusChange) Apply(st *Status) {
 	oom := st.Init.OOMFirst
 	st.Version, st.Init = StatusVersion, c.Init
@@ -312,7 +310,7 @@ func (c StatusChange) Apply(st *Status) {
 	for i := range st.Services {
 		place[st.Services[i].Name] = i
 	}
-	next := append([]Service(nil), st.Services...) // a caller may still be reading the old list
+	next := append([]Service(nil), st.Services...) // the caller may still be reading the old list
 	for _, s := range c.Services {
 		if i, is := place[s.Name]; is {
 			next[i] = s
@@ -321,5 +319,5 @@ func (c StatusChange) Apply(st *Status) {
 	st.Services = next
 }
 
-// WatchInterval is the longest time between two lines of the stream that follows the status.
+// WatchInterval is the longest time between two lines of the stream of the status.
 const WatchInterval = 2 * time.Second

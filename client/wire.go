@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
-// A reader that is too slow gets an event with the key lost.
+// Event is a record of the history: a service has changed its state (from and to), a run has ended (exit), or there is a remark. A
+// reader that is too slow gets an event with the key lost.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // counts up from 1 while hinit lives
 	At      time.Time `json:"at"`            // when the event happened
@@ -22,7 +22,7 @@ type Event struct {
 	Lost    uint64    `json:"lost,omitzero"` // lost events; all other keys are empty then
 }
 
-// The values of [By.Way]: the ways in which an order can reach hinit.
+// The values of [By.Way]: how an order has reached hinit.
 const (
 	WayExec = "exec" // the API, called from outside of the container, for example with docker exec
 	WayAPI  = "api"  // the API, called by a process of the container
@@ -30,7 +30,7 @@ const (
 	WayFIFO = "fifo" // the FIFO beside the control socket
 )
 
-// By is the process that gave an order.
+// By is who gave an order.
 type By struct {
 	UID     int    `json:"uid"`     // user of the process, according to the kernel
 	PID     int    `json:"pid"`     // process id, 0 if unknown
@@ -38,7 +38,7 @@ type By struct {
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
-// LostEvents is the line of the event stream that tells a slow reader how many events it has missed.
+// LostEvents is the line that tells a slow reader how many events it has missed.
 type LostEvents struct {
 	Lost uint64 `json:"lost"`
 }
@@ -63,7 +63,7 @@ type SignalRequest struct {
 // Topologies are the modes of [Topology].
 var Topologies = []string{"per-profile", "multiplexed", "auto"}
 
-// Topology is the body of a request that changes the topology: how many gateways serve the profiles. Every key is optional.
+// Topology is the body of a request to change how many gateways serve the profiles. Every key is optional.
 type Topology struct {
 	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" only asks for the current topology
 	DryRun bool   `json:"dry_run,omitempty"` // describe the effects, and change nothing
@@ -77,7 +77,7 @@ type TopologyReply struct {
 	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
-// ConfigEntry is one effective value of the configuration.
+// ConfigEntry is a value of the configuration in force.
 type ConfigEntry struct {
 	Key    string `json:"key"`    // as in hinit.yaml, with dots; one for each variable and limit
 	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
@@ -115,14 +115,14 @@ type ReloadStep struct {
 	What    string `json:"what"`    // effect for people, such as "changed, restart to apply"
 }
 
-// The values of the parameter "probe" of a request for the health. They correspond to the probes of a pod in Kubernetes.
+// The values of the parameter "probe" of a request for the health: the probes of a Kubernetes pod.
 const (
 	ProbeStartup = "startup" // the boot is over
 	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not serve
 	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
 )
 
-// Health says whether hinit works. Services in trouble do not count: a restart of the container would not help these services.
+// Health says whether hinit works. Services in trouble don't count, because a restart of the container would not help them.
 type Health struct {
 	// the probe succeeds; without a probe: hinit works, after the boot
 	OK       bool     `json:"ok"`
@@ -134,13 +134,13 @@ type Health struct {
 	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
-// Reexec is the body of a request to re-execute hinit, that is, to replace its program and keep its process.
+// Reexec is the body of a request to re-execute hinit: to replace its program and keep its process.
 type Reexec struct {
 	Binary string `json:"binary,omitempty"` // file of the new program; "" is the file that the running program was started from
 }
 
-// ReexecReply says that hinit has begun to re-execute. The re-execution has succeeded when the status shows a higher image
-// number, and failed when the status has a reexec_error.
+// ReexecReply says that a re-execution has begun. It has succeeded when the status shows a higher image number, and failed when the
+// status has a reexec_error.
 type ReexecReply struct {
 	Image int `json:"image"` // number of the program that answers; the status calls it image
 }
@@ -151,31 +151,31 @@ type Notice struct {
 	Data string `json:"data,omitempty"` // data of the notice, at most 1024 bytes
 }
 
-// TableFormat describes the appearance of the status table. The zero value suits a file.
+// TableFormat says how the table of the status looks. Zero suits a file.
 type TableFormat struct {
 	Width   int  // columns of the terminal; 0 for no limit
 	Colour  bool // print the states in colours
 	Verbose bool // show the duration and the steps of the boot
 }
 
-// Wait says how long a command waits for its effect. With the zero value it does not wait.
+// Wait says how long a command waits for its effect. If it is zero, the command doesn't wait.
 type Wait struct {
 	Wait    bool
 	Timeout time.Duration // time limit in whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
 	Force   bool          // start a profile's own gateway although another gateway serves the profile
 }
 
-// Verb is an order to a service. It is the last part of the request's path.
+// Verb is an order to a service, and the last part of its request's path.
 type Verb string
 
-// EventOptions selects events. The zero value selects the whole history.
+// EventOptions selects events. Zero selects the whole history.
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
 	Last   int    // maximum number of past events; 0 means no limit, a negative number means none
 	Follow bool   // continue with new events
 }
 
-// The orders that a client can give to a service.
+// Orders that a client can give to a service.
 const (
 	VerbStart   Verb = "start"
 	VerbStop    Verb = "stop"
@@ -183,7 +183,7 @@ const (
 	VerbRunOnce Verb = "run-once"
 )
 
-// Finding is the result of one check, as `hinit doctor` prints it.
+// Finding is the result of one check of `hinit doctor`.
 type Finding struct {
 	Check  string `json:"check"`  // subject of the check
 	Result string `json:"result"` // ok, warning, failed
@@ -197,13 +197,13 @@ const (
 	ResultFailed  = "failed"
 )
 
-// Findings are the results of checks, in the order in which they ran.
+// Findings are results of checks, in the order of the checks.
 type Findings []Finding
 
-// OK adds a check that found no fault. The detail is formatted with fmt.Sprintf, as in Warning and Failed.
+// OK adds a check that has found no fault. The detail is formatted by fmt.Sprintf.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
-// Warning adds a possible fault, or a check that could not run.
+// Warning adds a possible fault, or a check that could not be made.
 func (f *Findings) Warning(check, format string, args ...any) {
 	f.add(check, ResultWarning, format, args)
 }
@@ -217,7 +217,7 @@ func (f *Findings) add(check, result, format string, args []any) {
 	*f = append(*f, Finding{Check: check, Result: result, Detail: fmt.Sprintf(format, args...)})
 }
 
-// RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a new session.
+// RunRequest asks for a one-shot run of a configured command, as the agent's user, in a session of its own (POST /v1/runs).
 type RunRequest struct {
 	Template string            `json:"template"`          // name of the command, which is built in or in hinit.yaml (runs)
 	Tag      string            `json:"tag"`               // the client's name for the run; if a run has this tag already, nothing is started
@@ -233,7 +233,7 @@ type RunRequest struct {
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
 
-// The values of [Run.Asked]: why a client or hinit has asked a run to end.
+// The values of [Run.Asked]: why a run was asked to end.
 const (
 	RunStopped  = "stopped"  // a client stopped the run
 	RunTimedOut = "timeout"  // the time limit of the run was reached
@@ -275,7 +275,8 @@ type StatusTextRequest struct {
 	Text string `json:"text"`
 }
 
-// Slot is a service as the tools of s6 see it: one directory of the scan directory. Its times are exact; [Service] rounds them.
+// Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact; those of [Service] are
+// rounded.
 type Slot struct {
 	Name       string    `json:"name"`        // name of the service: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // service directory, an absolute path

@@ -18,58 +18,56 @@ import (
 	"hinit/client"
 )
 
-// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit expires. The limit is
-// 10 seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, the limit is the command's
-// timeout plus 10 seconds.
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends or its time is over: 10 seconds, and a
+// minute for Rescan, Reload and Examine. A command that waits for its effect may take 10 seconds more than its timeout.
 type Client struct {
-	places  func() []string        // paths at which hinit may listen, in order of preference; nil for a client with a fixed socket
-	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
-	found   bool                   // a search has found the socket, so the user who runs the server must be checked
-	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
+	places  func() []string        // paths at which hinit may listen, best first; nil if the socket is fixed
+	socket  atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
+	found   bool                   // the socket was searched for, so the user of the server must be checked
+	opened  atomic.Pointer[opened] // connection from Reach for the first request
 	cutTime time.Duration
 }
 
-// opened is a connection that has not carried a request yet.
+// opened is a connection on which no request was sent.
 type opened struct {
 	net.Conn
 	at time.Time
 }
 
 const (
-	// connectTime limits one attempt to connect. A Unix socket makes a client wait only if its backlog is full.
+	// connectTime limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
 	connectTime = 2 * time.Second
-	// openedTime is how long a connection that Reach made may wait for the first request. The server waits longer.
+	// openedTime is how long a connection from Reach may wait for its request. The server waits longer.
 	openedTime = time.Second
 )
 
-// New returns a client for the hinit that listens on socket, a path or an abstract "@name". It does not connect.
+// New returns a client for the hinit that listens on socket, a path or an abstract "@name". It doesn't connect.
 func New(socket string) *Client {
 	c := &Client{cutTime: repeatTime}
 	c.socket.Store(&socket)
 	return c
 }
 
-// Here returns a client for this container's init. The client looks for the init at the first request, and again when that init
-// has stopped listening. The parameter socket is the configured path, or "". env looks up environment variables. Here does not
-// connect.
+// Here returns a client for the init of this container. It doesn't connect: it looks for the init at the first request, and again
+// when the init has stopped listening. socket is the configured path, or "". env looks up environment variables.
 func Here(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
-// Find looks for this container's init at the places that [Sockets] lists, and returns a client for it, as [Dial] does.
+// Find is [Dial] for the init of this container, at the places that [Sockets] lists.
 func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 	return Dial(Sockets(socket, env, os.Geteuid()))
 }
 
-// Dial returns a client for the first candidate that accepts a connection, if its server runs as root, as this user or as the
-// owner of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
-// ErrNotAllowed if this user may not open a candidate, otherwise ErrUnreachable.
+// Dial connects to the first candidate whose server runs as root, as this user or as the owner of process 1, and returns a client
+// for it. It takes at most 2 seconds per candidate. A request within a second uses the connection. The error is ErrNotAllowed if
+// this user may not open a candidate, and otherwise ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := searchingClient(func() []string { return candidates })
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // keep to this hinit, and don't search for another hinit later
+	c.places = nil // stay with this hinit
 	return c, nil
 }
 
@@ -79,10 +77,10 @@ func searchingClient(places func() []string) *Client {
 	return c
 }
 
-// Socket returns the path of the control socket, or "" if no hinit was found yet.
+// Socket returns the path of the control socket, or "" if no hinit has been found yet.
 func (c *Client) Socket() string { return *c.socket.Load() }
 
-// Reach connects to hinit, and returns an error if that fails. A request within a second uses the same connection.
+// Reach connects to hinit, so that the caller knows early whether it can. A request within a second uses the connection.
 func (c *Client) Reach() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {
@@ -95,13 +93,13 @@ func (c *Client) Reach() error {
 	return nil
 }
 
-// connect returns a connection on which no request was sent yet: the connection that Reach has made, or a new one.
+// connect returns a connection for a request: the one that Reach has made, or a new one.
 func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
 			return o.Conn, nil
 		}
-		_ = o.Close() // an error is harmless, because nothing was sent
+		_ = o.Close() // nothing was sent on it
 	}
 	if known := c.Socket(); known != "" {
 		conn, err := c.open(ctx, known)
@@ -135,7 +133,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	conn, err := connect(ctx, socket)
 	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
-			_ = conn.Close() // an error is harmless, because nothing was sent
+			_ = conn.Close() // nothing was sent on it
 		}
 	}
 	switch {
@@ -152,8 +150,8 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
-// connect connects to a Unix socket. Package net fails at once if the server's queue of new connections is full, and an agent can
-// keep it full. connect waits for a place in the queue until the deadline of ctx, for connectTime at most. Nothing else ends the wait.
+// connect connects to a Unix socket. net.Dial would fail at once if the queue of the server is full, and an agent can keep it full.
+// connect waits for a place in the queue, until the deadline of ctx or for connectTime. Cancelling ctx doesn't end the wait.
 func connect(ctx context.Context, socket string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -165,7 +163,7 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 	defer f.Close() // FileConn has made a copy
 	deadline, _ := ctx.Deadline()
 	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // 0 is no limit, see socket(7)
+		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // at least 1 ms, because 0 means no limit (socket(7))
 		if err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err == nil {
 			err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
 		}
@@ -176,12 +174,12 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an
-// abstract name, and a writable directory on the path lets others replace the socket.
+// checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Anyone can take an
+// abstract name, and where a directory of the path is writable, others can replace the socket.
 //
-// The server must also be the init of this container, because the containers of a pod may share a volume and the PID namespace. A
-// server of another PID namespace has the process number 0 here. checkServer refuses such a server if this container has an init.
-// If the parameter here is false, checkServer skips this check, because the user has named a socket of another container.
+// The server must also be the init of this container, because the containers of a pod may share a volume. A server in another PID
+// namespace has PID 0 here, and is refused if this container has an init. If here is false, the user has named a socket of another
+// container, and this isn't checked.
 func checkServer(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -199,7 +197,7 @@ func checkServer(conn net.Conn, here bool) error {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if here && cred.Pid == 0 {
-		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // the line is nil if /proc is not mounted
+		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // nil if /proc isn't mounted
 			return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 		}
 	}
@@ -212,7 +210,7 @@ func checkServer(conn net.Conn, here bool) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason removes the address from a network error, because the message of the caller already names it.
+// reason removes the address from a network error, because the caller's message has it.
 func reason(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -220,10 +218,10 @@ func reason(err error) error {
 	return err
 }
 
-// Sockets returns the places where a client looks for the control socket, in the order in which an init chooses its place. uid is
-// the client's effective user. The list has the places of the client's user, of root and of the owner of process 1. It leaves out
-// places whose directory belongs to another user. A socket in the list may be missing or dead. Any user of the network namespace
-// can take an abstract name ("@…"): a client must check the server's credentials (SO_PEERCRED), as Dial does.
+// Sockets returns where a client with the effective uid looks for the control socket, in the order in which an init chooses its
+// place: the places of that user, of root, and of the owner of process 1, without those whose directory is another user's. A socket
+// in the list may be missing or dead. Anyone in the network namespace can take an abstract name ("@…"), so check the credentials of
+// the server (SO_PEERCRED), as Dial does.
 func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {
@@ -239,7 +237,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
-	// A debug container (kubectl debug --target) sees the processes of the init's container, but has another root directory.
+	// A debug container (kubectl debug --target) sees the processes of the init's container, but has a root directory of its own.
 	for _, path := range sockets {
 		if !sameRoot(1) {
 			sockets = append(sockets, processRoot(1)+path)
@@ -251,7 +249,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	return sockets
 }
 
-// IsInit reports whether a process runs as an init. The parameter cmdline is the content of the process's /proc/PID/cmdline.
+// IsInit reports whether a process runs as an init, by the content of its /proc/PID/cmdline.
 func IsInit(cmdline []byte) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {
@@ -265,8 +263,7 @@ func IsInit(cmdline []byte) bool {
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
 
-// sameRoot reports whether another process has the same root directory as this process. It returns true if the kernel gives no
-// answer.
+// sameRoot reports whether another process has the root directory of this one, or the kernel doesn't tell.
 func sameRoot(pid int) bool {
 	own, err := os.Stat("/")
 	other, err2 := os.Stat(processRoot(pid) + "/")

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// answerTime is the default time limit for an answer.
+	// answerTime is how long an answer may take by default.
 	answerTime = 10 * time.Second
-	// workTime is the time limit for requests that make hinit read many files.
+	// workTime is how long an answer may take for which hinit reads many files.
 	workTime = time.Minute
-	// longestWait is the longest default time for which the server waits for the effect of a command.
+	// longestWait is the longest time that hinit waits for the effect of a command by default.
 	longestWait = 40 * time.Second
-	// maxReply limits the size of an answer. Any program may listen on the socket, not only hinit.
+	// maxReply is the maximum size of an answer in bytes. Something other than hinit may listen on the socket.
 	maxReply = 64 << 20
-	// busyPause is the pause before the next attempt when hinit has too many connections.
+	// busyPause is the pause before the next attempt while hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// repeatTime limits how long a client repeats a request whose connection was cut.
+	// repeatTime is how long a request is repeated whose connection was cut.
 	repeatTime = time.Second
 )
 
-// apiCall is one request to hinit.
+// apiCall is one request.
 type apiCall struct {
-	doing        string // the action, in the words that follow "cannot" in an error
+	doing        string // what failed if it fails, in the words after "cannot"
 	method, path string
 	body         any           // body of the request; nil for none
-	repeats      bool          // the client may send the request more than once
-	limit        time.Duration // time limit for the whole answer
-	mayBeBusy    bool          // do not repeat the request if hinit is busy: that is already an answer
+	repeats      bool          // it may be sent more than once
+	limit        time.Duration // for the whole answer
+	mayBeBusy    bool          // a busy hinit is an answer, so don't repeat
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -48,7 +48,7 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// on returns the values of the query parameter for a switch: "1" if the switch is on, and no value if it is off.
+// on returns the values of a query parameter that is a switch.
 func on(is bool) []string {
 	if is {
 		return []string{"1"}
@@ -56,7 +56,7 @@ func on(is bool) []string {
 	return nil
 }
 
-// unlessZero returns the values of a query parameter: the given value, or none if that is the zero value.
+// unlessZero returns the values of a query parameter: the value, or none if it is zero.
 func unlessZero[T comparable](value T) []string {
 	if value == *new(T) {
 		return nil
@@ -68,22 +68,21 @@ func post(doing, path string, body any) apiCall {
 	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within returns a copy of q with the given time limit.
+// within returns a copy of q with a time limit.
 func (q apiCall) within(limit time.Duration) apiCall {
 	q.limit = limit
 	return q
 }
 
-// reply is a successful answer. The body of the answer is not read yet.
+// reply is a successful answer, whose body is read by the caller.
 type reply struct {
 	io.Reader
 	header        http.Header
-	clearDeadline func() // removes the time limit, so that only the end of the caller's context ends the body
-	close         func() // ends the connection; must be called
+	clearDeadline func() // lets the body take any time, until the caller's context ends
+	close         func() // closes the connection; must be called
 }
 
-// stream calls fn for each JSON document of an answer. It returns at the end of the answer. If fn returns an error, stream ends
-// early with this error.
+// stream calls fn for each JSON document of an answer, and returns at the end of the answer or with an error from fn.
 func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -105,8 +104,8 @@ func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) 
 	}
 }
 
-// askService sends a request about one service. It appends q's path to the path of the service. It refuses names that can't be
-// part of a URL path; no service has such a name.
+// askService sends a request about a service, whose path comes before that of q. A name that can't be a part of a URL path is
+// refused as unknown.
 func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":
@@ -117,7 +116,7 @@ func (c *Client) askService(ctx context.Context, q apiCall, name string) (client
 	return ask[client.Service](ctx, c, q)
 }
 
-// ask sends a request and decodes the answer.
+// ask sends a request and decodes the JSON of its answer.
 func ask[T any](ctx context.Context, c *Client, q apiCall) (answer T, err error) {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -130,7 +129,7 @@ func ask[T any](ctx context.Context, c *Client, q apiCall) (answer T, err error)
 	return answer, nil
 }
 
-// askNothing sends a request, and ignores the content of a successful answer.
+// askNothing sends a request whose answer has no content.
 func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	r, err := c.send(ctx, q)
 	if err == nil {
@@ -139,10 +138,9 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	return err
 }
 
-// retryTime returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced,
-// it may have carried out the request, so the request is repeated only if q.repeats allows it. A cut connection is treated like a
-// replaced hinit. The program before a re-execution may have had the request, and the program after it may answer the next
-// attempt.
+// retryTime returns how long to repeat a request after the error e. A hinit that was busy has not read it. A hinit that was
+// replaced (re-executed) may have carried it out, so it is repeated only with q.repeats. The same is true of a cut connection: the
+// program before a re-execution may have had the request, and the one after it may answer the next attempt.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy && !q.mayBeBusy:
@@ -155,7 +153,7 @@ func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	return 0
 }
 
-// send sends a request on a new connection, and repeats it as long as [Client.retryTime] allows.
+// send sends a request, and repeats it as long as [Client.retryTime] allows.
 func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 	begin := time.Now()
 	var cut *client.Error
@@ -165,10 +163,10 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // count from now, because the request may have waited long for its answer
+			begin = time.Now() // counted from now, because the first attempt may have waited long
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, withAction(ctx, q, cut) // hinit took the first attempt, so the cut is the better error
+			return nil, withAction(ctx, q, cut) // hinit had the first attempt, so its error says more
 		}
 		if time.Since(begin) > c.retryTime(q, err) {
 			return nil, withAction(ctx, q, err)
@@ -181,8 +179,7 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 	}
 }
 
-// exchange sends one request on its own connection and reads the head of the answer. It accepts an answer that hinit sent before
-// it had read the request.
+// exchange sends one request on a connection of its own and reads the head of the answer.
 func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {
@@ -192,13 +189,13 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // fails only on a closed connection, and then the next call fails too
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // if it fails, so does the next call
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
-		_ = conn.Close() // the server has answered the request
+		_ = conn.Close() // there is an answer already
 	}
-	// A busy hinit answers and closes without reading. Then the write fails, but an answer has arrived.
+	// A busy hinit answers and closes without reading the request. Then the write fails, and yet there is an answer.
 	written := request.Write(conn)
 	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // it ends with its connection
 	if err != nil {
@@ -242,7 +239,7 @@ func (c *Client) refusal(response *http.Response) *client.Error {
 	return &e.Error
 }
 
-// exchangeError turns the error of a failed exchange into a *client.Error.
+// exchangeError makes a *client.Error from the error of an exchange.
 func (c *Client) exchangeError(err error) *client.Error {
 	var network net.Error
 	switch {
@@ -255,7 +252,7 @@ func (c *Client) exchangeError(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// Reason returns err without the failed action, if hinit or this package has returned it.
+// Reason returns an error without the action that failed, for a message that has it already.
 func Reason(err error) error {
 	if said, is := errors.AsType[*client.Error](err); is {
 		return errors.New(said.Message)
@@ -263,7 +260,7 @@ func Reason(err error) error {
 	return err
 }
 
-// withAction adds the failed action to the error e. If the caller's context has ended, it returns the context's cause instead.
+// withAction adds the action that failed to e. If the caller's context has ended, it returns the cause of that instead.
 func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))
