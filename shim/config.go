@@ -9,10 +9,10 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig limits the size of a file that the shim reads. It is enough for the names of a thousand profiles.
+// maxConfig is the maximum size of a file that the shim reads. It holds the names of a thousand profiles.
 const maxConfig = 64 << 10
 
-// readConfig reads target and user from the configuration file. A missing file is no error. After an error, the options are
+// readConfig reads the target and the user from /etc/hinit/shim. A missing file is no error. After an error, the options are
 // unchanged.
 func (o *options) readConfig() error {
 	text, err := readTrusted(o.config)
@@ -28,17 +28,17 @@ func (o *options) readConfig() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // another agent's gateway commands may mean something else, so leave them to the agent
+		o.target, o.native = target, "" // the gateway commands of another agent may mean something else, so the agent handles them
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
-			o.user, o.home = user, "" // "" selects the home of this user
+			o.user, o.home = user, "" // "" stands for the home of this user
 		}
 	}
 	return nil
 }
 
-// readTrusted reads a small regular file. It refuses a file or a path that a user other than root can change.
+// readTrusted reads a small regular file. If a user other than root can change the file or its path, it returns an error.
 func readTrusted(path string) (string, error) {
 	fd, doubt, err := trust.Open(path, trust.RootOnly)
 	if err != nil {
@@ -59,14 +59,13 @@ func readTrusted(path string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// truthy reports whether a value means yes, as the contract defines it: 1, true or yes, in upper or lower case. Any other value
-// means no, so a typo makes the shim drop root.
+// truthy reports whether a value means yes (contract): 1, true or yes, in upper or lower case. Anything else means no, so after a
+// typing mistake the shim still drops root.
 func truthy(value string) bool {
 	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
 }
 
-// lookupEnv returns the value of the variable key in env, or "". If key occurs several times, the first value counts, as in
-// getenv(3).
+// lookupEnv returns the variable key of env, or "". As with getenv(3), the first of several counts.
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
@@ -76,8 +75,7 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// withEnv returns a copy of the environment env in which the variable key has the given value. The other variables and their
-// order do not change.
+// withEnv returns a copy of env with the variable key set to value, and otherwise unchanged.
 func withEnv(env []string, key, value string) []string {
 	out := make([]string, 0, len(env)+1)
 	set := false

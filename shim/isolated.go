@@ -13,9 +13,9 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolatedProfile returns the profile of a command if PID 1 has isolated this profile, and otherwise "". The result is also
-// "" for a lifecycle command of a gateway, which reads no file of a profile. An error means that the list of isolated
-// profiles or the choice of a profile can't be read.
+// isolatedProfile returns the profile that a command is for, if PID 1 has isolated that profile, and otherwise "". A gateway
+// command gives "", too, because it reads no file of a profile. An error means that the list of isolated profiles, or the choice of
+// a profile, can't be read.
 func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	words := argv[min(1, len(argv)):]
 	if _, order := lifecycle.Parse(words); order || o.native == "" {
@@ -26,7 +26,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil // no profile is isolated
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // these commands concern all profiles
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // these concern all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {
@@ -38,23 +38,22 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	return profile, err
 }
 
-// chosenProfile returns the profile that the agent uses without the option -p, or "" for the default profile. If HERMES_HOME is
-// the home of a profile, this profile is the result. Otherwise a file in the agent's home decides, which `hermes profile use`
-// writes.
+// chosenProfile returns the profile that the agent uses without -p, or "" for the default profile. If HERMES_HOME is the home of a
+// profile, it is that one. Otherwise the file active_profile in the agent's home decides, which `hermes profile use` writes.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {
 		return normalize(name), nil
 	}
 	if lookupEnv(env, "HERMES_S6_SUPERVISED_CHILD") != "" || lookupEnv(env, "HERMES_SUPERVISED_CHILD") != "" {
-		return "", nil // a gateway ignores the chosen profile
+		return "", nil // a gateway ignores the choice
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // the agent can't read the chosen profile either
+		return "", nil // then the agent can't read the choice, either
 	}
 	defer unix.Close(dir)
-	// Follow no link: this process is root, and the agent can replace the file.
+	// follow no link: this process is root, and the agent can replace the file
 	fd, err := unix.Openat2(dir, "active_profile", &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
@@ -73,7 +72,8 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	return normalize(string(text[:n])), nil
 }
 
-// readRegular reads the beginning of a file into text, and returns the number of bytes. A file that is not regular is an error.
+// readRegular reads the beginning of a regular file into text, and returns the number of bytes. For any other file it returns an
+// error.
 func readRegular(fd int, text []byte) (n int, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -85,8 +85,8 @@ func readRegular(fd int, text []byte) (n int, err error) {
 	return unix.Read(fd, text)
 }
 
-// profileOf returns the profile that the words after the agent's name select, or "". It spells the name as the agent does: in lower
-// case and without spaces around it. Words after "--" aren't flags.
+// profileOf returns the profile that the words after the agent's name select by -p or --profile, or "". It is spelled as the agent
+// does: in lower case, without blanks around it. Words after "--" aren't flags.
 func profileOf(words []string) string {
 	for i, word := range words {
 		if word == "--" {
@@ -105,11 +105,11 @@ func profileOf(words []string) string {
 func normalize(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
 
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
-// returns only after a failure.
+// returns only if that fails.
 func (o *options) execIsolated(profile string, argv, env []string) error {
-	// hinit shell also accepts services, patterns and groups. A word with the prefix gateway- can only be a gateway.
+	// hinit shell also takes names of services, patterns and groups. With gateway- before it, the name can only be a gateway's.
 	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
-	if profileOf(argv[1:]) == "" { // the isolated agent can't read which profile is chosen
+	if profileOf(argv[1:]) == "" { // the isolated agent can't read the choice
 		command = append(command, "-p", profile)
 	}
 	return unix.Exec(o.native, append(command, argv[1:]...), env)

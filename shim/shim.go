@@ -1,14 +1,14 @@
 // Package shim drops root and becomes the agent's command line.
 //
-// `docker exec <container> hermes …` runs as root unless the user types --user. The gateway can't read the files that an agent
-// writes as root into the data volume. The shim is first on PATH. It becomes the agent's user and replaces itself by the real
-// program, with the same process, arguments, terminal and exit code.
+// `docker exec CONTAINER hermes …` runs as root unless the user types --user, and the gateway can't read files that an agent has
+// written as root into the data volume. So the shim comes first in PATH. It becomes the agent's user and replaces itself by the
+// agent's program, with the same process, arguments, terminal and exit code.
 //
-// It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if
-// it can't drop root, it refuses. It starts no goroutine.
+// It is quick: it runs before each command of the agent, so every import costs time, even fmt. It never runs the agent as root by
+// accident: if it can't drop root, it fails. It starts no goroutine.
 //
-// The shim has one limitation: the Go runtime installs a handler for every signal at its start. So a signal that the caller
-// ignores has its default action in the real program. The exceptions are SIGHUP and SIGINT, which is enough for nohup.
+// One thing is lost: the Go runtime handles every signal, so a signal that the caller ignores has its default effect in the agent's
+// program. SIGHUP and SIGINT are excepted, which is enough for nohup.
 package shim
 
 import (
@@ -27,51 +27,53 @@ import (
 )
 
 const (
-	// exitRefused is the exit code that shells use for a program that exists but can't be run.
+	// exitRefused is the exit code of shells for a program that exists and can't be run.
 	exitRefused = 126
-	// exitNotFound is the exit code that shells use for a program that does not exist.
+	// exitNotFound is the exit code of shells for a program that doesn't exist.
 	exitNotFound = 127
 
-	// optOutEnv is the variable that makes the shim run the agent as root. Its value must mean yes, see truthy.
+	// optOutEnv is the variable that makes the shim run the agent as root, if its value means yes (see truthy).
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
-	// homeEnv is the variable that overrides HOME for the agent's processes. Its value must be an absolute path.
+	// homeEnv is the variable with another HOME for the agent's processes, as an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
 )
 
-// options are the shim's settings for one image. Tests use other settings.
+// options are the facts about one image. Tests have others.
 type options struct {
-	target string // the real program
-	user   string // user that the real program runs as
+	target string // the agent's program
+	user   string // user that it runs as
 	home   string // HOME of this user
 	config string // file that may replace target and user
-	root   string // prefix of the paths of the system's files, such as /etc/passwd; empty except in tests
+	root   string // comes before the paths of the system's files, such as /etc/passwd; "" except in tests
 
-	native  string // path of hinit, which carries out gateways' lifecycle commands; "" if the agent does that itself
-	baseDir string // directory that exists only if PID 1 answers the commands of s6
+	native  string // path of hinit, which carries out gateway commands; "" if the agent does that
+	baseDir string // exists only if PID 1 answers the commands of s6
 }
 
-// Main becomes the real program. It returns only on failure, after it has written the reason to stderr; the result is the exit
-// code for main. argv and env are os.Args and os.Environ() of the process.
+// Main becomes the agent's program. It returns only after a failure, which it has reported on stderr, with the exit code for main.
+// argv and env are os.Args and os.Environ().
 //
-// It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the
-// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. If the
-// command is for an isolated profile, root becomes "hinit shell" of that profile's gateway. It then has the gateway's user,
-// isolation, directory and variables, and of the caller's variables only TERM, LANG and LC_*. Any other call by root becomes the
-// agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without that file, /etc and the
-// container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working
-// directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no descriptors from 3 up. It
-// does not get /dev/tty either if a root shell could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is
-// 126.
+// It follows section 11 of the contract:
 //
-// The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
-// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
-// variable can do this: a caller's environment must not make root run another program.
+//   - If the target can't be found or isn't executable, the code is 127.
+//   - A caller other than root runs the target with an unchanged environment, and so does root with HERMES_DOCKER_EXEC_AS_ROOT=1
+//     (or true or yes).
+//   - If the command is for an isolated profile, root becomes "hinit shell" of that profile's gateway. It has the gateway's user,
+//     isolation, directory and variables, and of the caller's variables only TERM, LANG and LC_*.
+//   - Otherwise root becomes the agent's user. PID 1 has written the uid, gid and groups into a file; without it, /etc and the
+//     container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working
+//     directory, stdin, stdout, stderr, terminal and limits stay as they are. Descriptors from 3 up are closed, and /dev/tty is
+//     given up if a root shell could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
 //
-// A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)). So the kernel kills it
-// before the CMD when memory runs out.
+// The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second; HOME is
+// then that user's home. The file counts only if root alone can change it and the directories above it. No environment variable can
+// name them, because a caller's environment must not make root run another program.
 //
-// In the agent's own image, the lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, which runs as the user that the
-// agent would run as. HINIT_SHIM_NATIVE=0 turns that off.
+// A process of docker exec gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel kills it before the
+// CMD when memory runs out.
+//
+// In the agent's own image, gateway commands ([lifecycle.Parse]) go to hinit, as the user that the agent would run as.
+// HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, options{
 		target: "/opt/hermes/.venv/bin/hermes",
@@ -107,9 +109,9 @@ func run(argv, env []string, o options) int {
 			writeError("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
 			return exitRefused
 		}
-		// In Linux, credentials belong to a thread, and Go's own Setuid changes all threads one by one. Here only this thread
-		// changes: execve(2) ends all other threads, and the new program gets the credentials of the calling thread. The lock
-		// keeps this goroutine on its thread until then, and is never released.
+		// On Linux, credentials belong to a thread. Only this thread changes, because execve(2) ends all others, and the new
+		// program has the credentials of the calling thread. The lock keeps this goroutine on its thread until then, and is never
+		// released.
 		runtime.LockOSThread()
 		home, err := o.becomeAgent(env)
 		if err != nil {
@@ -129,10 +131,9 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj). It does so
-// only if this process has the same value as PID 1. That is the case in processes that docker exec starts. Without the change,
-// the kernel would kill the gateways and the CMD before these processes. The parameters are the paths of the files with the
-// values of PID 1 and of this process. A process may raise its own value without privileges.
+// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj), if it has that of PID 1, as
+// processes of docker exec do. Otherwise the kernel would kill gateways and the CMD before it. The files hold the values of PID 1
+// and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(initFile)
@@ -142,7 +143,7 @@ func raiseOOMScore(initFile, ownFile string) {
 	}
 }
 
-// becomeAgent permanently makes the calling thread the agent's user. It returns the agent's home.
+// becomeAgent makes the calling thread the agent's user for good, and returns the agent's home.
 func (o *options) becomeAgent(env []string) (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
@@ -150,7 +151,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // PID 1 has written no file (the container may be read-only), or other users than root can write it
+	} else { // PID 1 could not write it (a read-only container), or others than root can
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	if err := agentuser.CloseOnExec(); err != nil {
@@ -174,8 +175,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is about a user other than
-// who, u does not change.
+// setPublished sets the ids of u to those in text, the content of [account.IDsFile]. If the text isn't about the user who, u stays.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -194,40 +194,39 @@ func setPublished(u *account.User, text, who string) {
 	}
 }
 
-// replaceProcess replaces this process by the target. It returns only on failure, with an exit code. It calls unix.Exec, not
-// execve(2) itself: Go raised the soft limit of open files at its start, and unix.Exec restores the caller's limit.
+// replaceProcess replaces this process by the target. It returns only after a failure, with an exit code. unix.Exec is used because
+// Go has raised the soft limit of open files, and unix.Exec restores that of the caller.
 func replaceProcess(target string, argv, env []string) int {
 	err := unix.Exec(target, append([]string{target}, argv[min(1, len(argv)):]...), env)
 	writeError("cannot execute " + target + ": " + err.Error())
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the interpreter of the script is missing
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the interpreter of a script is missing
 		return exitNotFound
 	}
 	return exitRefused
 }
 
-// executable returns the status of the file at path. The result ok tells whether it is a regular file that the caller may
-// execute.
+// executable returns the status of the file at path, and whether it is a regular file that the caller may execute.
 func executable(path string) (st unix.Stat_t, ok bool) {
 	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }
 
-// isSelf reports whether a file is the running program, under any name. It is false without /proc.
+// isSelf reports whether a file is the running program, under any name. Without /proc it returns false.
 func isSelf(st unix.Stat_t) bool {
 	var self unix.Stat_t
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// writeError writes one line to stderr. It ignores errors.
+// writeError writes a line to stderr. There is nobody to report a failure to.
 func writeError(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }
 
-// nativeEnv is the variable whose value 0 sends every command to the agent.
+// nativeEnv is the variable with which the value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// execHinit replaces the process by hinit if hinit handles the command. If not, or if the exec fails, execHinit returns, and the
-// agent handles the command. While PID 1 does not answer the commands of s6, hinit handles all commands that start or stop
-// gateways. In that state, the agent itself would do nothing and report success, or wait for ever.
+// execHinit replaces the process by hinit, if hinit handles the command. Otherwise it returns, as after a failure, and the agent
+// handles it. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop gateways: the agent
+// would do nothing and report success, or wait for ever.
 func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
@@ -241,10 +240,10 @@ func (o *options) execHinit(argv, env []string) {
 		return
 	}
 	args := append([]string{agentuser.NativeName, o.target}, argv[1:]...)
-	_ = unix.Exec(o.native, args, env) // after a failure the agent handles the command
+	_ = unix.Exec(o.native, args, env) // after a failure the agent handles it
 }
 
-// isolatesAny reports whether PID 1 has published a list of isolated profiles, which means that it isolates at least one.
+// isolatesAny reports whether PID 1 isolates a profile: it has then published a list of them.
 func (o *options) isolatesAny() bool {
 	var st unix.Stat_t
 	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0

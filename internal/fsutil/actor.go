@@ -12,29 +12,29 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Identity is a user's identity for file access: uid, gid and supplementary groups.
+// Identity is what the kernel checks for access to files: uid, gid and supplementary groups.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// Actor performs file operations with an [Identity]. Any number of goroutines may share it.
+// Actor does file operations with an [Identity]. Any number of goroutines may share it.
 type Actor struct {
 	id       Identity
 	switches bool
-	bounded  bool // each Do counts against the limit of share, see In
+	bounded  bool // each Do counts against the limit of share, see Limited
 	share    blocking.Share
-	homes    *homes // homes whose owners the actor acts as, see OwnHomes; nil for none
+	homes    *homes // homes in which the actor acts as their owners, see OwnHomes; nil for none
 }
 
-// Self returns an actor that works with the identity of the process.
+// Self returns an actor with the identity of the process.
 func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It switches to this identity only if the process is root, id is another user, and a trial
-// succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. An actor that doesn't switch
-// works with the identity of the process, see [Actor.Switches].
+// NewActor returns an actor for id. It switches to id only if the process is root, id is another user, and a first try succeeds:
+// that fails without CAP_SETUID or CAP_SETGID, or in a user namespace that lacks id. Otherwise it keeps the identity of the
+// process, see [Actor.Switches].
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -48,30 +48,30 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// Limited returns an actor that works like a, but limits the number of concurrent operations. Every Do, and every operation of a
-// [Dir] with this actor, runs through [blocking.Do] with share. Calls of its Do must not be nested.
+// Limited returns an actor like a that limits how many operations run at a time: each Do, and each operation of a [Dir] with this
+// actor, runs through [blocking.Do] with share. Its Do must not be called inside its Do.
 func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
 	return &bounded
 }
 
-// Identity returns the identity that the actor was made for, even if it doesn't switch. The caller must not change Groups.
+// Identity returns the identity that was asked for, even if the actor doesn't switch to it. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do switches to an identity other than the process's.
+// Switches reports whether Do switches to another identity.
 func (a *Actor) Switches() bool { return a.switches }
 
-// Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Calls of Do may be nested,
-// unless the actor comes from [Actor.Limited].
+// Do calls fn with the actor's identity and returns its error. fn may block, and may panic. Do may be called inside Do, unless the
+// actor comes from [Actor.Limited].
 //
-// While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
-// (see setfsuid(2)). During that time the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user
-// ID changes on capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the
-// process, and must not start a process.
+// While fn runs, the goroutine is locked to its thread. Only the file-system uid and gid and the supplementary groups of that
+// thread change (setfsuid(2)), and the thread lacks root's capabilities for files (capabilities(7), "Effect of user ID changes on
+// capabilities"). So fn must not hand file operations to another goroutine, which has the identity of the process, and must not
+// start a process.
 //
-// If the kernel refuses to switch, fn isn't called. If it refuses to switch back, Do returns an error and keeps the thread
-// locked; the Go runtime then destroys the thread when the goroutine ends. No known kernel refuses that.
+// If the kernel refuses the switch, fn isn't called. If it refuses to switch back, Do returns an error and leaves the thread
+// locked, which the Go runtime then destroys at the end of the goroutine. No known kernel does that.
 func (a *Actor) Do(fn func() error) error {
 	if a.bounded {
 		return blocking.Do(a.share, func() error { return a.do(fn) })
@@ -92,7 +92,7 @@ func (a *Actor) do(fn func() error) (err error) {
 	defer func() {
 		if restoreErr := setThreadIdentity(old); restoreErr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot switch back from uid %d: %w", a.id.UID, restoreErr))
-			return // the thread stays locked, so the runtime ends it with the goroutine
+			return // the thread stays locked, so it ends with the goroutine
 		}
 		runtime.UnlockOSThread()
 	}()
@@ -114,8 +114,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the identity of the calling thread only: unlike package syscall, these functions of x/sys don't
-// change all threads. The uid is changed last, both when switching and when switching back, because setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the identity of the calling thread only: unlike those of package syscall, these functions of x/sys
+// don't change all threads. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -124,7 +124,7 @@ func setThreadIdentity(id Identity) error {
 	if err := unix.Setgroups(gids); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
-	// setfsgid and setfsuid return the old id even if they fail, so read the new id back.
+	// setfsgid and setfsuid return the old id even if they fail, so read the new one back
 	if err := unix.Setfsgid(int(id.GID)); err != nil {
 		return fmt.Errorf("setfsgid: %w", err)
 	}
@@ -140,8 +140,7 @@ func setThreadIdentity(id Identity) error {
 	return nil
 }
 
-// fsuid returns the file-system uid of the thread. It calls setfsuid with an invalid id, which changes nothing and returns the
-// current uid, see setfsuid(2).
+// fsuid returns the file-system uid of the thread. setfsuid with an invalid id changes nothing and returns it (setfsuid(2)).
 func fsuid() uint32 {
 	id, _ := unix.SetfsuidRetUid(-1)
 	return uint32(id)
@@ -152,15 +151,15 @@ func fsgid() uint32 {
 	return uint32(id)
 }
 
-// homes describes the home directories that belong to their own users, and not to the actor's user.
+// homes are the home directories with users of their own, besides the actor's user.
 type homes struct {
-	dir         string // the directory that contains the homes, with a slash at the end
+	dir         string // directory with the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
 }
 
-// OwnHomes returns an actor that works like a, except within the homes in the directory dir. Within a home whose owner's uid
-// is from first to last, Dirs of the new actor act as this owner. That is safe because only root can have given the home to
-// such a user. To create, remove or rename the home itself, the new actor acts like a.
+// OwnHomes returns an actor like a that acts as the owner of a home inside that home: if the home is in dir and the owner's uid is
+// from first to last. That is safe, because only root can give a home to such a user. The home itself is created, removed and
+// renamed as a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
@@ -169,15 +168,14 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// WithoutSwitch returns an actor for use within a function that runs in [Actor.Do]. It keeps the identity that Do has set, except
-// in the homes that [Actor.OwnHomes] describes.
+// WithoutSwitch returns an actor for use inside [Actor.Do]. It keeps the identity that Do has set, except in the homes of
+// [Actor.OwnHomes].
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb in errors of operations that read the contents of a directory. Such an operation works inside the
-// directory.
+// listing is the verb of operations that read a directory. Unlike others, they work inside the directory that they name.
 const listing = "read directory"
 
-// asOwner calls fn. If the operation on names takes place within a home of [Actor.OwnHomes], fn runs as the owner of that home.
+// asOwner calls fn, as the owner of a home of [Actor.OwnHomes] if the operation on names takes place in one.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -191,16 +189,15 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether a path leads to a home or into one. The argument names holds the path's components, relative to the
-// directory dir. The result up is the number of components that lead to the home itself.
+// within reports whether a path leads to a home or into one. names are its components, relative to dir. The first up of them lead
+// to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(append([]string{dir}, names...)...), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
 }
 
-// ownerOf returns an actor for the owner of the home whose path has the components names. It returns nil if the owner's uid is
-// not in the range.
+// ownerOf returns an actor for the owner of the home with the path names, or nil if the owner's uid is not in the range.
 func (d *Dir) ownerOf(names []string) *Actor {
 	fd, err := d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -210,7 +207,7 @@ func (d *Dir) ownerOf(names []string) *Actor {
 	return d.actor.homes.owner(fd)
 }
 
-// owner works like ownerOf, for a home that is open as fd.
+// owner is ownerOf for a home that is open as fd.
 func (h *homes) owner(fd int) *Actor {
 	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {

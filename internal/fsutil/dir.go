@@ -34,32 +34,28 @@ import (
 	"hinit/internal/trust"
 )
 
-// ErrSymlink means that a path contains a symbolic link. Other errors wrap ErrSymlink. Links are not followed, even if their
-// target is inside the directory.
+// ErrSymlink means that a path contains a symbolic link. Links are refused even if they lead to a place inside the directory.
 var ErrSymlink = trust.ErrSymlink
 
-// Dir is an open directory. Names are resolved relative to this directory, and never through a symbolic link. If its path is
-// renamed or replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted inside
-// the directory.
+// Dir is an open directory. Names are resolved relative to it, and never through a symbolic link. It stays the same directory when
+// its path is renamed or replaced. Names may lead into file systems that are mounted inside it.
 //
-// A relative name, the parameter rel of the methods, is a slash-separated path. Empty and "." components are skipped. A leading
-// slash, a ".." component or a NUL byte causes the error fs.ErrInvalid. Every operation runs with the identity of the actor given
-// to [OpenDir].
+// A name, the parameter rel of the methods, is a path with slashes. Empty and "." components are skipped. A leading slash, a ".."
+// component or a NUL byte is the error fs.ErrInvalid. Every operation has the identity of the actor given to [OpenDir].
 //
-// All methods may be called from several goroutines. Close waits for running operations; later operations fail with
-// fs.ErrClosed.
+// All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
 type Dir struct {
 	path      string
 	actor     *Actor
-	owner     *Actor       // acts as the owner of the home that contains the directory; nil outside such homes, see [Actor.OwnHomes]
-	noOpenat2 *atomic.Bool // set if openat2 does not work, so that paths are walked by component; shared with the results of Sub
+	owner     *Actor       // for a directory inside a home of [Actor.OwnHomes]: acts as its owner; otherwise nil
+	noOpenat2 *atomic.Bool // openat2 doesn't work here, so paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
-	fd int          // descriptor of the directory (O_PATH); -1 when closed
+	fd int          // of the directory (O_PATH); -1 when closed
 }
 
-// OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in path. A
-// nil actor means [Self]. The caller closes the Dir.
+// OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links in
+// it. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	a = cmp.Or(a, Self())
 	d := newDir(path, a)
@@ -89,11 +85,11 @@ func (d *Dir) Close() error {
 	return nil
 }
 
-// Path returns the path by which the directory was opened, plus the names given to Sub. Use it only in messages and in the
-// configuration of other programs. Opening it again would lose the protection of the Dir.
+// Path returns the path by which the directory was opened, with the names given to Sub. It is for messages and the configuration of
+// other programs. To open it again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
-// Sub opens the directory rel as another Dir with the same actor. The caller must close d and the new Dir.
+// Sub opens the directory rel as another Dir with the same actor. The caller closes both.
 func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
@@ -118,9 +114,9 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 	return sub, nil
 }
 
-// WithIdentity calls fn with a Dir for the same directory, and changes the identity only once for all operations in fn. See
-// [Actor.Do] for the rules that fn must follow. Only the goroutine of fn may use this Dir and the Dirs that its Sub returns:
-// in other goroutines they would use the identity of the process. Closing d also closes this Dir, so fn must not close it.
+// WithIdentity calls fn with a Dir for the same directory, and switches the identity once for all operations in fn. The rules of
+// [Actor.Do] apply. Only the goroutine of fn may use this Dir and those from its Sub: in another one they have the identity of the
+// process. fn must not close it, because that closes d.
 func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -142,8 +138,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// statWith calls look, which makes one stat system call. look gets the open directory of rel, the base name of rel, and flags
-// that prevent the call from following links.
+// statWith calls look, which makes one stat system call. look gets the directory of rel, the base name of rel, and flags that keep
+// the call from following links.
 func (d *Dir) statWith(rel string, look func(at int, name string, flags int) error) error {
 	return d.withComponents("stat", rel, func(names []string) error {
 		if len(names) == 0 {
@@ -155,9 +151,8 @@ func (d *Dir) statWith(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// CreatedAt returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file
-// may get the same inode number, but never the same creation time. The error wraps errors.ErrUnsupported if the file system
-// does not store the time.
+// CreatedAt returns when the file rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get the same
+// inode number, but never the same time. If the file system doesn't store it, the error wraps errors.ErrUnsupported.
 func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	err = d.statWith(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -171,16 +166,16 @@ func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. After that, names in
-// the directory rel that another machine has changed are looked up again.
+// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. Then names in the
+// directory rel that another machine has changed are looked up again.
 func (d *Dir) Refresh(rel string) error {
 	return d.statWith(rel, func(at int, name string, flags int) error {
 		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
 	})
 }
 
-// CheckExists returns nil if rel exists, and an error that wraps fs.ErrNotExist if not. For a missing name it needs only one
-// system call, unlike [Dir.Lstat].
+// CheckExists returns nil if rel exists, and otherwise an error that wraps fs.ErrNotExist. For a missing name it takes one system
+// call, fewer than [Dir.Lstat].
 func (d *Dir) CheckExists(rel string) error {
 	err := d.withComponents("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -192,12 +187,12 @@ func (d *Dir) CheckExists(rel string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err = d.Lstat(rel) // rel may be a link, which open refuses
+	_, err = d.Lstat(rel) // a link, perhaps, which open refuses
 	return err
 }
 
-// Mkdir creates the directory rel and missing directories above it, with the permission bits mode (less the umask). An existing
-// directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
+// Mkdir creates the directory rel and those above it that are missing, with the permission bits mode (less the umask). An existing
+// directory keeps its mode. If one of the names is a link or another kind of file, it returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.withComponents("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -221,8 +216,7 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	})
 }
 
-// Rename renames oldrel to newrel, both relative to d. An existing file or link at newrel is replaced. If oldrel is a link, the
-// link itself is renamed.
+// Rename renames oldrel to newrel, both relative to d. A file or link at newrel is replaced. A link at oldrel is renamed itself.
 func (d *Dir) Rename(oldrel, newrel string) error {
 	return d.withComponents("rename", oldrel, func(names []string) error {
 		to, err := components(newrel)
@@ -241,8 +235,8 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// withComponents checks rel and calls fn with its components. While fn runs, the descriptor stays open, and the goroutine has the
-// identity of the actor. withComponents adds verb and rel to the text of fn's error.
+// withComponents checks rel and calls fn with its components, with the identity of the actor. Meanwhile the Dir can't be closed. It
+// adds verb and rel to an error of fn.
 func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -260,8 +254,8 @@ func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) er
 	return nil
 }
 
-// at works like withComponents, but calls fn with the directory that contains the last component of rel. The last component
-// itself is base. fn must not follow a link at base.
+// at is withComponents for an operation on a name: fn gets the directory of rel, and the last component as base. fn must not follow
+// a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
 	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
@@ -273,7 +267,7 @@ func (d *Dir) name(rel string) string {
 	return strings.TrimSuffix(d.path, "/") + "/" + rel
 }
 
-// components splits a relative name into its components. See Dir for the names that it refuses.
+// components splits a name into its components. See Dir for names that it refuses.
 func components(rel string) ([]string, error) {
 	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
 		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)
@@ -291,13 +285,13 @@ func components(rel string) ([]string, error) {
 	return names, nil
 }
 
-// ID identifies a file independently of its name, by device and inode. The zero value identifies no file.
+// ID identifies a file whatever its name, by device and inode. Zero is no file.
 type ID struct {
 	Dev uint64 `reexec:"dev"`
 	Ino uint64 `reexec:"ino"`
 }
 
-// IDOf returns the ID of the file with the metadata info.
+// IDOf returns the ID of the file that info is about.
 func IDOf(info fs.FileInfo) (id ID) {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		id = ID{st.Dev, st.Ino}
@@ -305,9 +299,9 @@ func IDOf(info fs.FileInfo) (id ID) {
 	return id
 }
 
-// Connect connects to the Unix socket rel. It returns a non-blocking stream socket that takes no file descriptors, if the kernel can
-// refuse them. The caller closes it, after [blocking.Drain]. If rel is a link or not a socket, Connect returns an error. If the
-// server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
+// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the kernel
+// can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's queue is
+// full, the error wraps EAGAIN; Connect doesn't wait.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
 	err = d.withComponents("connect to", rel, func(names []string) error {
@@ -324,7 +318,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 			return err
 		}
 		blocking.RefuseDescriptors(uintptr(made))
-		// The path in /proc leads to the socket that was checked, even if its name has been replaced.
+		// this path leads to the socket that was checked, even if its name has been replaced
 		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
 			closeFD(made)
 			return err

@@ -20,22 +20,21 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrNotRegular means that a name should be a regular file but is something else. For a link, the error is [ErrSymlink] instead.
-// Other errors wrap ErrNotRegular.
+// ErrNotRegular means that a name is no regular file. For a link, the error is [ErrSymlink] instead.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge means that a file is larger than the caller allows. Other errors wrap ErrTooLarge.
+// ErrTooLarge means that a file is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// tempTries is the maximum number of random names tried for a temporary file.
+// tempTries is how many random names are tried for a temporary file.
 const tempTries = 100
 
-// minRead is the free space in the buffer that each read(2) gets in addition to the expected size. So the read reaches the end of
-// the file without enlarging the buffer.
+// minRead is the free space that each read(2) gets beyond the expected size. With it, the read after the last one finds the end of
+// the file without a larger buffer.
 const minRead = 512
 
-// ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
-// socket the error is [ErrNotRegular], and ReadFile does not wait.
+// ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. A FIFO, device or socket is
+// [ErrNotRegular], without a wait.
 func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	err = d.withComponents("read", rel, func(names []string) error {
 		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
@@ -54,18 +53,18 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading. It fails with the same errors as [Dir.ReadFile]. Errors of the returned file
-// contain its path. The caller closes the file.
+// Open opens the regular file rel for reading, with the errors of [Dir.ReadFile]. Errors of the returned file contain its path. The
+// caller closes it.
 func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
 
-// OpenUpdate opens the regular file rel for reading and writing. If the file is missing, it is created with the given
-// permission bits (less the umask). OpenUpdate fails with the same errors as [Dir.ReadFile]. The caller closes the file.
+// OpenUpdate opens the regular file rel for reading and writing, with the errors of [Dir.ReadFile]. A missing file is created with
+// the permission bits mode (less the umask). The caller closes it.
 func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("open", rel, unix.O_RDWR|unix.O_CREAT, mode)
 }
 
-// OpenAppend opens the regular file rel for appending. If the file is missing, it is created with the given permission bits
-// (less the umask). OpenAppend fails with the same errors as [Dir.ReadFile]. The caller closes the file.
+// OpenAppend opens the regular file rel for appending, with the errors of [Dir.ReadFile]. A missing file is created with the
+// permission bits mode (less the umask). The caller closes it.
 func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("append to", rel, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
 }
@@ -76,7 +75,7 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 		if err != nil {
 			return err
 		}
-		if err := unix.SetNonblock(fd, false); err != nil { // otherwise a process that inherits the file would share the flag
+		if err := unix.SetNonblock(fd, false); err != nil { // a process that inherits the file would share the flag
 			closeFD(fd)
 			return err
 		}
@@ -86,8 +85,8 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 	return f, err
 }
 
-// readAll reads the open file fd to its end, or until it has read more than max bytes. size is the expected size, which may be
-// wrong: the file may grow, and in /proc it is 0.
+// readAll reads the file fd to its end, or until it has more than max bytes. size is the expected size, which may be wrong: the
+// file may grow, and in /proc it is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minRead)
 	for int64(len(data)) <= max {
@@ -108,9 +107,9 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 	return data, nil
 }
 
-// Append appends data to the regular file rel in one write(2), so that the lines of several writers don't mix. It returns the new
-// size of the file. A missing file is created with the given permission bits (less the umask). After a partial write, for example
-// because the disk is full, the written part stays in the file, and the error wraps io.ErrShortWrite.
+// Append appends data to the regular file rel in one write(2), so that the lines of several writers don't mix, and returns the new
+// size. A missing file is created with the permission bits mode (less the umask). After a partial write, for example on a full
+// disk, the written part stays, and the error wraps io.ErrShortWrite.
 func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
 	err = d.withComponents("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
@@ -133,8 +132,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 	return size, err
 }
 
-// openRegular opens the regular file whose path, relative to d, has the components names, and returns its size. Because of
-// O_NONBLOCK, it doesn't wait if the file is a FIFO.
+// openRegular opens the regular file with the path names, relative to d, and returns its size. O_NONBLOCK prevents a wait for a
+// FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if faultinject.Enabled {
 		if err := faultinject.Before(faultinject.Open, strings.Join(names, "/")); err != nil {
@@ -142,7 +141,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 		}
 	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // socket or FIFO without a reader; directory
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without a reader, or a directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
 	}
 	if err != nil {
@@ -159,34 +158,34 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 	return fd, st.Size, nil
 }
 
-// ReplaceOptions tells [Dir.Replace] how to create the new file.
+// ReplaceOptions say how [Dir.Replace] makes the new file.
 type ReplaceOptions struct {
-	// Mode is the permission bits of the new file; the umask does not apply.
+	// Mode are the permission bits of the new file; the umask does not apply.
 	Mode fs.FileMode
-	// KeepMode makes the new file keep the permission bits of an existing regular file.
+	// KeepMode gives the new file the permission bits of a regular file that it replaces.
 	KeepMode bool
-	// TempName is the pattern for the name of the temporary file, which is created in the same directory. Random letters replace
-	// its last "*", or are appended. "" means "." + base + ".*.tmp", where base is the file's own name.
+	// TempName is the pattern of the temporary file's name in the same directory. Random letters take the place of its last "*", or
+	// are appended. "" means "." + base + ".*.tmp", with the file's own name as base.
 	TempName string
-	// NoSync skips all syncing. If the machine then crashes, the new content may be lost.
+	// NoSync leaves out all syncing. A crash of the machine may then lose the new content.
 	NoSync bool
-	// SyncNameLater skips the sync of the directory. The caller syncs the directory later with SyncName. Until then, a crash of the
-	// machine may bring back the old content.
+	// SyncNameLater leaves out the sync of the directory. Until the caller does it with SyncName, a crash of the machine may bring
+	// back the old content.
 	SyncNameLater bool
-	// Confirm is called right before the rename. The argument now describes the file that has the name rel at that moment, or is
-	// nil if there is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
+	// Confirm is called just before the rename, with the file that has the name rel at that moment, or nil if there is none. An
+	// error from it ends Replace, which returns it. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
-// Replace sets the content of the regular file rel to data. Readers see either the old or the new content, even after a crash of
-// the machine. Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The
-// new file belongs to the actor.
+// Replace sets the content of the regular file rel to data. Readers see the old or the new content, even after a crash of the
+// machine: Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
+// file belongs to the actor.
 //
-// After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the
-// new content is visible but may not survive a crash; the error says so.
+// After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
+// content is there but may not survive a crash; the error says so.
 //
-// If rel is a link, the error is [ErrSymlink]; if it is another irregular file, [ErrNotRegular]. A link that appears after this
-// check is itself replaced, and its target isn't touched.
+// A link at rel is [ErrSymlink], and any other irregular file [ErrNotRegular]. A link that appears after this check is itself
+// replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.at("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
@@ -204,7 +203,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Open the directory first: if the directory can't be synced, the open fails before anything has changed.
+	// Open the directory first: if it can't be synced, this fails before anything has changed.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -231,8 +230,8 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	return nil
 }
 
-// SyncName syncs the directory that contains rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks
-// until the disk has stored the change.
+// SyncName syncs the directory of rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks until the disk
+// has stored it.
 func (d *Dir) SyncName(rel string) error {
 	return d.at("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -258,8 +257,7 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(newStat(base, st))
 }
 
-// writeTemp writes data to a new temporary file in the directory parent and returns the file's name. After an error, it has
-// removed the temporary file.
+// writeTemp writes data to a new temporary file in parent and returns its name. After an error, the file is removed.
 func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
 	pattern := o.TempName
 	pattern = cmp.Or(pattern, "."+base+".*.tmp")
@@ -303,8 +301,8 @@ func writeAll(fd int, name string, data []byte) error {
 	return nil
 }
 
-// CreateTemp creates a file in the open directory parent. The file's name is pattern with random text in place of the last "*",
-// or at the end if there is no "*". CreateTemp returns the open file and its name.
+// CreateTemp creates a file in the directory parent. Its name is pattern with random text in place of the last "*", or at the end.
+// It returns the open file and the name.
 func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	prefix, suffix := pattern, ""
 	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
@@ -323,7 +321,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// fsync calls fsync(2). It ignores EINVAL, which means that the file system can't sync a directory and doesn't need to.
+// fsync calls fsync(2). EINVAL is no error: the file system can't sync a directory and doesn't need to.
 func fsync(fd int, name string) error {
 	err := callWithFault(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
@@ -332,10 +330,9 @@ func fsync(fd int, name string) error {
 	return err
 }
 
-// Overwrite replaces the content and the permission bits of the existing regular file rel in place, and syncs it. If the file was
-// at least as large as data, and the file system overwrites in place, this needs no new disk blocks. After a crash, the file may
-// contain parts of both the old and the new content. It fails with the same errors as [Dir.ReadFile]. It blocks as long as the
-// disk takes.
+// Overwrite replaces the content and the permission bits of the regular file rel in place, and syncs it. If the file was at least
+// as large as data, this takes no new blocks on a file system that overwrites in place, so it works on a full disk. After a crash,
+// the file may contain parts of both contents. It has the errors of [Dir.ReadFile].
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	return d.withComponents("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)
@@ -354,10 +351,10 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// stat is an fs.FileInfo made from the result of one stat(2) call. Package os would first have to open the file.
+// stat is an fs.FileInfo made from a stat(2) call. Package os would have to open the file.
 type stat struct {
 	name string
-	sys  syscall.Stat_t // the same type that package os returns from Sys
+	sys  syscall.Stat_t // what package os returns from Sys
 }
 
 func newStat(name string, st unix.Stat_t) *stat {
@@ -389,8 +386,8 @@ func (s *stat) Mode() fs.FileMode {
 	return mode
 }
 
-// Stat returns the kernel's status of a file. info must come from package os or from this package.
+// Stat returns the kernel's status behind info, which must come from package os or this package.
 func Stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
 
-// UID returns the owner of a file. info must come from package os or from this package.
+// UID returns the owner of the file that info is about.
 func UID(info fs.FileInfo) uint32 { return Stat(info).Uid }

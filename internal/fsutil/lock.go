@@ -11,7 +11,7 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// localTypes lists the types of file systems that only this kernel writes to (statfs(2), f_type).
+// localTypes are the types of file systems that only this kernel writes to (statfs(2), f_type).
 var localTypes = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
@@ -26,7 +26,7 @@ func Local(path string) bool {
 	return retryEINTR(func() error { return unix.Statfs(path, &st) }) == nil && isLocal(st)
 }
 
-// LocalFile works like [Local], for an open file.
+// LocalFile is [Local] for an open file.
 func LocalFile(f *os.File) bool {
 	var st unix.Statfs_t
 	return retryEINTR(func() error { return unix.Fstatfs(int(f.Fd()), &st) }) == nil && isLocal(st)
@@ -36,10 +36,9 @@ func isLocal(st unix.Statfs_t) bool {
 	return slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
-// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds the lock, Lock calls busy with the
-// open directory. It then waits for the lock, unless busy returns an error. The kernel releases the lock when the returned
-// file is closed or the process ends. The lock is on the directory itself: a user with write access to the directory could
-// replace a lock file in it.
+// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open directory,
+// and waits for the lock unless busy returns an error. The lock ends when the returned file is closed or the process ends. It is on
+// the directory, and not on a file in it, which a user with write access could replace.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.withComponents("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -67,8 +66,8 @@ func flock(f *os.File, flags int) error {
 	return callWithFault(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
-// CreateExclusive creates the regular file rel with the content data. It fails with fs.ErrExist if rel exists. If several callers
-// try at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
+// CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several callers
+// at a time, even on different machines, exactly one succeeds. A reader may see the file while it is empty.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		fd := -1

@@ -15,11 +15,10 @@ import (
 	"hinit/internal/trust"
 )
 
-// eagainTries is the maximum number of openat2 calls while they fail with EAGAIN, which happens when directories on the path are
-// being renamed.
+// eagainTries is how often openat2 is called while it fails with EAGAIN, because directories of the path are being renamed.
 const eagainTries = 32
 
-// open opens the file whose path, relative to d, has the components names, or d itself if names is empty.
+// open opens the file with the path names, relative to d, or d itself if names is empty.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	if len(names) == 0 {
 		return openat(d.fd, ".", flags, mode)
@@ -28,11 +27,11 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason, such as
-			// an immutable file. Then walkBeneath also fails.
+			// The kernel lacks openat2, or a seccomp filter refuses it. EPERM may have another reason, such as an immutable file;
+			// then walkBeneath fails, too.
 			d.noOpenat2.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-			// walkBeneath always terminates, and its error contains the name of the component that is a link.
+			// walkBeneath always comes to an end, and its error names the component that is a link.
 		default:
 			return fd, err
 		}
@@ -40,8 +39,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	return walkBeneath(d.fd, names, flags, mode)
 }
 
-// inParent opens the directory that contains the last component of names, and calls fn with this directory and that component,
-// base. fn must not follow a link at base.
+// inParent opens the directory of the last component of names, and calls fn with it and that component, base. fn must not follow a
+// link at base.
 func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
 	if len(names) == 0 {
 		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
@@ -58,15 +57,15 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath opens the file name relative to dirfd, and lets the kernel refuse links and paths that lead out of dirfd
-// (openat2(2)). The argument also holds additional RESOLVE flags.
+// openBeneath opens name relative to dirfd by openat2(2), with which the kernel refuses links and paths that lead out of dirfd.
+// also has more RESOLVE flags.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | also,
 	}
 	if flags&unix.O_PATH == 0 {
-		how.Flags |= unix.O_LARGEFILE // needed on 32-bit systems; openat2 refuses it together with O_PATH
+		how.Flags |= unix.O_LARGEFILE // needed on 32-bit systems; refused together with O_PATH
 	}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode)
@@ -80,16 +79,16 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath opens a file below dirfd. names are the components of its path, and each is opened with O_NOFOLLOW. No component
-// may be "..".
+// walkBeneath opens the file with the path names below dirfd, one component after the other, each with O_NOFOLLOW. No component may
+// be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	return walkComponents(dirfd, names, flags, func(parent int, name string, flags int) (int, error) {
 		return openComponent(parent, name, flags, mode)
 	})
 }
 
-// walkComponents opens a file below dirfd by the function open, one component after the other. It keeps one directory open at a time.
-// The argument flags is for the last component.
+// walkComponents calls open for each component of a path below dirfd, and holds one directory open at a time. flags are for the
+// last component.
 func walkComponents(dirfd int, names []string, flags int, open func(parent int, name string, flags int) (int, error)) (int, error) {
 	cur := dirfd
 	for i, name := range names {
@@ -109,15 +108,14 @@ func walkComponents(dirfd int, names []string, flags int, open func(parent int, 
 	return cur, nil
 }
 
-// openComponent opens the file name in the directory dirfd. If it is a link, the error is ErrSymlink. With O_PATH and without
-// O_DIRECTORY, openComponent opens the link itself.
+// openComponent opens the file name in dirfd. A link is ErrSymlink; with O_PATH and without O_DIRECTORY, the link itself is opened.
 func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
 	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR) && isSymlink(dirfd, name):
-		// For a link, O_DIRECTORY fails with ENOTDIR before O_NOFOLLOW fails with ELOOP.
+		// for a link, O_DIRECTORY fails with ENOTDIR before O_NOFOLLOW fails with ELOOP
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR):
 		return -1, fmt.Errorf("%q: %w", name, err)
@@ -132,7 +130,7 @@ func isSymlink(dirfd int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// LstatAt returns the status of the file name in the directory dirfd. It does not follow a link.
+// LstatAt returns the status of the file name in dirfd. It doesn't follow a link.
 func LstatAt(dirfd int, name string) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, err
@@ -144,7 +142,7 @@ func Fstat(fd int) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// openat calls openat(2) with O_CLOEXEC, and repeats it after EINTR. It follows a link at name unless flags contains O_NOFOLLOW.
+// openat calls openat(2) with O_CLOEXEC, again after EINTR. Without O_NOFOLLOW in flags it follows a link at name.
 func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
 	err = retryEINTR(func() (err error) {
 		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
@@ -153,8 +151,7 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, err
 }
 
-// callWithFault works like retryEINTR, but tests can make the call fail through package faultinject. For these tests, c and name
-// identify the call.
+// callWithFault is retryEINTR for a call that tests can make fail through package faultinject, where c and name identify it.
 func callWithFault(c faultinject.Call, name string, fn func() error) error {
 	if err := faultinject.Before(c, name); err != nil {
 		return err
@@ -174,12 +171,12 @@ func retryEINTR(fn func() error) error {
 	}
 }
 
-// closeFD closes a descriptor and ignores the error. Written data has been synced already, and close(2) releases the descriptor
-// even if it fails with EINTR.
+// closeFD closes a descriptor. An error is ignored: written data has been synced, and close(2) releases the descriptor even after
+// EINTR.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// SubOnSameMount works like [Dir.Sub], but fails with [ErrMount] if rel is on another mount than d. It fails immediately, even if
-// the server of that mount is gone.
+// SubOnSameMount is [Dir.Sub] that returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of that
+// mount.
 func (d *Dir) SubOnSameMount(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
@@ -191,12 +188,12 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 	return walkComponents(d.fd, names, flags, Mount{d.noOpenat2}.Open)
 }
 
-// Mount opens files for a walk over a directory tree that must stay on the mount where it begins.
+// Mount opens files for a walk that must stay on the mount where it begins.
 type Mount struct{ noOpenat2 *atomic.Bool }
 
-// Walk opens the directory rel for a walk over its files. It calls fn with a Mount, the descriptor fd of the directory, and its
-// path for messages. fn runs with the actor's identity. Error messages use the argument what as the verb. If crossTop is set, rel
-// itself may be a mount point; otherwise the error for a mount point is [ErrMount].
+// Walk opens the directory rel for a walk over its files, and calls fn with the descriptor fd of the directory and its path for
+// messages, with the identity of the actor. what is the verb in errors. With crossTop, rel may be a mount point; otherwise that is
+// [ErrMount].
 func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
 	return d.withComponents(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)
@@ -208,24 +205,24 @@ func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, pat
 	})
 }
 
-// Open opens the file name in the open directory parent. For a mount point, it returns [ErrMount] without waiting for the mounted
-// file system.
+// Open opens the file name in the directory parent. For a mount point it returns [ErrMount], without a wait for the mounted file
+// system.
 func (m Mount) Open(parent int, name string, flags int) (int, error) {
 	if !m.noOpenat2.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			m.noOpenat2.Store(true) // openat2 does not work here, so do not try it again
+			m.noOpenat2.Store(true) // openat2 doesn't work here
 		case errors.Is(err, unix.EXDEV):
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):
 			return -1, symlinkError(name)
-		case errors.Is(err, unix.EAGAIN): // directories are being renamed; the method below always terminates
+		case errors.Is(err, unix.EAGAIN): // directories are being renamed; what follows always comes to an end
 		default:
 			return fd, err
 		}
 	}
-	// Open with O_PATH first, which does not contact the mounted file system.
+	// O_PATH first, which doesn't contact the mounted file system
 	fd, err := openComponent(parent, name, unix.O_PATH|flags&unix.O_DIRECTORY, 0)
 	if err != nil {
 		return -1, err
@@ -245,8 +242,8 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 	return openat(fd, ".", flags, 0)
 }
 
-// sameMount reports whether the descriptors a and b are on the same mount. On kernels before 5.8 it can only compare the devices.
-// It uses cached data, so it does not wait for a server.
+// sameMount reports whether two descriptors are on the same mount. Before Linux 5.8 it can only compare devices. It uses cached
+// data, so it doesn't wait for a server.
 func sameMount(a, b int) (bool, error) {
 	var sa, sb unix.Statx_t
 	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
@@ -269,15 +266,14 @@ func sameMount(a, b int) (bool, error) {
 	return !known || sa.Mnt_id == sb.Mnt_id, nil
 }
 
-// OpenNoLink opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
-// [OpenDir] it does not follow a link as the last component. In the rest of path, it only follows links in directories that only
-// root can write to. A nil actor means [Self].
+// OpenNoLink opens the directory at the absolute path, for a caller that changes its owner or content. It doesn't follow a link as
+// the last component, and follows others only in directories that only root can write to. A nil actor means [Self].
 func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
 }
 
-// InParent opens the directory that contains path as [OpenNoLink] does, and calls do with it and the last element of path.
+// InParent opens the directory of path as [OpenNoLink] does, and calls do with it and the last element of path.
 func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, error)) (result T, err error) {
 	d, err := OpenNoLink(filepath.Dir(path), a)
 	if err != nil {
@@ -287,8 +283,8 @@ func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, err
 	return do(d, filepath.Base(path))
 }
 
-// MakeReal works like [OpenNoLink], but creates missing directories with the permission bits mode (less the umask). made reports
-// whether the last directory was created.
+// MakeReal is [OpenNoLink] that creates missing directories with the permission bits mode (less the umask). made says whether it
+// has created the last one.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, uint32(mode.Perm()), a)
 }
@@ -311,9 +307,9 @@ func openReal(verb, path string, mode uint32, a *Actor) (d *Dir, made bool, err 
 }
 
 // OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
-// descriptor, which the caller closes. A relative path begins at the working directory. When root runs the program, OpenForRoot
-// only follows links that only root can have made, even as the last component. For any other link, the error is [ErrSymlink]. For
-// other users it follows every link, like open(2).
+// descriptor, which the caller closes. A relative path begins at the working directory. For root it follows only links that root
+// alone can have made, even as the last component; any other link is [ErrSymlink]. For other users it follows all links, like
+// open(2).
 func OpenForRoot(path string) (fd int, err error) {
 	if path == "" || unix.Geteuid() != 0 {
 		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)

@@ -18,15 +18,14 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// MaxNames is the maximum number of names of one directory that are held in memory. Ten thousand names of the maximum length
-// need 6 MB.
+// MaxNames is the maximum number of names of a directory that are held in memory. With the longest names, that is 6 MB.
 const MaxNames = 10_000
 
 // ErrTooManyNames means that a directory has more than [MaxNames] names.
 var ErrTooManyNames = errors.New("too many names in one directory")
 
-// ReadDir lists the directory rel ("" or "." is d itself), in byte order. The Info method of an entry calls [Dir.Lstat]. If there
-// are more than [MaxNames] names, the error is [ErrTooManyNames]. [Dir.EachName] handles any number.
+// ReadDir lists the directory rel ("" or "." is d itself) in byte order. The method Info of an entry calls [Dir.Lstat]. More than
+// [MaxNames] names are [ErrTooManyNames]; [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	entries, more, err := d.ReadSome(rel, MaxNames)
 	if err == nil && more {
@@ -35,8 +34,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome works like [Dir.ReadDir], but reads at most the given number of names, most. It reads the first names in the file
-// system's order, and returns them in byte order. The result more reports whether there are other names.
+// ReadSome is [Dir.ReadDir] for at most the given number of names: the first in the order of the file system, returned in byte
+// order. more says whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		if more = len(entries) == most; !more {
@@ -51,9 +50,8 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel, until found returns false. rel "" or "." means d itself. kind is
-// the type of the file. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d
-// is a Dir of [Dir.WithIdentity].
+// EachName calls found for each name in the directory rel ("" or "." is d itself) with the type of the file, in the order of the
+// file system, until found returns false. It keeps no names in memory. found may use d only if d is a Dir of [Dir.WithIdentity].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.withComponents(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -65,10 +63,10 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry whose Info method looks up the name relative to its Dir. An os.DirEntry would use a path.
+// entry is an fs.DirEntry whose Info looks the name up relative to its Dir. An os.DirEntry would use a path.
 type entry struct {
 	name string
-	mode fs.FileMode // type bits of the file's mode
+	mode fs.FileMode // type bits only
 	dir  *Dir
 	rel  string
 }
@@ -79,7 +77,7 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It starts at the
+// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
 // current position of fd.
 func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
@@ -93,7 +91,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			return err
 		}
 		for rest := buf[:n]; len(rest) > 0; {
-			// struct linux_dirent64, see getdents64(2): 8 bytes inode, 8 offset, 2 record length, 1 type, name, NUL.
+			// struct linux_dirent64 (getdents64(2)): 8 bytes inode, 8 offset, 2 record length, 1 type, name, NUL
 			const reclenAt, typeAt, nameAt = 16, 18, 19
 			reclen := int(binary.NativeEndian.Uint16(rest[reclenAt:]))
 			name, _, _ := strings.Cut(string(rest[nameAt:reclen]), "\x00")
@@ -120,8 +118,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode converts a file type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if the type
-// is unknown.
+// entryMode converts a type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if it is unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:
@@ -143,26 +140,24 @@ func entryMode(kind uint8) (fs.FileMode, bool) {
 }
 
 const (
-	// maxRemoveDepth is the maximum number of nested directories that RemoveAll keeps open at the same time. It first moves
-	// deeper directories to the top of the tree.
+	// maxRemoveDepth is the maximum depth of directories that RemoveAll holds open. Deeper ones are first moved to the top of the
+	// tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses limits the number of passes in which RemoveAll goes over the tree, because another process may keep creating
-	// files in the tree.
+	// maxRemovePasses is how often RemoveAll goes over the tree, in which another process may keep creating files.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles; the next pass handles the
-	// rest.
+	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles. The next pass handles the rest.
 	maxRemoveNames = 1 << 10
 )
 
-// Remove removes the file, link or empty directory rel. If rel is missing, the error is fs.ErrNotExist.
+// Remove removes the file, link or empty directory rel. If it is missing, the error is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) }
 
-// RemoveAll removes rel with everything in it. If rel is missing, it returns nil. RemoveAll removes links and never follows them.
-// It can't remove d itself. If the owner of a directory lacks permissions for it, RemoveAll gives them back first. It keeps few
-// names in memory and few files open, whatever the tree has.
+// RemoveAll removes rel with all that is in it, and returns nil if rel is missing. Links are removed and never followed. d itself
+// can't be removed. If the owner of a directory lacks permissions for it, RemoveAll first adds them. However large the tree, it
+// keeps few names in memory and few files open.
 func (d *Dir) RemoveAll(rel string) error { return d.RemoveAllUntil(context.Background(), rel) }
 
-// RemoveAllUntil works like [Dir.RemoveAll], but returns the error of ctx soon after ctx ends. The rest of the tree stays.
+// RemoveAllUntil is [Dir.RemoveAll] that returns the error of ctx soon after ctx has ended. The rest of the tree stays.
 func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
 	return ignoreMissing(d.at("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
 }
@@ -190,12 +185,12 @@ func removeTree(ctx context.Context, parent int, name string) error {
 
 func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
-// emptyDir removes the current contents of the directory name, which is depth levels below the parent of the open directory top.
-// If top is -1, name is the top itself. If name is too deep, emptyDir moves it to top instead.
+// emptyDir removes what is in the directory name, which is depth levels below the parent of the open directory top (-1 means that
+// name is the top). If it is too deep, it is moved to top instead.
 func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return nil // replaced by another process: the next pass removes it
+		return nil // replaced by another process; the next pass removes it
 	}
 	if err != nil {
 		return err
@@ -232,8 +227,8 @@ func emptyDir(ctx context.Context, top, parent int, name string, depth int) erro
 	return cmp.Or(firstErr, ignoreMissing(err))
 }
 
-// openForRemoval opens a directory after it has given its owner all permissions. A directory can move to another one only if it
-// can be written, because its entry ".." changes.
+// openForRemoval gives the owner of a directory all permissions, and opens it. To be moved to another directory, it must be
+// writable, because its entry ".." changes.
 func openForRemoval(parent int, name string) (int, error) {
 	at, err := openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -241,27 +236,27 @@ func openForRemoval(parent int, name string) (int, error) {
 	}
 	defer closeFD(at)
 	if st, err := Fstat(at); err == nil && st.Mode&0o700 != 0o700 {
-		_ = ChmodFD(at, st.Mode&0o7777|0o700) // another user's directory may be empty, or writable for the actor's group
+		_ = ChmodFD(at, st.Mode&0o7777|0o700) // a directory of another user may be empty, or writable for the actor's group
 	}
 	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// Node is an entry of the tree that [Dir.MakeTree] creates. Depending on the type bits of Mode, it is a directory, a FIFO, or,
-// with neither bit, a regular file.
+// Node is an entry of the tree that [Dir.MakeTree] creates. By the type bits of Mode it is a directory, a FIFO, or with neither a
+// regular file.
 type Node struct {
-	Name string      // path relative to the top of the tree; the node of its directory must come earlier in the list
-	Mode fs.FileMode // type, permission bits, set-group-ID and sticky bits; the umask does not apply
+	Name string      // path below the top of the tree; the node of its directory comes earlier in the list
+	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
 	Data []byte      // content of a file
 
-	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't reuse an inode number that was freed
-	// within the last minutes. For each new file it skips all such numbers near the directory, which takes time.
+	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't use an inode number again that was freed
+	// in the last minutes, and for each new file it skips all such numbers near the directory, which takes time.
 	Spread bool
 }
 
-// MakeTree creates the directory rel with all nodes in it. After an error, it removes the part that it has created. Until the
-// tree is complete, it has a temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files belong to the
-// actor, and nothing is synced. If confirm is not nil, MakeTree calls it just before the tree gets its name. If confirm returns
-// an error, MakeTree removes the tree. confirm must only use a Dir of [Dir.WithIdentity].
+// MakeTree creates the directory rel with all nodes in it. Until it is complete it has a temporary name with a dot in front; after
+// an error it is removed. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced. If confirm
+// isn't nil, it is called just before the tree gets its name, and an error from it removes the tree. confirm must only use a Dir of
+// [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
 	return d.at("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -273,7 +268,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = confirm()
 		}
 		if err == nil {
-			err = RenameNew(parent, temp, base) // the fallback of RenameNew, an ordinary rename, replaces at most an empty directory
+			err = RenameNew(parent, temp, base) // its last resort, an ordinary rename, replaces at most an empty directory
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 				err = fs.ErrExist
 			}
@@ -285,7 +280,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 	})
 }
 
-// AddNodes creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
+// AddNodes creates nodes in the directory d, by the rules of [Dir.MakeTree]. Existing files are kept.
 func (d *Dir) AddNodes(nodes []Node) error {
 	return d.withComponents("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
@@ -302,8 +297,8 @@ func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	return createNodes(fd, nodes, false)
 }
 
-// createNodes creates nodes in the directory top. It opens the directory of consecutive nodes only once. If keep is set, existing
-// nodes are not an error.
+// createNodes creates nodes in the directory top, and opens the directory of consecutive nodes only once. With keep, an existing
+// node is no error.
 func createNodes(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
@@ -336,8 +331,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n under the name base in the directory parent. If the umask has changed the mode, createNode
-// corrects it through a descriptor. It uses no path in /proc, because not every identity can use such a path.
+// createNode creates the node n as base in parent. If the umask has changed the mode, it is corrected through a descriptor, and not
+// through a path in /proc, which not every identity can use.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)
@@ -369,7 +364,7 @@ func createNode(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread { // attribute T of chattr(1); file systems other than ext4 refuse it, which does no harm
+	if n.Spread { // attribute T of chattr(1); other file systems refuse it, which does no harm
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
 		}
@@ -380,7 +375,7 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// topdir is the flag EXT4_TOPDIR_FL of Linux.
+// topdir is EXT4_TOPDIR_FL.
 const topdir = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {

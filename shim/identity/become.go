@@ -1,5 +1,5 @@
-// Package identity permanently makes this process the agent's user: it changes the ids of the calling thread, and leaves root's
-// terminal and files. It has few imports, because the shim runs before every command. It starts no goroutine.
+// Package identity turns this process into the agent's user for good: it changes the ids of the calling thread, and leaves root's
+// terminal. It has few imports, because the shim runs before every command of the agent. It starts no goroutine.
 package identity
 
 import (
@@ -12,18 +12,17 @@ import (
 	"hinit/internal/account"
 )
 
-// Become permanently gives the calling thread the identity of u. The caller must lock the goroutine to its thread before this
-// call, and call execve(2) after it. execve(2) ends all other threads, and the new program gets the identity of the calling
-// thread. The thread also loses its capabilities: the kernel clears the permitted, effective and ambient sets once no uid is 0,
-// see capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. After any error the caller must not use the
-// thread any more.
+// Become gives the calling thread the identity of u for good. The caller locks the goroutine to its thread before, and calls
+// execve(2) after: that ends all other threads, and the new program has the identity of the calling thread. The thread also loses
+// its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)). If the kernel refuses a step, the
+// error is a [*RefusedError]. After any error the thread must not be used any more.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
 	}
-	// setgroups of x/sys changes only this thread, but its Setresgid and Setresuid change all threads: hence RawSyscall. The
-	// groups come first and the uid last, because a thread with the new uid may not change its ids any more.
+	// Setgroups of x/sys changes only this thread, but its Setresgid and Setresuid change all threads, hence RawSyscall. The groups
+	// come first and the uid last, because with the new uid a thread can't change its ids any more.
 	if err := unix.Setgroups(gids); err != nil {
 		return &RefusedError{"setgroups", err}
 	}
@@ -33,7 +32,7 @@ func Become(u account.User) error {
 	if err := setThreadIDs(sysSetresuid, u.UID); err != nil {
 		return &RefusedError{"setuid", err}
 	}
-	// A saved id of root would let the program go back.
+	// with a saved uid of 0, the program could become root again
 	if r, e, s := unix.Getresuid(); !all(u.UID, r, e, s) {
 		return errors.New("the kernel kept a uid of root")
 	}
@@ -43,8 +42,7 @@ func Become(u account.User) error {
 	return nil
 }
 
-// setThreadIDs sets the real, effective and saved id of the calling thread to id. The parameter trap is the number of
-// setresuid(2) or setresgid(2).
+// setThreadIDs sets the real, effective and saved id of the calling thread. trap is the number of setresuid(2) or setresgid(2).
 func setThreadIDs(trap uintptr, id uint32) error {
 	if _, _, errno := unix.RawSyscall(trap, uintptr(id), uintptr(id), uintptr(id)); errno != 0 {
 		return errno
@@ -56,32 +54,31 @@ func all(want uint32, got ...int) bool {
 	return !slices.ContainsFunc(got, func(id int) bool { return uint32(id) != want })
 }
 
-// RefusedError means that the kernel didn't allow a step of [Become] or [LeaveTerminal].
+// RefusedError means that the kernel has refused a step of [Become] or [LeaveTerminal].
 type RefusedError struct {
-	Call string // setgroups, setgid or setuid; or a phrase that describes the step of LeaveTerminal
+	Call string // setgroups, setgid, setuid, or what LeaveTerminal tried
 	Err  error
 }
 
 // Error implements error.
 func (r *RefusedError) Error() string { return "the kernel refuses " + r.Call + ": " + r.Err.Error() }
 
-// Unwrap returns the kernel's reason.
+// Unwrap returns the kernel's error.
 func (r *RefusedError) Unwrap() error { return r.Err }
 
-// tiocstiSetting contains 0 if the kernel refuses TIOCSTI. It exists since Linux 6.2.
+// tiocstiSetting is the sysctl, since Linux 6.2, that is 0 if the kernel refuses TIOCSTI.
 const tiocstiSetting = "/proc/sys/dev/tty/legacy_tiocsti"
 
-// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process can
-// insert characters into the input of its controlling terminal. A root shell on this terminal would run them as commands.
-// The process keeps its descriptors of the terminal, so the window size and Ctrl-C still work; only /dev/tty is gone. The
-// leader of a session keeps its terminal, because no shell reads the terminal after it. Call LeaveTerminal as root, before
-// [Become].
+// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)): by it, a process can type on its
+// controlling terminal, and a root shell there would run that as commands. The process keeps its descriptors of the terminal, so
+// the window size and Ctrl-C work; only /dev/tty is gone. The leader of a session keeps its terminal, because no shell reads the
+// terminal afterwards. Call LeaveTerminal as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil
 	}
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) { // the process has no controlling terminal
+	if errors.Is(err, unix.ENXIO) { // no controlling terminal
 		return nil
 	}
 	if err == nil {
@@ -93,7 +90,7 @@ func LeaveTerminal() error {
 	case err == nil:
 		return leave(fd)
 	}
-	for fd := range 3 { // the container has no /dev/tty
+	for fd := range 3 { // without /dev/tty in the container, try the standard streams
 		if err := leave(fd); err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EBADF) {
 			return err
 		}

@@ -1,20 +1,20 @@
-// Package lifecycle parses the agent's gateway commands. The shim and hinit-tools use it. It has few imports, because the shim
-// runs before every command. It starts no goroutine.
+// Package lifecycle parses the agent's gateway commands, which hinit carries out itself. The shim and hinit-tools use it. It has
+// few imports, because the shim runs before every command of the agent. It starts no goroutine.
 package lifecycle
 
 import "strings"
 
-// Command is a gateway command as a user types it after the agent's name.
+// Command is a gateway command as typed after the agent's name.
 type Command struct {
 	Verb    string // start, stop, restart or status
 	Profile string // from -p or --profile, or ""
-	All     bool   // --all was given (only with stop or restart)
-	Force   bool   // --force was given (only with start or restart of one gateway)
+	All     bool   // --all, only with stop or restart
+	Force   bool   // --force, only with start or restart of one gateway
 }
 
 // Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
-// where the agent allows it. The result ok is false for all other words. hinit carries out these commands itself, in less time
-// than the agent's interpreter needs to start.
+// and --force where the agent allows them. For all other words ok is false. hinit carries out these commands in less time than the
+// agent's interpreter takes to start.
 func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0
@@ -56,14 +56,14 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
-// ListsProfiles reports whether the words after the agent's name list all profiles. If profiles have their own users, hinit carries
-// out this command, because the agent's user can't read their homes.
+// ListsProfiles reports whether the words after the agent's name are the command that lists all profiles. hinit carries it out
+// where profiles have users of their own, because the agent's user can't read their homes.
 func ListsProfiles(words []string) bool {
 	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
 }
 
-// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, even if [Parse] does not
-// accept them. The result is false for a request for help.
+// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, in a form that [Parse] accepts
+// or not. It is false for a request for help.
 func ChangesGateways(words []string) bool {
 	verb := ""
 	named, gateway := false, false
@@ -81,7 +81,7 @@ func ChangesGateways(words []string) bool {
 		case word == "gateway":
 			gateway = true
 		default:
-			return false // the word is another command of the agent
+			return false // another command of the agent
 		}
 	}
 	return verb == "start" || verb == "stop" || verb == "restart"

@@ -1,7 +1,7 @@
-// Package owntree changes the owner of whole directory trees, for programs that repair the owners of files.
+// Package owntree gives whole directory trees to a user, for programs that repair the owners of files.
 //
-// A walk doesn't follow links, doesn't leave the mount where it begins, and doesn't give away files that another user may need,
-// see [Walk]. The package owns no goroutine.
+// A walk doesn't follow links, doesn't leave the mount where it begins, and doesn't give away files that another user may need, see
+// [Walk]. The package owns no goroutine.
 package owntree
 
 import (
@@ -19,77 +19,73 @@ import (
 )
 
 const (
-	// maxDepth is the maximum number of nested directories that a walk holds open. Programs that use paths can't create deeper
+	// maxDepth is the maximum depth of directories, each of which a walk holds open. Programs that use paths can't make deeper
 	// trees.
 	maxDepth = 1000
-	// Batch is the number of entries that a walk handles between two calls of [Walk].BetweenBatches.
+	// Batch is the number of entries between two calls of [Walk].BetweenBatches.
 	Batch = 256
-	// pieceSize is the number of bytes that are copied between two calls of [Walk].BetweenBatches.
+	// pieceSize is the number of bytes that are copied between two such calls.
 	pieceSize = 1 << 20
-	// tempPrefix is the prefix of the temporary name of a copy that is not complete yet.
+	// tempPrefix begins the name of a copy that isn't complete yet.
 	tempPrefix = ".hinit-copy-"
 )
 
-// ErrHome means that a tree contains a home of the user that it would be given to.
+// ErrHome means that the tree contains a home of the user that it would be given to.
 var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
-// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the other
-// fields count results.
+// Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the others are counters.
 type Walk struct {
-	// To is the user that gets the files. If another user owns the top directory, and RefuseLinked is set, Give looks for a file
-	// w.To.HomeMark of this user in the directories below. If it finds one, the error is [ErrHome], and the top directory keeps its
-	// owner. Give looks before the first change, and again when the old owner can't change the top directory any more.
+	// To is the user that gets the files. If another user has the top directory, and RefuseLinked is set, Give looks in the
+	// directories below for a home of To (a file To.HomeMark of that user). If there is one, the error is [ErrHome] and the top
+	// directory stays as it is. Give looks before the first change, and again when the old owner can't change the top directory any
+	// more.
 	To fsutil.Owner
-	// RefuseLinked refuses files that also have names (hard links) outside the tree. So a file is never in the directories
-	// of two users.
+	// RefuseLinked refuses files that have names (hard links) outside the tree, so that no file is in the directories of two users.
 	RefuseLinked bool
-	// CopyUID is the uid of a user, or 0. If RefuseLinked would refuse a file of this user, the walk replaces the file by a
-	// copy.
+	// CopyUID is the uid of a user, or 0. A file of this user that RefuseLinked would refuse is replaced by a copy.
 	CopyUID uint32
-	// TopLast changes the top directory only after everything below it, and only if no change below it failed. So the owner
-	// of the top directory shows whether the walk was complete.
+	// TopLast gives the top directory away last, and only if nothing below it has failed. So its owner shows whether the walk was
+	// complete.
 	TopLast bool
-	// TopMode is the mode that the top directory gets before its new owner, or 0 for no change. It needs TopLast. Meanwhile, the
-	// directory belongs to root, so the old owner can't change the mode back, and an interrupted walk is repeated.
+	// TopMode is the mode that the top directory gets before its new owner, or 0. It needs TopLast. In between the directory is
+	// root's, so the old owner can't undo the mode, and an interrupted walk is repeated.
 	TopMode fs.FileMode
-	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
+	// DryRun changes nothing. Changed then counts what would change.
 	DryRun  bool
-	OnlyUID uint32 // change only files of this uid; 0: files of any user
-	// Top is the uid that must own the top directory, or nil for any. If another user owns it, Give changes nothing and
-	// returns ESTALE, because the directory was replaced after the decision to change its owner.
+	OnlyUID uint32 // only files of this uid; 0: of any
+	// Top is the uid that must have the top directory; nil means any. If another user has it, Give changes nothing and returns
+	// ESTALE: the directory was replaced after the decision to give it away.
 	Top *uint32
 
-	// BetweenBatches is called after every [Batch] entries, and during the copy of a file. If it returns an error, the walk stops.
+	// BetweenBatches is called after every [Batch] entries, and while a file is copied. An error from it ends the walk.
 	BetweenBatches func() error
-	// OnFound is called for every file whose owner differs. err is nil if the owner was changed; otherwise it is the reason why the
-	// file was refused or could not be changed. OnFound may be nil.
+	// OnFound, if not nil, is called for each file of another owner. err is nil if the file was given away, or says why not.
 	OnFound func(path string, was uint32, err error)
 
-	Seen    int64 // entries that the walk has examined
-	Changed int64 // entries whose owner was changed
+	Seen    int64 // entries that were examined
+	Changed int64 // entries that were given away
 	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrKept]
-	Failed  int64 // entries that could not be changed or read
-	Mounts  int64 // mount points that were skipped
+	Failed  int64 // entries that could not be read or changed
+	Mounts  int64 // mount points, which are skipped
 
 	stop       error
-	countOnly  bool             // only count the names that each file has in the tree
-	linkCounts map[inode]uint64 // number of names that each file has in the tree; nil if RefuseLinked is false
+	countOnly  bool             // only count the names of each file in the tree
+	linkCounts map[inode]uint64 // number of names of each file in the tree; nil without RefuseLinked
 }
 
 type inode struct{ dev, ino uint64 }
 
-// hasLinksOutside reports whether a file has names (hard links) outside the tree, which may be in a directory of another user.
+// hasLinksOutside reports whether a file has names (hard links) outside the tree, perhaps in a directory of another user.
 func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
-// Give gives the directory rel and everything in it to the user w.To. It changes the owner of links and never follows them. It
-// does not enter other mounts. It may miss a file that is renamed during the walk. See [fsutil.Dir.Chown] for the files that it
-// refuses. It doesn't enter a refused directory; if rel itself is refused, the error is [fsutil.ErrKept].
+// Give gives the directory rel and all in it to the user w.To. It changes the owner of links and never follows them. It doesn't
+// enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the error is
+// [fsutil.ErrKept]. A file that is renamed during the walk may be missed.
 //
-// If crossTop is set, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file
-// can't be changed, the walk counts this in Failed and continues. An error of Give comes from w.BetweenBatches, or is the reason
-// why rel could not be opened.
+// With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in Failed, and
+// the walk goes on. An error comes from w.BetweenBatches, or says why rel could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		st, err := fsutil.Fstat(fd)
@@ -128,7 +124,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	})
 }
 
-// count reads the tree, and returns the number of names of each file that has several. top is the status of the top directory.
+// count reads the tree, and returns how many names in it each file with several names has. top is the status of the top directory.
 func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
 	counting := Walk{To: w.To, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
 	if top.Uid == w.To.UID {
@@ -154,7 +150,7 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
-	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier walk may have read the directory to its end
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier walk may have read it to its end
 		w.fail(path, st.Uid, err)
 		return
 	}
@@ -183,7 +179,7 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
 		w.Mounts++
-	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // replaced or removed by another process
+	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // another process has replaced or removed it
 	case err != nil:
 		w.fail(path+"/"+name, 0, err)
 	default:
@@ -226,7 +222,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 		return
 	}
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced by another process
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // another process has replaced it
 	case w.hasLinksOutside(st) && w.CopyUID != 0 && st.Uid == w.CopyUID && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err := w.replaceByCopy(in, parent, name, st)
 		if w.stop != nil {
@@ -245,8 +241,8 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	}
 }
 
-// replaceByCopy replaces the file name, which also has names outside the tree, by a copy that belongs to the new owner. st is the
-// status of the file.
+// replaceByCopy replaces the file name, whose status is st and which has names outside the tree, by a copy that belongs to the new
+// owner.
 func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil
@@ -258,11 +254,11 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	source := os.NewFile(uintptr(from), name)
 	defer source.Close()
 	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
-		return errors.Join(err, unix.ESTALE) // replaced by another process
+		return errors.Join(err, unix.ESTALE) // another process has replaced it
 	}
 	temp := ""
-	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // nothing is left if this program is killed
-	if err != nil {                                                                         // not every file system has files without a name
+	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // leaves nothing if this program is killed
+	if err != nil {                                                                         // the file system has no files without a name
 		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix); err != nil {
 			return err
 		}
@@ -285,8 +281,8 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	return err
 }
 
-// copyData copies the first size bytes of a file. It leaves the file's holes out, so that the copy needs no more space than
-// the file. It calls w.BetweenBatches before each piece.
+// copyData copies the first size bytes of a file, and keeps its holes, so that the copy takes no more space. It calls
+// w.BetweenBatches before each piece.
 func (w *Walk) copyData(to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		if w.BetweenBatches != nil {
@@ -301,7 +297,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 			return to.Truncate(size)
 		case err != nil:
 			return err
-		case data >= size: // the file has grown since its size was read
+		case data >= size: // it has grown since its size was read
 			return to.Truncate(size)
 		}
 		hole, err := from.Seek(data, unix.SEEK_HOLE)
