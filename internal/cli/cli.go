@@ -1,11 +1,10 @@
-// Package cli implements the service commands (status, start, stop, restart, healthcheck) and the code that all hinit commands
-// share. Package tools implements the other commands and defines the table of all commands. Each file has one verb, or a few
-// related verbs.
+// Package cli implements the service commands (status, start, stop, restart, healthcheck) and what all hinit commands share.
+// Package tools implements the other commands and has the table of all. Each file has one verb, or a few that belong together.
 //
-// A verb is a command of the command line. It asks the running init through package dial. Verbs that must work without an init
-// read files: the configuration, the logs, the profiles. Nothing in this package runs in PID 1. [Terminal.Run] prints one line on
-// standard error for each failure. Its exit codes are in docs/reference/exit-codes.md. Names that an agent can choose are escaped
-// when they are printed on a terminal.
+// A verb is a command of the command line, such as status in "hinit status". It asks the running init through package dial. Verbs
+// that must work without an init read files: the configuration, the logs, the profiles. Nothing in this package runs in PID 1.
+// [Terminal.Run] prints a line on standard error for each failure. Its exit codes are in docs/reference/exit-codes.md. Names that
+// an agent can choose are escaped on a terminal.
 //
 // The goroutines of the package belong to a verb and end with it.
 package cli
@@ -38,16 +37,16 @@ import (
 	"hinit/internal/version"
 )
 
-// Terminal holds the input, the outputs and the environment of a verb.
+// Terminal is where a verb reads and writes, and its environment.
 type Terminal struct {
 	In         *os.File
-	Out, Err   io.Writer // outputs for people, which escape control characters, see cmdline.Escaped
+	Out, Err   io.Writer // for people: control characters are escaped, see cmdline.Escaped
 	Screen     bool      // Out is a terminal
-	progressTo *os.File  // the terminal behind Err, for a progress line; nil if Err is no terminal
+	progressTo *os.File  // terminal behind Err for a progress line; nil if there is none
 	Env        func(string) (string, bool)
 }
 
-// NewTerminal returns the terminal of this process.
+// NewTerminal returns the Terminal of this process.
 func NewTerminal() *Terminal {
 	out, errs := cmdline.Escaped{Writer: os.Stdout}, cmdline.Escaped{Writer: os.Stderr}
 	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
@@ -57,7 +56,7 @@ func NewTerminal() *Terminal {
 	return t
 }
 
-// Raw returns a writer to Out that does not escape control characters.
+// Raw returns a writer to Out that doesn't escape control characters.
 func (t *Terminal) Raw() io.Writer {
 	if w, ok := t.Out.(cmdline.Escaped); ok {
 		return w.Writer
@@ -65,14 +64,14 @@ func (t *Terminal) Raw() io.Writer {
 	return t.Out
 }
 
-// Fail prints a failure on one line of Err and returns code, the exit code.
+// Fail prints a failure on one line of Err, and returns the exit code.
 func (t *Terminal) Fail(code int, format string, args ...any) int {
 	fmt.Fprintf(t.Err, format+"\n", args...)
 	return code
 }
 
-// Failed prints the failed action, doing, and the reason on one line, and returns the exit code for this kind of error. If err is
-// nil, it prints nothing and returns cmdline.Done.
+// Failed prints what failed (doing) and why on one line, and returns the exit code for the kind of error. For nil it prints nothing
+// and returns cmdline.Done.
 func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
@@ -84,8 +83,8 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.Code(err), "%s", message)
 }
 
-// Show prints the result of a verb and returns the exit code. If err is not nil, it prints the error. With --json it prints
-// answer as JSON. Otherwise it calls people, which prints the result for people.
+// Show prints the result of a verb, and returns the exit code. An error is printed as such. With --json, answer is printed as JSON;
+// otherwise people is called, which prints the result for people.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -97,35 +96,34 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	return cmdline.Done
 }
 
-// Verb is one command of the command line, such as status in "hinit status".
+// Verb is a command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary string
-	Doing               string // the action, as errors name it after "cannot"; the default is the name
-	JSON                string // description of --json, if the verb prints more than the usual JSON
+	Doing               string // what fails if it fails, in the words after "cannot"; "" means the name
+	JSON                string // description of --json, if it isn't the usual one
 	Run                 func(*Terminal, *Call) int
-	External            bool                              // another program carries out the verb, see [CompanionVerb]
-	TakesVerbs          bool                              // the arguments are names of verbs
-	Services            bool                              // the arguments select services by name, pattern or group
-	Trailing            int                               // number of arguments at the end that do not select services
-	Empty               func(*Terminal) (any, error)      // returns an empty result for --json when no service has the state; nil: print no JSON
-	Offline             func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
+	External            bool                              // another program carries it out, see [CompanionVerb]
+	TakesVerbs          bool                              // arguments are names of verbs
+	Services            bool                              // arguments select services by name, pattern or group
+	Trailing            int                               // number of arguments at the end that select no services
+	Empty               func(*Terminal) (any, error)      // result for --json if no service has the state of --state; nil: no JSON
+	Offline             func(*Terminal) ([]string, error) // names of services while no init runs; nil: it needs an init
 }
 
-// helpTexts has the help of each verb, which follows the summary, in the file help/NAME.txt.
-//
+// helpTexts has the help of each verb that follows the summary, as help/NAME.txt.
 //go:embed help
 var helpTexts embed.FS
 
-// Call is one call of a verb with its arguments. Flags may stand anywhere before a lone "--".
+// Call is one call of a verb. Flags may stand anywhere before a lone "--".
 type Call struct {
 	Verb  Verb
 	Raw   []string
-	Named []string // the arguments that each name one service; set by Parse if Verb.Services is set
+	Named []string // arguments that name one service each; set by Parse if Verb.Services
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
 
-// NewCall returns a call of v with the arguments words. The call has the flag --json if v.Args mentions it.
+// NewCall returns a call of v with the given words. It has the flag --json if v.Args mentions it.
 func NewCall(v Verb, words []string) *Call {
 	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
@@ -134,9 +132,9 @@ func NewCall(v Verb, words []string) *Call {
 	return c
 }
 
-// Parse reads the flags that the verb has defined on c.Flags and returns the other arguments. Their number must be between
-// atLeast and atMost; an atMost of -1 means no limit. If ok is false, the verb must end with the exit code: the user asked for
-// help, or the arguments are wrong.
+// Parse parses the flags that the verb has defined on c.Flags, and returns the other arguments: at least atLeast, and at most
+// atMost, where -1 means any number. If ok is false, the verb must return the exit code: the user has asked for help, or the
+// arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	if c.Verb.Services {
 		return c.parseServices(t, atLeast, atMost)
@@ -144,16 +142,16 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
-// Described returns the description of the verb, which package cmdline needs for the help and for messages.
+// Described describes the verb to package cmdline, for its help and its messages.
 func (c *Call) Described() cmdline.Verb {
 	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // not every verb has a text
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
-// Doing returns the action of the verb, as errors name it after "cannot".
+// Doing returns what the verb does, in the words after "cannot".
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
-// Run finds the first argument in verbs, runs that verb with the other arguments, and returns the exit code of the process.
+// Run runs the verb that the first argument names, and returns the exit code.
 func (t *Terminal) Run(args []string, verbs []Verb) int {
 	if len(args) == 0 {
 		help(t.Err, verbs)
@@ -196,11 +194,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init, even if the configuration has mistakes.
+// Dial connects to the running init. Mistakes in the configuration don't prevent that.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
-// Ask connects to the running init, calls question with the connection, and returns the answer of question. The context that
-// question gets ends after limit.
+// Ask connects to the running init and returns the answer of question, which gets the connection and a context that ends after
+// limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -211,16 +209,16 @@ func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context,
 	return question(ctx, cl)
 }
 
-// Status returns the status of the running init, with the named services or, without names, with all services.
+// Status returns the status of the running init, with the named services or with all.
 func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
 	return Ask(t, limit, func(ctx context.Context, cl *dial.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }
 
-// DialPause is the pause between two attempts to connect to an init that has just started.
+// DialPause is the pause between attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialSoon is like Dial, for a command that may run before the init answers. If process 1 is a hinit that has just started,
-// DialSoon retries for up to patience.
+// DialSoon is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it tries
+// again for up to patience.
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -233,25 +231,23 @@ func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.
 	}
 }
 
-// startupTime is the longest time that an init needs before it answers.
+// startupTime is the longest time that an init takes to answer after its start.
 const startupTime = 10 * time.Second
 
-// initIsStarting reports whether process 1 is an init that has just started and may not answer yet.
+// initIsStarting reports whether process 1 is an init that has started so recently that it may not answer yet.
 func initIsStarting() bool {
 	line, _ := os.ReadFile("/proc/1/cmdline") // nil without /proc
 	st, err := procstat.Read(1)
 	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
 }
 
-// Config reads the configuration file and the environment in the same way as an init that starts here.
+// Config reads the configuration as an init would that starts here.
 func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }
 
-// CompanionVerb returns a verb that a separate program carries out: hinit-NAME, which is installed beside hinit. The code of that
-// program is not linked into PID 1.
+// CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf returns a verb that a separate program carries out, for a program that has several verbs. The program gets the
-// arguments in first, followed by the user's arguments.
+// CompanionOf is CompanionVerb for a program with several verbs: it gets the arguments in first before those of the user.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, External: true,
@@ -266,8 +262,8 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execBeside replaces this process by another program from the directory of this process's own program. It returns only on
-// failure, with the path of the other program.
+// execBeside replaces this process by a program in the directory of this program. It returns only after a failure, with the path of
+// the other program.
 func execBeside(program string, argv []string) (path string, err error) {
 	if path, err = cmdline.Beside(program); err != nil {
 		return path, err
@@ -275,8 +271,7 @@ func execBeside(program string, argv []string) (path string, err error) {
 	return path, &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }
 
-// InitVerb implements the command hinit init. It handles --help, and otherwise executes the program hinit, which carries out the
-// verb.
+// InitVerb is the command hinit init. It prints the help, or executes the program hinit, which becomes the init.
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Run: func(t *Terminal, c *Call) int {
@@ -288,7 +283,7 @@ var InitVerb = Verb{
 	},
 }
 
-// RunVerb implements the command hinit run. It checks the arguments and executes the program hinit, which carries out the verb.
+// RunVerb is the command hinit run. It checks the arguments and executes the program hinit.
 var RunVerb = Verb{
 	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 	Run: func(t *Terminal, c *Call) int {
@@ -300,7 +295,7 @@ var RunVerb = Verb{
 	},
 }
 
-// becomeInit replaces this process by the program hinit, which becomes an init. It returns only after a failure.
+// becomeInit replaces this process by the program hinit. It returns only after a failure.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	path, err := cmdline.Hinit()
 	if err == nil {
@@ -309,11 +304,11 @@ func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	return t.Failed(c.Doing(), err)
 }
 
-// VersionVerb implements the command hinit version.
+// VersionVerb is the command hinit version.
 var VersionVerb = Verb{
 	Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
 	Run: func(t *Terminal, c *Call) int {
-		// hinit answers --handover itself and does not start this program; the flag is here for the help.
+		// hinit answers --handover itself without starting this program; the flag is here for the help
 		c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code

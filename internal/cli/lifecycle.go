@@ -19,7 +19,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args describes the arguments that not all three verbs have.
+// LifecycleVerb returns the verb start, stop or restart. args are the arguments that the others don't have.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
@@ -85,10 +85,10 @@ func lifecycle(t *Terminal, c *Call) int {
 	})
 }
 
-// Order sends the order of the call c to hinit for all named services in parallel, prints the results, and returns the exit code.
-// action completes "cannot …" in errors; %q in it stands for the name of the service. begin is the start time of the command, for
-// the progress line. If wait.Wait is set, Order calls outcome for each service that has carried out the order. outcome gets the
-// service's state and the action, prints a message for people, and returns the exit code.
+// Order gives the order of the call c to hinit for all named services at once, prints the results, and returns the exit code.
+// action says what fails if it fails, with %q for the name of the service. begin is when the command began, for the progress line.
+// With wait.Wait, outcome is called for each service that has carried out the order, with its state and the action; it prints a
+// message for people and returns an exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
@@ -126,8 +126,7 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 	return worst
 }
 
-// drifted returns the services that were started before the current configuration was loaded, or before their environment files
-// last changed.
+// drifted returns the services that run with an older configuration than the present one, or with older environment files.
 func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {
@@ -148,8 +147,8 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// allServices returns the services that --all selects. It waits until hinit has read all profiles. If the data volume does not
-// answer, it waits for half of patience, and then returns the services that hinit knows.
+// allServices returns the services that --all selects. It waits until hinit has read all profiles. If the data volume doesn't
+// answer within half of patience, it returns the services that hinit knows.
 func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
@@ -192,8 +191,8 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml enables. The status is not enough: after stop --all these services are
-// wanted down, but start --all must start them.
+// enabledServices returns the services that hinit.yaml enables. The status isn't enough for start --all: after stop --all it says
+// that they are wanted down.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)
@@ -214,9 +213,8 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line. The
-// argument since is the moment from which the line counts the time. end removes the line; call it before you print anything else.
-// A goroutine draws the line. Without a terminal, progress does nothing.
+// progress shows a line such as "starting, 1.4 s" on the terminal until end is called; doing is its first word, and since the time
+// from which it counts. Call end before you print anything else. A goroutine draws the line. Without a terminal, nothing happens.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
 		return func() {}
@@ -225,7 +223,7 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	var drawing sync.WaitGroup
 	drawing.Go(func() {
 		if !pause.For(ctx, 300*time.Millisecond-time.Since(since)) {
-			return // shorter work needs no line
+			return // work this short needs no line
 		}
 		for ctx.Err() == nil {
 			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())

@@ -12,9 +12,9 @@ import (
 	"hinit/internal/control/show"
 )
 
-// parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP, and the
-// flag --state selects some of these services. A plain name is passed on without a check, because hinit may find a service that
-// its status does not list yet. With --state, an unknown name is an error, because an unknown service has no state.
+// parseServices is Parse for a verb whose arguments select services: by name, pattern or @GROUP, and by the flag --state. A plain
+// name isn't checked, because hinit may find a service that its status doesn't list yet. With --state an unknown name is an error,
+// because it has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	state := ""
 	c.Flags.Func("state", "only services in the state `STATE`: trouble, failed, up and so on", func(text string) error {
@@ -46,14 +46,13 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
 }
 
-// isSet reports whether the verb has a switch with the given name, and the switch is on.
+// isSet reports whether the verb has a switch of that name, and it is on.
 func (c *Call) isSet(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service is in the state or, if named is true, that none of the named services is. It returns the exit
-// code.
+// printNone prints that no service has the state, or with named that none of the named ones has. It returns the exit code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		empty, err := c.Verb.Empty(t)
@@ -75,14 +74,14 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 // EmptyList is the [Verb.Empty] of verbs that print a list.
 func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 
-// IsNamed reports whether an argument of the call is the name of service s or of its profile. A service that only a pattern, a
-// group or --state selects is not named.
+// IsNamed reports whether an argument of the call names the service s or its profile. A pattern, a group or --state doesn't name
+// it.
 func (c *Call) IsNamed(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// SelectServices returns the names of the services that the arguments words and the state of --state select, each once. Without
-// words, it selects from all services. It sets c.Named.
+// SelectServices returns the names of the services that words and the state of --state select, each once. Without words it selects
+// from all. It sets c.Named.
 func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
@@ -119,19 +118,19 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 	return names, nil
 }
 
-// selection is a service that an argument selects. word is a name by which hinit can find it.
+// selection is a service that an argument selects. word is a name by which hinit finds it.
 type selection struct {
 	service     client.Service
 	word        string
-	isExactName bool // the argument is the service's name, not only a pattern that matches
+	isExactName bool // the argument is the service's own name, not just a pattern
 }
 
-// servicesFor returns the services that the argument word selects. If the status has no such service and needsState is true, it
-// asks hinit for the service. If needsState is false, it passes on the name without a check.
+// servicesFor returns the services that word selects. If the status has no such service, it asks hinit for one with needsState, and
+// otherwise passes the name on.
 func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
-	text := string([]rune(word)) // the status came as JSON, which replaces invalid UTF-8 by U+FFFD
+	text := string([]rune(word)) // the status came as JSON, which has U+FFFD for invalid UTF-8
 	for _, s := range services {
-		itself := text == s.Name // compare even a word that looks like a pattern
+		itself := text == s.Name // a name may look like a pattern
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
@@ -154,8 +153,8 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	return found, err
 }
 
-// uniqueName returns a name that selects only this service. This is the name of its profile, or the service's own name
-// (gateway-PROFILE) if another service has the name of the profile.
+// uniqueName returns a name that selects only this service: that of its profile, or gateway-PROFILE if another service has the name
+// of the profile.
 func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name
@@ -163,8 +162,8 @@ func uniqueName(s *client.Service, services []client.Service) string {
 	return s.Profile
 }
 
-// nearestName returns a suggestion for the end of an error message: the name that the user probably meant instead of an unknown
-// service or profile. message is the init's error message, which quotes the unknown name.
+// nearestName returns the end of an error message: the name that the user probably meant by an unknown one, which message quotes.
+// It returns "" if there is none.
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, _ := strings.Cut(message, before)
@@ -173,7 +172,7 @@ func (t *Terminal) nearestName(message string) string {
 	if err != nil {
 		return ""
 	}
-	st, _ := t.Status(ShortWait) // without a status there is nothing to suggest
+	st, _ := t.Status(ShortWait) // without it, there is nothing to suggest
 	var names []string
 	for i := range st.Services {
 		names = append(names, uniqueName(&st.Services[i], nil))
@@ -181,17 +180,17 @@ func (t *Terminal) nearestName(message string) string {
 	return cmdline.DidYouMean(word, names)
 }
 
-// InTrouble is the value of --state that selects all services that need attention, see [InState].
+// InTrouble is the value of --state for all services that need attention.
 const InTrouble = "trouble"
 
-// ProblemKinds returns all kinds of problems that a service can have. They are also valid words for [InState].
+// ProblemKinds returns the kinds of problems that a service can have, which are values of --state.
 func ProblemKinds() []string {
 	return []string{
 		show.ProblemFailed, show.ProblemParked, show.ProblemCrashLoop, show.ProblemBackoff, show.ProblemUnserved, show.ProblemDeaf, show.ProblemPaused, show.ProblemNotReady, show.ProblemCheck, show.ProblemOther,
 	}
 }
 
-// States returns the words that [InState] accepts, sorted. They are the values of --state.
+// States returns all values of --state, sorted.
 func States() []string {
 	words := append([]string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling, client.StateFinishing,
@@ -201,8 +200,8 @@ func States() []string {
 	return words
 }
 
-// InState reports whether word, a value of --state, matches a service: it is the service's state, or the kind of one of its
-// problems. [InTrouble] matches any problem.
+// InState reports whether the service s has the state word of --state: its state, or the kind of a problem of it. [InTrouble]
+// stands for any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.Judge(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()

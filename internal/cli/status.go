@@ -16,7 +16,7 @@ import (
 	"hinit/internal/control/show"
 )
 
-// StatusVerb implements the command hinit status.
+// StatusVerb is the command hinit status.
 var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 	Summary: "show which services run, since when, and why others do not",
@@ -35,14 +35,14 @@ func status(t *Terminal, c *Call) int {
 		return t.Failed("show the status", err)
 	}
 	ctx, cancel := context.Background(), func() {}
-	if *watch { // the command ends on a signal, because --watch has no other end
+	if *watch { // a signal is the only end of --watch
 		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
-	for *watch && err == nil { // repeat after a re-execution of hinit
+	for *watch && err == nil { // again after a re-execution of hinit
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			// read all services, because a change lists only some of them
+			// all services again, because a change has only some
 			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 			return err
 		})
@@ -53,7 +53,7 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has selected do not count
+		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has selected don't count
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 			return cmdline.NotUp
 		}
@@ -62,14 +62,14 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// emptyStatus returns a status without services, for --json when no service is in the state of --state.
+// emptyStatus returns a status without services, for --json if none has the state of --state.
 func emptyStatus(t *Terminal) (any, error) {
 	st, err := t.Status(ShortWait)
 	st.Services = []client.Service{}
 	return st, err
 }
 
-// showStatus prints the status once and returns the number of services in it that are not up.
+// showStatus prints the status once, and returns how many of its services are not up.
 func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
 	if !asJSON {
 		table, down, err := cl.StatusTable(ctx, t.Look(verbose), names...)
@@ -79,7 +79,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if watch && t.Screen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.Raw().Write(cmdline.Lines(table)) // a service may have chosen the text
+		_, err = t.Raw().Write(cmdline.Lines(table)) // Lines escapes what a service may have chosen
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
@@ -97,7 +97,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 	return down, cmdline.WriteJSON(t.Out, st, "  ")
 }
 
-// Look returns the table format for this terminal: its width, and whether it has colours.
+// Look returns how the table should look on this terminal: width and colours.
 func (t *Terminal) Look(verbose bool) client.TableFormat {
 	look := client.TableFormat{Verbose: verbose}
 	if !t.Screen {
@@ -112,10 +112,10 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 	return look
 }
 
-// ShortWait is the time limit of a request that hinit answers immediately.
+// ShortWait is how long an answer may take that hinit gives at once.
 const ShortWait = 5 * time.Second
 
-// HealthcheckVerb implements the command hinit healthcheck.
+// HealthcheckVerb is the command hinit healthcheck.
 var HealthcheckVerb = Verb{
 	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 	Run: func(t *Terminal, c *Call) int {
@@ -146,8 +146,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. If it is not, the line begins with the argument no, a text such as "not
-// ready".
+// printHealth prints whether the container is healthy. no begins the line if it isn't, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

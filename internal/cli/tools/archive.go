@@ -33,7 +33,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// archiveVerbs describes the subcommands of profile that use archives.
+// archiveVerbs are the subcommands of hinit profile that use archives.
 var archiveVerbs = map[string]cmdline.Verb{
 	"export": {
 		Args: "NAME [-o FILE | -] | --all DIR", Summary: "write an archive of a profile, whose gateway may run",
@@ -50,7 +50,7 @@ var archiveVerbs = map[string]cmdline.Verb{
 	},
 }
 
-// archiver carries out a subcommand of hinit profile that uses archives.
+// archiver carries out one of these subcommands.
 type archiver struct {
 	*manager
 
@@ -59,9 +59,9 @@ type archiver struct {
 	out, all                    string
 	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
-	head                        archive.Head // description of the archive, at the archive's beginning
+	head                        archive.Head // what the archive says about itself at its beginning
 	sum                         string
-	wake                        func() error // starts the gateway that the import has stopped; nil if it has stopped none
+	wake                        func() error // starts the gateway that was stopped for the import; nil if none was
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.
@@ -138,7 +138,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	return f
 }
 
-// exportAll writes an archive of each profile, and continues with the next profile after a failure.
+// exportAll writes an archive of each profile. After a failure it goes on with the next.
 func (a *archiver) exportAll() (code int) {
 	all, _, err := a.store.Discover()
 	for _, p := range all {
@@ -156,7 +156,7 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.printMissing(name, err)
 	}
-	// If the reader of the archive is gone, a write returns an error instead of ending the process by SIGPIPE.
+	// if the reader of the archive is gone, the write must return an error, and SIGPIPE must not end the process
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
@@ -164,7 +164,7 @@ func (a *archiver) export(name, to string) int {
 	return a.reportResult("exported profile "+name, toFile(to, 0o600, func(out io.Writer) error { return a.writeArchive(name, out) }))
 }
 
-// writeArchive writes an archive of the profile name to out.
+// writeArchive writes an archive of the profile to out.
 func (a *archiver) writeArchive(name string, out io.Writer) error {
 	p, err := a.store.Profile(name)
 	if err != nil {
@@ -221,8 +221,8 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stopGateway stops a gateway. The first call of wake starts the gateway again if its desired state was up; later calls do
-// nothing. If the command is interrupted, wake runs before the process ends.
+// stopGateway stops a gateway. The first call of wake starts it again, if it was wanted up. If the command is interrupted, wake is
+// called before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
@@ -244,16 +244,15 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser runs fn as the user of the process, in another goroutine, and waits for it. The goroutine of the caller may have
-// switched to another user with [fsutil.Actor.Do].
+// asProcessUser runs fn as the user of the process and waits for it. It uses another goroutine, because that of the caller may have
+// switched to another user by [fsutil.Actor.Do].
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
 	return <-done
 }
 
-// openScratch opens the directory of --scratch. If it is missing, it creates the directory as user. If the process is root, it
-// follows only links that root has made.
+// openScratch opens the directory of --scratch, or creates it as user. For root, it follows only links that root has made.
 func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	if fd, err = fsutil.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
 		if err = user.Do(func() error { return os.MkdirAll(path, 0o700) }); err == nil {
@@ -266,11 +265,11 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	return fd, nil
 }
 
-// backup copies an SQLite database from one directory to another with SQLite's backup API. A child process that runs as the owner
-// of the home makes the copy. The child confines itself to both directories, because an agent can replace the database by a link.
+// backup copies an SQLite database from one directory to another by SQLite's backup API. A child process does it, as the owner of
+// the home. It confines itself to the two directories, because an agent can put a link in place of the database.
 func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
-		runtime.LockOSThread() // spec.Bound ties the child to this thread, which ends with this goroutine
+		runtime.LockOSThread() // DiesWithStarter ties the child to this thread, which ends with this goroutine
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
 			Files: []*os.File{nil, nil, nil, to}, DiesWithStarter: true,
@@ -283,7 +282,7 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 	})
 }
 
-// owner returns the user who owns the home of a profile: user is for file operations, and cred for processes.
+// owner returns who owns the home of a profile: user for file operations, and cred for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
@@ -300,8 +299,8 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 	return user, cred, err
 }
 
-// importArchive creates a profile from an archive in a file, or on standard input if from is "-". With --where it only prints
-// where an interrupted import continues.
+// importArchive creates a profile from an archive in a file, or on standard input if from is "-". With --where it only prints where
+// an interrupted import goes on.
 func (a *archiver) importArchive(name, from string) (code int) {
 	a.prepareImport(name)
 	if a.printsOffset {
@@ -331,7 +330,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
-// clone copies a profile: it pipes an export of one profile into the import of another.
+// clone copies a profile: the export of one is piped into the import of another.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.printMissing(from, err)
@@ -353,8 +352,8 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.im to import the profile name. Just before the import replaces a profile, a.im.Ready stops the gateway
-// of that profile.
+// prepareImport sets up a.im to import the profile name. If it replaces a profile, a.im.Ready stops that profile's gateway just
+// before.
 func (a *archiver) prepareImport(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
@@ -373,8 +372,7 @@ func (a *archiver) prepareImport(name string) {
 	}
 }
 
-// readArchive creates a profile from the archive that it reads from in. Then it makes the init read the profiles again, and
-// starts the gateway if --start was given.
+// readArchive creates a profile from the archive in. Then it makes the init read the profiles, and with --start starts the gateway.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.runImport(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)
@@ -392,7 +390,7 @@ func (a *archiver) readArchive(in io.Reader) error {
 	return err
 }
 
-// reportResult prints the result of an export or import. It uses standard error, because standard output may be the archive.
+// reportResult prints the result of an export or import on standard error, because standard output may be the archive.
 func (a *archiver) reportResult(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
@@ -414,8 +412,8 @@ func (a *archiver) reportResult(done string, err error) int {
 	return cmdline.Done
 }
 
-// toFile creates or replaces a file with the output of fill. The replacement is atomic: it writes a temporary file in the same
-// directory and renames it. If the process is root, it follows only links that root has made.
+// toFile creates or replaces a file with what fill writes: it writes a temporary file in the same directory and renames it. For
+// root, it follows only links that root has made.
 func toFile(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {

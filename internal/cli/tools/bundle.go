@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	bundleTime  = 15 * time.Second // time limit for the whole bundle; unfinished parts stay incomplete
-	bundleParts = 8                // parts that are collected at the same time
-	bundleSize  = 4 << 20          // size limit of one part in bytes
-	bundleLogs  = 64 << 20         // maximum size of all logs in bytes; each log gets the same share
-	bundleLines = 500              // number of lines of each log
+	bundleTime  = 15 * time.Second // for the whole bundle; parts that aren't ready then stay incomplete
+	bundleParts = 8                // parts that are collected at a time
+	bundleSize  = 4 << 20          // largest part in bytes
+	bundleLogs  = 64 << 20         // all logs together, in bytes; each log gets the same share
+	bundleLines = 500              // last lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
@@ -58,12 +58,11 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle. fill writes the content of the file, and [bundle.collect] stores that content in the field
-// content.
+// part is a file of a bundle. fill writes its content, which [bundle.collect] stores in content.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
-	most        int // maximum size in bytes; 0 means bundleSize
+	most        int // largest size in bytes; 0 means bundleSize
 	content     []byte
 }
 
@@ -104,7 +103,7 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts returns all parts except the logs. Most parts are the output of a command that a user could run.
+// parts returns all parts except the logs. Most are the output of a command that a user could run.
 func (b *bundle) parts() []part {
 	return []part{
 		b.commandPart("version.json", "this command", "version", "--json"),
@@ -123,7 +122,7 @@ func (b *bundle) parts() []part {
 	}
 }
 
-// commandPart returns a part that contains the output of a verb.
+// commandPart is a part with the output of a verb.
 func (b *bundle) commandPart(name, about string, args ...string) part {
 	return part{name: name, about: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
@@ -153,8 +152,8 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	return parts
 }
 
-// withDeadline calls fn in a goroutine and returns its result. If fn has not returned at the time end, withDeadline returns an
-// error and leaves fn running.
+// withDeadline returns the result of fn, which it calls in a goroutine. If fn hasn't returned at the time end, it returns an error
+// and lets fn run on.
 func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
@@ -169,7 +168,7 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err erro
 	}
 }
 
-// collect fills all parts, several at the same time. A part that takes too long stays incomplete.
+// collect fills all parts, several at a time. One that takes too long stays incomplete.
 func (b *bundle) collect(parts []part) []part {
 	texts := make([]*partText, len(parts))
 	limit := make(chan struct{}, bundleParts)
@@ -192,11 +191,11 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// partText is an io.Writer that stores the text of one part. It drops all further text when it is finished or full.
+// partText is the io.Writer for one part. It drops what is written after finish, or beyond most.
 type partText struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	most int // maximum size of the stored text in bytes
+	most int // largest size in bytes
 	done bool
 }
 
@@ -210,8 +209,7 @@ func (c *partText) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish ends the part and returns the stored text. If the part was not finished before, finish appends late, a note that
-// the part is incomplete.
+// finish ends the part and returns its text. If it was still being written, late says at its end that it is incomplete.
 func (c *partText) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,10 +220,10 @@ func (c *partText) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// secrets holds the values that must not appear in any file of a bundle. unknown says which values are missing, and why.
+// secrets are the values that no file of a bundle may contain. unknown says which are missing and why.
 type secrets struct{ values, unknown []string }
 
-// add adds each line of a value in the forms that a file may have: as it is, escaped for people, and in JSON.
+// add adds each line of a value, in the forms that it can have in a file: as it is, escaped for people, and in JSON.
 func (s *secrets) add(value string) {
 	for line := range strings.Lines(value) {
 		line = strings.TrimRight(line, "\r\n")
@@ -235,7 +233,7 @@ func (s *secrets) add(value string) {
 	}
 }
 
-// secrets finds the secrets in the environment, in the configuration, and in the .env of each profile.
+// secrets finds the secrets in the environment, the configuration, and the .env of each profile.
 func (b *bundle) secrets() (found secrets) {
 	add := func(name, value string) {
 		if !slices.Contains(b.hide, name) {
@@ -269,7 +267,7 @@ func (b *bundle) secrets() (found secrets) {
 func (b *bundle) profileSecrets() (found secrets, err error) {
 	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		values, more, err := store.Secrets(p.Name)
-		vars, _ := store.Env(p.Name) // after an error, Secrets has failed too
+		vars, _ := store.Env(p.Name) // if it fails, Secrets has failed, too
 		for _, name := range b.hide {
 			values = append(values, vars[name])
 		}
@@ -282,7 +280,7 @@ func (b *bundle) profileSecrets() (found secrets, err error) {
 	return found, err
 }
 
-// eachProfile calls fn for each profile on the volume. The store that fn gets reads the volume as the agent's user.
+// eachProfile calls fn for each profile on the volume, with a store that reads as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
 	cfg, agent, err := loadAgent(b.Terminal)
 	if err != nil {
@@ -296,7 +294,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// writeStates writes the content of each gateway's state file.
+// writeStates writes what each gateway's state file says.
 func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
@@ -312,7 +310,7 @@ func (b *bundle) writeStates(w io.Writer) error {
 	})
 }
 
-// kernelFiles are files of the kernel that describe a container and its limits.
+// kernelFiles are the kernel's files about the container and its limits.
 var kernelFiles = []string{
 	"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max",
 	"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches", "/proc/sys/vm/overcommit_memory",
@@ -321,11 +319,11 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.high",
 	"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.oom.group",
 	"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids.events",
-	// for control groups of version 1
+	// control groups of version 1
 	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max",
 }
 
-// kernelFacts writes the content of those kernelFiles that exist.
+// kernelFacts writes those of kernelFiles that exist.
 func kernelFacts(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {
@@ -342,8 +340,8 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// readProcOne reads /proc/1/FILE if process 1 is in the same container as this process. Otherwise process 1 may be the host's,
-// and the result is an error.
+// readProcOne reads /proc/1/FILE, if process 1 is in the container of this process. Otherwise it may be the host's, and the result
+// is an error.
 func readProcOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)
@@ -359,12 +357,12 @@ func readProcOne(file string) ([]byte, error) {
 }
 
 func cgroupOf(pid string) string {
-	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // empty if the kernel has no cgroups
+	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // empty without control groups
 	return string(text)
 }
 
-// environmentFacts writes the environment of this process and of process 1. It hides the values of secret variables and of the
-// variables in hide.
+// environmentFacts writes the environments of this process and of process 1. It hides the values of secret variables and of those
+// in hide.
 func environmentFacts(w io.Writer, hide []string) error {
 	one, err := readProcOne("environ")
 	if err != nil {
@@ -388,7 +386,7 @@ func environmentFacts(w io.Writer, hide []string) error {
 	return nil
 }
 
-// writeTarGz writes a tar.gz archive in which all files are in the directory dir.
+// writeTarGz writes a tar.gz archive of files, all in the directory dir.
 func writeTarGz(w io.Writer, dir string, files []part, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)

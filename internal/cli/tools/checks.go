@@ -20,7 +20,7 @@ var checksVerb = cli.Verb{
 	Run:     checks, Empty: cli.EmptyList,
 }
 
-// checksOf holds the checks of one service.
+// checksOf is what hinit checks prints about one service.
 type checksOf struct {
 	Name   string         `json:"name"`   // name of the service
 	Checks []client.Check `json:"checks"` // checks of the service, as in the status
@@ -88,15 +88,15 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// steerChecks pauses the checks of each service, or runs them if pause is 0. This ends a pause, unless now is set: then checks
-// that are paused are an error. steerChecks prints the errors; doing is the action that they name. It returns the services that
-// have accepted the order, and the exit code.
+// steerChecks pauses the checks of each service, or runs them if pause is 0. That ends a pause, unless now is set, when paused
+// checks are an error. It prints errors, in which doing is what failed. It returns the services that have accepted the order, and
+// the exit code.
 func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
 			s, err := cl.Service(ctx, name)
-			// the built-in check for deaf gateways can't be paused or run on request
+			// the built-in check for deafness can't be paused or run
 			skip = err == nil && !slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }) && !c.IsNamed(&s)
 			switch {
 			case err != nil, skip:

@@ -19,17 +19,15 @@ import (
 	"hinit/internal/version"
 )
 
-// scripts has one completion script for each shell. Such a script calls "hinit completion words" with the words of the command
-// line, and offers the words that the command prints.
-//
+// scripts has a completion script for each shell. It calls "hinit completion words" with the words of the command line, and offers
+// the words that are printed.
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
 
-// filesWanted is printed in place of words to ask the script for file names, which the shell completes itself.
+// filesWanted, printed instead of words, tells the script to complete file names by itself.
 const filesWanted = ":files"
 
-// completionWait limits how long completion waits for hinit after a key press. Without an answer in time, completion offers no
-// names of services.
+// completionWait is how long completion waits for hinit after a key. Without an answer it offers no names of services.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -65,17 +63,17 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 	}
 }
 
-// candidate is a possible completion, with its description.
+// candidate is a word that may complete the command line, and what it means.
 type candidate struct{ word, about string }
 
-// complete returns the words that complete the last of words. words is the command line without "hinit".
+// complete returns what may complete the last of words, the command line without "hinit".
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash splits --flag=value into three words
 		words = append(words, "")
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
 	for i := len(words) - 1; i >= 0; i-- {
-		words[i] = strings.Trim(words[i], `'"`)  // a shell passes on the quote before a pattern
+		words[i] = strings.Trim(words[i], `'"`)  // the shell passes on a quote before a pattern
 		if words[i] == "@" && i+1 < len(words) { // bash splits @GROUP into two words
 			words = slices.Replace(words, i, i+2, "@"+words[i+1])
 		}
@@ -146,9 +144,8 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	return found
 }
 
-// offerServices calls offer for the services that the running hinit knows. If the verb takes several services, it also offers
-// groups and the matches of a pattern. It offers the service names of gateways (gateway-NAME) only after the first letter,
-// because these names double the number of candidates.
+// offerServices calls offer for the services that hinit knows, and for a verb that takes several also for groups and what a pattern
+// matches. The service names of gateways (gateway-NAME) come only after the first letter, because they double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
 	// connecting may take longer than completionWait, which limits only the request
 	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) })
@@ -179,40 +176,40 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// choices are the words that can stand for an argument or for the value of a flag. At most one of Names and Files is used.
+// choices are the words that an argument or the value of a flag can be. Names and Files exclude each other.
 type choices struct {
 	Words []string `json:"words"` // such as check and schema
 	Names bool     `json:"names"` // names of services and profiles
 	Files bool     `json:"files"`
 }
 
-// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json. Words
-// complete only the first argument of a command. Names and Files complete its other arguments, or all if it has no Words.
+// command is one command, from its help. internal/gendocs writes the table of all, commands.json. Words are for the first argument
+// only. Names and Files are for the others, or for all without Words.
 type command struct {
 	choices
 
 	Flags []commandFlag `json:"flags"`
 }
 
-// commandFlag is one flag of a command.
+// commandFlag is a flag of a command.
 type commandFlag struct {
 	choices
 
-	Name  string `json:"name"`  // name of the flag, with its dashes
-	Value string `json:"value"` // name of the flag's value, "" for none
+	Name  string `json:"name"`  // with its dashes
+	Value string `json:"value"` // name of the value; "" for none
 	Usage string `json:"usage"`
 }
 
 //go:embed commands.json
 var commandTable []byte
 
-// described returns all commands by their names. The name of a companion's command has two words, such as "kanban list".
+// described returns all commands by name. That of a companion's command has two words, such as "kanban list".
 func described() (all map[string]command) {
 	_ = json.Unmarshal(commandTable, &all) // never fails, because gendocs wrote it
 	return all
 }
 
-// find returns the flag with the given name, which begins with a dash. The result has no name if there is no such flag.
+// find returns the flag name, which begins with a dash. Without such a flag, the result has no name.
 func (d command) find(name string) (f commandFlag) {
 	for _, f := range d.Flags {
 		if strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
@@ -223,7 +220,6 @@ func (d command) find(name string) (f commandFlag) {
 }
 
 // manPages has the pages that internal/gendocs writes.
-//
 //go:embed man
 var manPages embed.FS
 
@@ -258,7 +254,7 @@ func manual(name string) ([]byte, error) {
 	return []byte(strings.ReplaceAll(string(page), "@VERSION@", strings.ReplaceAll(version.Get().Version, "-", `\-`))), err
 }
 
-// manuals writes all pages to a directory.
+// manuals writes all pages into a directory.
 func manuals(t *cli.Terminal, dir string) int {
 	pages, err := manPages.ReadDir("man")
 	if err == nil {

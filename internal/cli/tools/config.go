@@ -37,7 +37,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if !ok {
 		return code
 	}
-	var word, file string // "" if they are missing
+	var word, file string // "" if missing
 	if len(words) > 0 {
 		word = words[0]
 	}
@@ -67,10 +67,10 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	code = t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // never fails, because the value came from JSON or from a YAML file
+			value, _ := json.Marshal(e.Value) // never fails for a value from JSON or YAML
 			gap := "\t"
 			if len(value) > valueWidth {
-				gap = "  " // a tab after a long value would widen the column of values in all rows
+				gap = "  " // a tab after a long value would move the next column in all rows
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.JSON(value), gap, show.Line(e.Origin))
 		}
@@ -79,7 +79,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// valueWidth is the maximum width of the value column.
+// valueWidth is the widest value in the column of values.
 const valueWidth = 48
 
 // configReport is the result of hinit config check.
@@ -97,7 +97,7 @@ type configProblem struct {
 	Message string `json:"message"` // the mistake and its key
 }
 
-// configCheck reads a configuration and prints all of its faults.
+// configCheck reads a configuration and prints all of its mistakes.
 func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
 	cfg, err := config.Load(config.Options{Path: file, Plain: plain, Env: t.Env})
@@ -139,8 +139,8 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missingFiles returns warnings about users and files that the configuration names and that do not exist here. It looks for the
-// programs, directories and environment files of services that start. These files may still exist in the container.
+// missingFiles warns about users and files that the configuration names and that don't exist here: programs, directories and
+// environment files of services that start. They may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.CallerAsAgent()
 	if !plain {

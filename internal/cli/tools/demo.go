@@ -31,8 +31,7 @@ var demoVerb = cli.Verb{
 	Run:     demo,
 }
 
-// demoInside is a hidden argument, with which the demo starts itself as PID 1 of the new namespace. That process then becomes the
-// init.
+// demoInside is a hidden argument, with which the demo starts itself as PID 1 of a new namespace. That process becomes the init.
 const demoInside = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
@@ -58,10 +57,10 @@ type demoRun struct {
 	hinit  string // path of the program hinit
 	agent  string
 	period time.Duration
-	top    string // path of hinit-top, "" without a terminal, or if it is not installed
+	top    string // path of hinit-top; "" without a terminal, or if it isn't installed
 }
 
-// prepare creates the data volume and the configuration of the demo in a new temporary directory.
+// prepare creates the demo's data volume and configuration in a new temporary directory.
 func (d *demoRun) prepare() (err error) {
 	if d.hinit, err = cmdline.Hinit(); err != nil {
 		return fmt.Errorf("there is no %s; install it beside hinit-tools", d.hinit)
@@ -98,8 +97,8 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ returns the environment of the demo's init and of hinit-top. It leaves out the variables of the user's shell that are
-// settings of hinit or of the agent.
+// environ returns the environment of the demo's init and of hinit-top, without variables of the user's shell that are settings of
+// hinit or the agent.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
@@ -119,7 +118,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.top != "" { // the screen uses the terminal
+	if d.top != "" { // the screen of hinit-top uses the terminal
 		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
@@ -130,7 +129,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
 }
 
-// openScreen starts hinit-top once the init answers. When the user closes hinit-top, openScreen calls quit, which ends the demo.
+// openScreen starts hinit-top when the init answers. When the user closes it, quit is called, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").Reach() != nil {
@@ -162,9 +161,9 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // the kernel kills the init when this thread ends, so the init can't outlive this process
+	runtime.LockOSThread() // the kernel kills the init when this thread ends, so it can't outlive this process
 	signaled, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer release() // only at the end, because a signal during the stop must not end this process before its child
+	defer release() // only at the end: a signal during the stop must not end this process before its child
 	ctx, quit := context.WithCancel(signaled)
 	defer quit()
 	child, err := d.start(true)
@@ -175,7 +174,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has its own session, so Ctrl-C arrives here only
+	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has a session of its own, so Ctrl-C arrives only here
 	if d.period > 0 {
 		time.AfterFunc(d.period, quit)
 	}
@@ -238,8 +237,7 @@ func allUp(st client.Status) bool {
 	return up == 3
 }
 
-// demoInit runs as PID 1 of the new namespace. It mounts a /proc for this namespace, as a container runtime does, and executes
-// hinit.
+// demoInit is PID 1 of the new namespace. It mounts a /proc for it, as a container runtime does, and executes hinit.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
@@ -254,8 +252,8 @@ func demoInit(t *cli.Terminal, hinit string) int {
 	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
 }
 
-// setNamespaces changes sys so that the child becomes PID 1 of a new PID namespace, with its own mounts. If the caller is not
-// root, the child also gets a new user namespace, in which it is root.
+// setNamespaces makes the child PID 1 of a new PID namespace with mounts of its own. For a caller other than root it also makes a
+// user namespace, in which the child is root.
 func setNamespaces(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

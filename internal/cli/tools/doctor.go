@@ -49,7 +49,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.found.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
-		x.warnings(cfg) // the other checks are about the agent, which a plain supervisor does not have
+		x.warnings(cfg) // the other checks are about the agent, which hinit run doesn't host
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
@@ -69,9 +69,8 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// companions prints the command that examines the task board, because that examination needs a database library that this program
-// does not link. It also reports the rights of root inside a sandbox. The sandbox service writes these rights to a file beside
-// its socket.
+// companions prints the command that examines the task board, which needs a database library that this program doesn't link. It
+// also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
 func (x *doctorRun) companions(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
@@ -86,8 +85,8 @@ func (x *doctorRun) companions(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status, and reports whether the init answers. plain is the configuration file of a plain
-// supervisor (hinit run), or "" for any other init.
+// init checks the running init and its status, and reports whether it answers. plain is the configuration file of hinit run, or ""
+// for an init.
 func (x *doctorRun) init() (plain string, answers bool) {
 	st, err := x.Status(cli.ShortWait)
 	if err != nil {
@@ -119,7 +118,7 @@ func (x *doctorRun) init() (plain string, answers bool) {
 	}
 	if inThisNamespace(st.Init) {
 		x.memory(st)
-		// half a second is more than the init needs to reap processes that have just ended
+		// half a second is more than the init takes to reap what has just ended
 		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
 		}
@@ -127,11 +126,11 @@ func (x *doctorRun) init() (plain string, answers bool) {
 	return st.Init.Plain, true
 }
 
-// lease reports which init holds the lease, the right to serve the profiles of the data volume.
+// lease reports which init has the lease: the right to serve the profiles of the volume.
 func (x *doctorRun) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
-		return // an init without profiles needs no lease
+		return // an init without profiles needs none
 	}
 	switch l.State {
 	case client.LeaseHeld:
@@ -146,13 +145,13 @@ func (x *doctorRun) lease(in client.Init) {
 			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
-		if !in.Booting { // a booting init may still get the lease
+		if !in.Booting { // while it boots, it may still get it
 			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
 }
 
-// binary checks whether the init runs the program that is installed now, and whether this command has the same version.
+// binary checks whether the init runs the installed program, and whether this command has the same version.
 func (x *doctorRun) binary(in client.Init) {
 	if inThisNamespace(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
@@ -174,7 +173,7 @@ func (x *doctorRun) service(s client.Service) {
 		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not be started has written no logs
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // without a start, there are no logs
 			text += "; see: hinit logs " + name
 		}
 		x.found.Failed(s.Name, "%s", text)
@@ -190,8 +189,7 @@ func (x *doctorRun) service(s client.Service) {
 	}
 }
 
-// unreaped counts the children of the process parent that have ended and are still not reaped after wait. It calls wait only if
-// there are such children.
+// unreaped counts the children of parent that have ended and are still not reaped after wait. It calls wait only if there are any.
 func unreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
@@ -203,19 +201,19 @@ func unreaped(parent int, wait func()) int {
 	return len(first)
 }
 
-// zombies returns the children of the process parent that have ended and are not reaped.
+// zombies returns the children of parent that have ended and are not reaped.
 func zombies(parent int) procusage.Table {
-	all, _ := procusage.Read("/proc", nil) // processes that can't be read do not count
+	all, _ := procusage.Read("/proc", nil) // processes that can't be read don't count
 	maps.DeleteFunc(all, func(_ int, p procstat.Stat) bool { return p.State != 'Z' || !p.Dead() || p.Parent != parent })
 	return all
 }
 
-// warnings reports the warnings of the configuration, and environment variables that hinit does not know.
+// warnings reports the warnings of the configuration, and environment variables that hinit doesn't know.
 func (x *doctorRun) warnings(cfg *config.Config) {
 	x.found.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init has already reported this warning
+			continue // the init has reported it already
 		}
 		x.found.Warning("configuration", "%s", w)
 	}
@@ -247,11 +245,11 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 	}
 }
 
-// image reports what hinit knows about the agent's image, and which of its boot commands hinit does not run.
+// image reports what hinit knows of the agent's image, and which of its boot commands hinit doesn't run.
 func (x *doctorRun) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
-		return // the image was not prepared by docker/remove-s6
+		return // docker/remove-s6 has not prepared it
 	}
 	exit := "starts again"
 	if slices.Contains(cfg.Restart.ParkOn, 0) {
@@ -267,8 +265,8 @@ func (x *doctorRun) image(cfg *config.Config) {
 	}
 }
 
-// volume asks hinit to examine the data volume. This command does not touch the volume: a process with a thread that waits for a
-// disk can't end before the disk answers, even after SIGKILL.
+// volume asks hinit to examine the data volume. This command doesn't touch it: a process with a thread that waits for a disk can't
+// end before the disk answers, even by SIGKILL.
 func (x *doctorRun) volume(answers bool) {
 	if !answers {
 		x.found.Warning("home", "not examined, because only a running hinit examines it")
@@ -287,8 +285,8 @@ func (x *doctorRun) volume(answers bool) {
 	}
 }
 
-// safeOOMMargin is the difference of oom_score_adj to a service with which the kernel never kills hinit first. hinit uses at most an
-// eighth of the memory (tuning.LimitMemory), and a difference of 1000 counts as much as all of the memory.
+// safeOOMMargin is the difference of oom_score_adj between a service and hinit with which the kernel never kills hinit first: hinit
+// uses at most an eighth of the memory (tuning.LimitMemory), and all of the memory counts as much as a difference of 1000.
 const safeOOMMargin = 125
 
 // memory checks that the kernel kills a service, and not hinit, when memory runs out.
@@ -315,7 +313,7 @@ func oomScoreAdj(pid int) int {
 	return n
 }
 
-// kernel checks the limits that a container with many profiles exceeds first.
+// kernel checks the limits that many profiles reach first.
 func (x *doctorRun) kernel() {
 	for _, l := range []struct {
 		file string

@@ -42,7 +42,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // if the history is empty, follow only new events
+	o := client.EventOptions{Last: -1, Follow: true} // if the history is empty, only new events
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil
@@ -54,7 +54,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	others := func(e client.Event) bool { // matches the events of services that the user did not ask for
+	others := func(e client.Event) bool { // events of services that the user has not asked for
 		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
 	}
 	past = slices.DeleteFunc(past, others)
@@ -76,7 +76,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		err = cmp.Or(err, show(e))
 	}
 	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
-		// The connection has ended. If hinit was re-executed, its events continue on a new connection.
+		// The connection has ended. If hinit was re-executed, the events go on with a new one.
 		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
 		}
@@ -88,8 +88,8 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// eventNames returns the service names for the names that the user gave. A name that the status does not know may be a removed
-// service or profile, so eventNames searches the past events for it.
+// eventNames returns the services that the names of the user stand for. One that the status doesn't know may have been removed, so
+// the past events are searched for it.
 func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
@@ -117,7 +117,7 @@ func sinceFlag(c *cli.Call) *time.Time {
 	return since
 }
 
-// parseSince returns the time that the value of --since means: a time, or a duration before now.
+// parseSince parses a value of --since: a time, or how long ago.
 func parseSince(text string) (time.Time, error) {
 	if ago, err := cmdline.ParseDuration(text); err == nil {
 		if ago <= 0 {
@@ -127,7 +127,7 @@ func parseSince(text string) (time.Time, error) {
 	}
 	today := time.Now().Format(time.DateOnly)
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
-		for _, text := range []string{text, today + " " + text} { // a time of the day is of today
+		for _, text := range []string{text, today + " " + text} { // a time of the day is today's
 			if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 				return at, nil
 			}
@@ -197,7 +197,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		w.first = st.Services[0]
 	}
 	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
-		if err == nil { // the connection has ended: hinit ends or was re-executed
+		if err == nil { // the connection has ended: hinit ends, or was re-executed
 			_, err = cl.Health(ctx)
 		}
 		switch {
@@ -223,26 +223,26 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// waitReport is the result of hinit wait.
+// waitReport is what hinit wait prints.
 type waitReport struct {
 	Service *client.Service `json:"service"` // the state of the service now; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 
-// waitState is the state of a running hinit wait.
+// waitState is the state of hinit wait.
 type waitState struct {
 	cl     *dial.Client
 	key    string
-	first  client.Service // the service when the wait began; its name is "" if the wait is for any notice
-	cursor uint64         // Seq of the last event seen
-	came   waitReport     // the result; valid after errFound
-	line   string         // the result for people
+	first  client.Service // the service when the wait began; without a name, any service's notice will do
+	cursor uint64         // Seq of the last event that was seen
+	came   waitReport     // the result, valid after errFound
+	line   string         // the same for people
 }
 
-// errFound ends the stream when the event or state that the user waits for has arrived.
+// errFound ends the stream when what the user waits for has come.
 var errFound = errors.New("it came")
 
-// notice follows the events until the notice that the user waits for arrives.
+// notice follows the events until the notice comes that the user waits for.
 func (w *waitState) notice(ctx context.Context) error {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {
@@ -258,7 +258,7 @@ func (w *waitState) notice(ctx context.Context) error {
 	})
 }
 
-// service follows the status until the service is ready, or has ended if exit is true.
+// service follows the status until the service is ready, or with exit has ended.
 func (w *waitState) service(ctx context.Context, exit bool) error {
 	return w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
@@ -295,7 +295,7 @@ func lastEnd(s client.Service) time.Time {
 	return s.LastExit.At
 }
 
-// eventLine describes an event on one line, for people.
+// eventLine formats an event as a line for people.
 func eventLine(e client.Event) string {
 	if e.Lost > 0 {
 		return fmt.Sprintf("(%d older events are lost)", e.Lost)
@@ -349,7 +349,7 @@ var drainVerb = cli.Verb{
 	},
 }
 
-// busyProfiles describes the profiles whose gateways are working on answers. It ignores a state file whose process has ended.
+// busyProfiles describes the profiles whose gateways are working on answers. A state file whose process has ended doesn't count.
 func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
@@ -358,7 +358,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 			return nil, unread
 		}
 		if unread != nil || st.Active == 0 {
-			continue // the gateway is idle, or its state file has no state
+			continue // it is idle, or the state file says nothing
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

@@ -20,7 +20,7 @@ var explainVerb = cli.Verb{
 	Run:     withWords(1, -1, explainServices),
 }
 
-// explanation is the answer of hinit explain for one service. Its texts are for people.
+// explanation is what hinit explain prints about one service. Its texts are for people.
 type explanation struct {
 	Name  string   `json:"name"`  // name of the service
 	State string   `json:"state"` // the state, "(crash-loop)" during a crash loop, and the duration
@@ -81,7 +81,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
-	lineOf := func(i int, label, text string) { // the label stands in the first of several lines only
+	lineOf := func(i int, label, text string) { // the label stands only before the first of several lines
 		if i > 0 {
 			label = ""
 		}
@@ -105,7 +105,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp says what hinit does next for a service that is up, and what happens when its process ends.
+// nextWhenUp says what hinit does next about a service that is up, and what when its process ends.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
@@ -127,7 +127,7 @@ func nextRun(s client.Service, now time.Time) string {
 	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
 }
 
-// explain returns the explanation of a service's status.
+// explain explains the status of a service.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
 	e.Says = s.StatusText

@@ -24,7 +24,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// homeMove describes how the owner of a profile's home changes, or would change.
+// homeMove is how the owner of a profile's home changes, or would change.
 type homeMove struct {
 	Profile string `json:"profile"`
 	From    int    `json:"from"`    // uid of the owner before
@@ -71,8 +71,8 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	return max(shown, failed)
 }
 
-// moveHomes changes the owner of the homes of the named profiles, or of all profiles, to the user that the configuration demands.
-// If dry is true, it only reports what it would do. See [volume.OpenHome] for expected.
+// moveHomes gives the homes of the named profiles, or of all, to the users that the configuration says. With dry it only reports
+// what it would do. See [volume.OpenHome] for expected.
 func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
@@ -124,13 +124,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.Keeps(uid) { // the agent's user may have renamed the home to obtain its files
+			if expected != 0 || to.Keeps(uid) { // the agent's user may have renamed the home to get at its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()
 					break
 				}
-				uid = was // the call below moves the home only if it has this owner
+				uid = was // the home is given away below only if it still has this owner
 				_ = home.Close()
 			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
@@ -161,14 +161,14 @@ func (m *manager) options() boot.Options {
 // isTenant reports whether a uid is in the range for users of profiles.
 func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
-// emptyHome removes everything except the files in keep from an open home, as the owner of the home.
+// emptyHome removes all files but those in keep from an open home, as its owner.
 func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor := m.agent.Actor
 	if m.isTenant(owner) {
 		actor = fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
 	}
 	to := fsutil.Owner{UID: actor.Identity().UID, GID: actor.Identity().GID, Keep: m.isTenant}
-	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in the home
+	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {
@@ -182,7 +182,7 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 	return err
 }
 
-// privateImport is the directory of an import beside the homes, which only the owner of the new home can enter.
+// privateImport is the directory of an import, beside the homes, that only the owner of the new home can enter.
 type privateImport struct {
 	*archiver
 
@@ -193,9 +193,9 @@ type privateImport struct {
 	hasRest    bool          // an interrupted import has left files
 }
 
-// runImport calls run. That function imports a profile, or finds the position at which an interrupted import continues. If
-// profiles have separate users, run acts as the owner of the new home, in a directory that no other user can enter. Root then
-// renames the home. So no other user can read or change the files.
+// runImport calls run, which imports a profile or finds where an interrupted import goes on. If profiles have users of their own,
+// run has the identity of the new home's owner, in a directory that nobody else can enter, so that no other user can read or change
+// the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
 	if !p.options().Tenants.On {
@@ -237,11 +237,11 @@ func (a *archiver) runImport(run func() error) (err error) {
 		}
 		err = cmp.Or(err, p.empty())
 	}
-	_ = p.homes.Remove(rel) // fails if files remain for a later import, which needs the directory
+	_ = p.homes.Remove(rel) // fails if files are left for a later import, which needs the directory
 	return err
 }
 
-// open makes or opens the directory rel, and locks it. It refuses a directory of another user, who could read the archive.
+// open makes or opens the directory rel, and locks it. It refuses that of another user, who could read the archive.
 func (p *privateImport) open(rel string) (err error) {
 	to := p.owner.Identity()
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {
@@ -265,7 +265,7 @@ func (p *privateImport) open(rel string) (err error) {
 	return err
 }
 
-// empty removes the contents of the directory. The directory may contain the replaced home, which can belong to another user.
+// empty removes what is in the directory. That may be the replaced home, of another user.
 func (p *privateImport) empty() error {
 	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.im.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID
@@ -280,8 +280,7 @@ func (p *privateImport) empty() error {
 	return p.emptyHome(p.dir, uid)
 }
 
-// install renames the new home to its place. If there is an old home, the same system call moves it into the directory of the
-// import.
+// install renames the new home to its place. An old home comes into the directory of the import by the same system call.
 func (p *privateImport) install() error {
 	name, uid := p.im.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
@@ -303,7 +302,7 @@ func (p *privateImport) install() error {
 			return err
 		}
 	}
-	// The owner of the directory can rename its entries. So this user, not root, changes the mode.
+	// The owner of the directory can rename its entries, so this user and not root changes the mode.
 	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
@@ -314,7 +313,7 @@ func (p *privateImport) install() error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		err = archive.ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // this call can replace only an empty directory
+		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // replaces only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(p.file.Fd())))
 }

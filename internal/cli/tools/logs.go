@@ -36,7 +36,7 @@ var logsVerb = cli.Verb{
 	Run: logs,
 }
 
-// defaultLines is the default number of lines that hinit logs shows (-n).
+// defaultLines is the number of lines that hinit logs shows without -n.
 const defaultLines = 100
 
 func logs(t *cli.Terminal, c *cli.Call) int {
@@ -74,7 +74,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // prevents readers from mixing their lines
+	var mu sync.Mutex // keeps the readers' lines apart
 	readers := make([]logReading, len(names))
 	for i, name := range names {
 		as, dir, err := logOf(t, name)
@@ -135,7 +135,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	return worst
 }
 
-// logReading reads one log and shows its lines. read calls fn for each line, and stores its error in err; show prints a line.
+// logReading is the reading of one log. read calls fn for each line, and stores its error in err. show prints a line.
 type logReading struct {
 	dir  string // directory of the log
 	err  error
@@ -143,12 +143,12 @@ type logReading struct {
 	show func(line []byte) error
 }
 
-// showByTime merges several logs and shows their lines in chronological order. A line without a time stays directly after the
-// previous line of its log.
+// showByTime shows the lines of several logs in the order of their times. A line without a time follows the line before it in its
+// log.
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
-		line []byte // the current line; valid until the next call of next
+		line []byte // valid until the next call of next
 		more bool
 		next func() (at time.Time, line []byte, more bool)
 		show func(line []byte) error
@@ -184,8 +184,8 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs returns the names of all services with a log file. It asks the running init; if none is reachable, it lists the
-// directories of the logs.
+// allLogs returns the names of all services with a log file. It asks the running init; if there is none, it lists the directories
+// of the logs.
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status(cli.ShortWait)
 	if err == nil {
@@ -210,8 +210,8 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largestLog returns limits in bytes for the lines and archives of logs, from the configuration. Files of an earlier
-// configuration may be larger, so the limits are twice the configured sizes, and at least the defaults of [reader.Read].
+// largestLog returns the largest size in bytes of a line and of an archive, by the configuration. Files may be from an earlier
+// configuration, so these are twice the configured sizes, and at least the defaults of [reader.Read].
 func largestLog(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {
@@ -227,8 +227,8 @@ func largestLog(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine returns a function that formats a line as it is in the file, after the name of its log if tagged is true. For a
-// screen, it escapes all control characters except for colours, because a service may write any bytes.
+// plainLine returns a function that formats a line as in the file, after the name of its log if tagged is true. For a screen it
+// escapes all control characters but colours, because a service may write any bytes.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
@@ -250,7 +250,7 @@ type logLine struct {
 	Message string    `json:"message"`       // text of the line, without its time
 }
 
-// jsonLine returns a function that formats a line as a JSON object. Bytes that are not UTF-8 become U+FFFD.
+// jsonLine returns a function that formats a line as a JSON object. Bytes that aren't UTF-8 become U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := reader.Split(line)
@@ -259,8 +259,8 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logOf finds the log of a service: its directory, and the user with whose rights it is read. It asks the running init for the
-// directory; without an init it uses the configuration.
+// logOf finds the log of a service: its directory, and with whose rights it is read. The running init knows the directory; without
+// an init, the configuration does.
 func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
 	st, err := t.Status(cli.ShortWait, name)
 	if err == nil && len(st.Services) > 0 {
@@ -294,8 +294,7 @@ func noLogFile(t *cli.Terminal, name, service string) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-// readMatching is like [reader.Read], but emits only lines whose text matches. opt.N is the number of newest matching lines to
-// emit.
+// readMatching is [reader.Read] for the lines that match; opt.N is how many of the last ones to emit.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
 	last := opt.N
@@ -324,13 +323,13 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		}
 		return nil
 	})
-	if collecting { // without following, opt.Caught is not called
+	if collecting { // without following, opt.Caught isn't called
 		err = cmp.Or(err, show())
 	}
 	return err
 }
 
-// levelFlag defines the flag --level. Without the flag, the result is 0, which means any level.
+// levelFlag defines the flag --level. Without it, the result is 0: any level.
 func levelFlag(c *cli.Call) *loglevel.Level {
 	least := new(loglevel.Level)
 	c.Flags.Func("level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical", func(text string) error {
@@ -342,11 +341,11 @@ func levelFlag(c *cli.Call) *loglevel.Level {
 	return least
 }
 
-// levelAndPattern returns a function that matches lines of one log. A line matches if its level is at least the argument least
-// and its text matches pattern. Use a new function for each log, because it remembers the level of the line before.
+// levelAndPattern returns a function that matches lines of one log: of the level least or above, with a text that pattern matches.
+// Each log needs its own, because the level of the line before is remembered.
 func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the line before it
+		return log.Of(text) >= least && pattern.Match(text) // a line without a level has that of the line before
 	}
 }

@@ -34,8 +34,8 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends a signal to each service. The parameter which is a function that chooses the signal for a service and returns
-// the signal's name. verb is the command, for messages.
+// sendSignals sends a signal to each service. which chooses it for a service, and returns its name. verb is the command, for
+// messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {
@@ -86,7 +86,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
-		for line := range strings.SplitSeq(said.Message, "\n") { // one line for each mistake
+		for line := range strings.SplitSeq(said.Message, "\n") { // a line for each mistake
 			one := *said
 			one.Message = line
 			code = t.Failed("reload", &one)
@@ -109,13 +109,13 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// reloadServices sends each named service its reload signal, which the configuration of the running init sets.
+// reloadServices sends each named service the reload signal that the configuration of the running init sets.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	entries, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if err != nil {
 		return t.Failed("reload", err)
 	}
-	signals := make(map[string]string) // by the path of the mapping that sets the signal: services.NAME, profiles.NAME or agent
+	signals := make(map[string]string) // by where it is set: services.NAME, profiles.NAME or agent
 	for _, e := range entries {
 		if path, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
 			signals[path], _ = e.Value.(string)
@@ -179,7 +179,7 @@ var reexecVerb = cli.Verb{
 	Run:     reexecute,
 }
 
-// reexecReport is the result of hinit reexec.
+// reexecReport is what hinit reexec prints.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
 	Image   int    `json:"image"`   // 1 at first, one more after each re-execution
@@ -207,7 +207,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := checkBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(before.Init, path) // compare before the re-execution, because hinit runs this file after every re-execution
+	same := runsFile(before.Init, path) // before the re-execution, after which hinit runs this file in any case
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -219,31 +219,30 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// runsFile reports whether the init runs the file at path as its program. It returns false if that is unknown, because outside of
-// the container inode numbers have another meaning.
+// runsFile reports whether the init runs the file at path. If that is unknown, it returns false: outside the container, inode
+// numbers mean other files.
 func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
 }
 
-// inThisNamespace reports whether this command and the init see the same PID namespace, so that the init's pid means the same
-// process here. It compares the age of that process with the age of the init. A difference of a few seconds is normal: on a busy
-// machine, the container engine needs that time between starting the process and executing hinit.
+// inThisNamespace reports whether the PID of the init is the same process here: whether this command sees the PID namespace of the
+// init. It compares the age of that process with that of the init. A few seconds are normal, because on a busy machine the
+// container engine takes that long from the start of the process to executing hinit.
 func inThisNamespace(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// agesMatch reports whether a process of the given age can be the init. The argument since is the time since the init's start.
+// agesMatch reports whether a process of that age can be an init that has started since.
 func agesMatch(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }
 
-// tryTimeout limits how long a binary may take to report that it can take over.
+// tryTimeout is how long a binary may take to say that it can take over.
 const tryTimeout = 10 * time.Second
 
-// checkBinary checks that a binary can take over from the running hinit. It runs the binary only to make it print the state
-// format that it accepts at a handover. A binary that does not support handovers would start as if the container had just
-// started.
+// checkBinary checks that a binary can take over from the running hinit: it runs it only to print the format of the handover that
+// it accepts. A binary without handovers would start as if the container had just started.
 func checkBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")

@@ -34,15 +34,15 @@ var profileVerb = cli.Verb{
 	Run:     profile,
 }
 
-// manager carries out the subcommands of hinit profile.
+// manager carries out a subcommand of hinit profile.
 type manager struct {
 	*cli.Terminal
-	doing string // the action, as errors name it after "cannot"
+	doing string // what fails if it fails, in the words after "cannot"
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
 	store *profiles.Store
-	cl    *dial.Client // connection to the init; nil if no init answers
+	cl    *dial.Client // connection to the init; nil if none answers
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {
@@ -80,8 +80,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list("")
 }
 
-// managerFor checks the names of profiles and returns a manager for the subcommand verb. If changes is true, it refuses every
-// user except root and the agent's user.
+// managerFor checks the names of profiles and returns a manager for the subcommand verb. With changes, only root and the agent's
+// user are allowed.
 func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -106,7 +106,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	return m, cmdline.Done
 }
 
-// exists looks up the profile with the given name on the volume, and reports whether it exists.
+// exists looks a profile up on the volume.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	i := slices.IndexFunc(all, func(p profiles.Profile) bool { return p.Name == name })
@@ -173,8 +173,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		was = rows[0]
 	}
 	if m.isTenant(owner) {
-		// The agent's user gets the home only after the files in it are removed, so this user can't read them. The marker
-		// and the record of the name stay, so that the command can be repeated.
+		// The agent's user gets the home only when the files in it are removed, so that it can't read them. The marker and the
+		// record of the name stay, so that the command can be repeated.
 		err := m.emptyHome(home, owner, m.store.Marker(), boot.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
@@ -228,8 +228,8 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop stops the gateway of a profile and waits until it has ended. It reports whether the desired state of the gateway was up.
-// Without a reachable init, it does nothing.
+// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without an init,
+// it does nothing.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -250,16 +250,15 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// warnOfSelection warns if the file that names the active profile is invalid or unsafe, because deleting or renaming a profile
-// may also change that file.
+// warnOfSelection warns if the file that names the active profile is invalid or unsafe, because to delete or rename a profile may
+// change it.
 func (m *manager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
 	}
 }
 
-// printMissing prints that there is no such profile. If err is not nil, the profiles could not be read, and printMissing prints
-// err instead.
+// printMissing prints that there is no such profile, or err if the profiles could not be read.
 func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
@@ -275,8 +274,7 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// change changes profiles with the agent's own command. If there is no such command, change calls the function itself, which
-// makes the same change without the agent. Then it makes the init read the profiles again.
+// change changes profiles by the agent's own command, or by itself if there is none. Then it makes the init read the profiles.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {
@@ -290,17 +288,17 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(ctx))
 }
 
-// runAgentCommand runs the agent's own command as the agent's user. done is false if there is no such command. The output of the
-// command is shown only if it fails.
+// runAgentCommand runs the agent's own command as the agent's user. done is false if there is none. Its output is shown only if it
+// fails.
 func (m *manager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	// The command gets its own session. Otherwise the agent could type into the terminal of the root shell that runs hinit.
+	// a session of its own: otherwise the agent could type on the terminal of the root shell that runs hinit
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // the output is only for the message, so a part is enough
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // for the message only, so a part of the output is enough
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -327,8 +325,8 @@ func (m *manager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow describes a profile, for --json and for the list. For a deleted profile, it has the values from before the deletion,
-// without the gateway.
+// profileRow describes a profile, for --json and for the list. For a deleted profile it has the values from before, without the
+// gateway.
 type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // directory of the profile
@@ -342,7 +340,7 @@ type profileRow struct {
 	Problem string `json:"problem,omitempty"`   // fault in the profile's files
 }
 
-// list prints all profiles. If only is not "", it prints just the profile with that name.
+// list prints all profiles, or only the one with the name only, unless that is "".
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil || only != "" && len(rows) == 0 {
@@ -365,8 +363,8 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows returns a row for each profile, with the state of its gateway. If only is not "", it returns just the row of that profile.
-// It also returns the warnings about profiles.
+// rows returns a row for each profile with the state of its gateway, or only that of the profile only, unless that is "". It also
+// returns warnings about profiles.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {
@@ -385,14 +383,14 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 		rows = append(rows, profileRow{Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior()})
 		listed[info.Profile.Name] = true
 	}
-	active, _ := m.store.Active() // store.List has already warned of an error
+	active, _ := m.store.Active() // store.List has warned of an error already
 	gateways := make(map[string]client.Service)
 	for _, s := range st.Services {
 		if s.Kind != client.KindGateway {
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home of the profile
+		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })
@@ -414,7 +412,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// printRows prints rows as a table. If one is true, it prints the single row with all its fields.
+// printRows prints rows as a table, or with one the only row with all its fields.
 func (m *manager) printRows(rows []profileRow, one bool) error {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
 	if one {
@@ -431,7 +429,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		return tw.Flush()
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
-	by := func(text string) string { // the column "served by", only where a profile is served
+	by := func(text string) string { // the column "served by" is there only if a profile is served
 		if !served {
 			return ""
 		}

@@ -69,13 +69,13 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns a process specification with the user, environment, directory and limits of a service. These values come from
-// the configuration, the environment of the init and the gateway's service directory (slot), never from a process of the agent.
-// So the agent can't decide what root starts.
+// specOf returns how to start a process with the user, environment, directory and limits of a service. They come from the
+// configuration, the environment of the init and the gateway's slot, and never from a process of the agent, so the agent can't
+// decide what root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
-		if err := os.Chdir(init.Home); err != nil { // relative paths in the file start at this directory
+		if err := os.Chdir(init.Home); err != nil { // relative paths in the file begin at this directory
 			return spec, err
 		}
 	}
@@ -128,7 +128,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	return spec, nil
 }
 
-// terminalVariables returns the variables that describe the caller's terminal.
+// terminalVariables returns the variables about the caller's terminal.
 func terminalVariables(environ []string) map[string]string {
 	out := make(map[string]string)
 	for _, kv := range environ {
@@ -140,8 +140,7 @@ func terminalVariables(environ []string) map[string]string {
 	return out
 }
 
-// adoptEnviron replaces the environment of this process by the environment of the init. If the user may not read the init's
-// environment, this process keeps its own.
+// adoptEnviron gives this process the environment of the init. If the user may not read it, this process keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
 	cl, err := t.Dial()
 	if err != nil {
@@ -162,11 +161,11 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	return nil
 }
 
-// maxRun limits how many bytes of a slot's run script are read.
+// maxRun is the number of bytes of a slot's run script that are read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script in a gateway's service directory (slot) exports. It reads the script in the
-// same way as PID 1. It returns none if hinit has no slots.
+// exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 reads it. Without slots it returns
+// none.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
@@ -183,8 +182,8 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// runOnTerminal runs a command and waits for its end. If standard input is a terminal, the command gets a new terminal, so it
-// can't type into the caller's.
+// runOnTerminal runs a command and waits for its end. If standard input is a terminal, the command gets a new one, so that it can't
+// type on the caller's.
 func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {

@@ -1,6 +1,6 @@
-// Package tools defines the table of all hinit commands. It implements the commands that need packages which package cli may not
-// link. Each file has one verb, or a few related verbs, whose help is in the directory help of package cli. Only the program
-// hinit-tools links this package. The goroutines of a verb end with the verb.
+// Package tools has the table of all hinit commands. It implements those that need packages which package cli may not link. Each
+// file has one verb, or a few that belong together, with the help in the directory help of package cli. Only the program
+// hinit-tools links this package. The goroutines of a verb end with it.
 package tools
 
 import (
@@ -10,11 +10,11 @@ import (
 	"hinit/internal/config"
 )
 
-// Main runs the verb that the arguments name, and returns the exit code of the process.
+// Main runs the verb that the arguments name, and returns the exit code.
 func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
 
-// withWords returns the Run function for a verb without flags. The function parses the arguments and calls run with them. There
-// must be at least atLeast and at most atMost arguments.
+// withWords returns the Run function of a verb without flags: it parses at least atLeast and at most atMost arguments, and calls
+// run with them.
 func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
@@ -25,7 +25,7 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 	}
 }
 
-// loadAgent reads the configuration as an init that started here would, and looks up the agent's user in it.
+// loadAgent reads the configuration as an init would that starts here, and looks up the agent's user.
 func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if cfg, err = t.Config(); err == nil {
 		agent, err = lookup.Agent(cfg)
@@ -33,7 +33,7 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 	return cfg, agent, err
 }
 
-// table returns all commands of hinit, in the order in which the help lists them.
+// table returns all commands of hinit, in the order of the help.
 func table() []cli.Verb {
 	return []cli.Verb{
 		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,

@@ -27,7 +27,7 @@ var treeVerb = cli.Verb{
 	Run:     withWords(0, -1, tree), Empty: cli.EmptyList,
 }
 
-// treeBranch has the processes of one service, hinit, or the container's CMD.
+// treeBranch has the processes of one service, of hinit, or of the container's CMD.
 type treeBranch struct {
 	Name      string        `json:"name"`      // a service, hinit, cmd, or "" for all other processes
 	State     string        `json:"state"`     // state of the service, as in the status
@@ -59,7 +59,7 @@ func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 	})
 }
 
-// branches asks hinit for the services and reads their processes from /proc.
+// branches asks hinit for the services, and reads their processes from /proc.
 func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	st, err := t.Status(cli.ShortWait, names...)
 	if err != nil {
@@ -79,7 +79,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		// Without permission there are no runs here, and their processes appear among those that belong to no service.
+		// without the right to see runs, their processes count as those of no service
 		runs, _ := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Run, error) { return cl.Runs(ctx) })
 		for _, r := range runs {
 			if r.End == nil && r.PID != 0 {
@@ -97,22 +97,21 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // if the process has just ended, the user is shown as root
+			mark, _ := of.Mark(p.PID) // a process that has just ended shows as root's
 			p.User, p.Command = user(mark.User), procusage.Command("/proc", p.PID)
 		}
 	}
 	return branches, nil
 }
 
-// treeRoot is a service and its main process, whose descendants are a branch.
+// treeRoot is a service and its main process, from which a branch grows.
 type treeRoot struct {
 	name, state string
 	pid         int
 }
 
-// buildTree returns the processes of each service, without their users and command lines. The argument of finds the service of
-// each process. nested reports whether a process is in a PID namespace below this one. If rest is true, buildTree adds a branch
-// for the processes that belong to no service.
+// buildTree returns the processes of each service, without users and command lines. of finds the service of each process. nested
+// reports whether a process is in a PID namespace below this one. With rest, the processes of no service are a branch, too.
 func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
@@ -146,7 +145,7 @@ func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nest
 	return branches
 }
 
-// isDescendant reports whether the process pid is the process ancestor, or descends from it.
+// isDescendant reports whether the process pid is ancestor or descends from it.
 func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	for range all {
 		if pid == ancestor {
@@ -157,7 +156,7 @@ func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	return false
 }
 
-// userNames returns a function that returns the name of a user from /etc/passwd. It looks up each user once.
+// userNames returns a function that looks up the name of a user in /etc/passwd, each only once.
 func userNames() func(uint32) string {
 	known := make(map[uint32]string)
 	return func(uid uint32) string {
@@ -173,7 +172,7 @@ func userNames() func(uint32) string {
 	}
 }
 
-// deepest is the maximum depth that is shown by an indent, because an agent can make a chain of any length.
+// deepest is the depth up to which indents grow, because an agent can make a chain of any length.
 const deepest = 100
 
 func (b treeBranch) print(t *cli.Terminal, width int) {
@@ -195,7 +194,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, deepest)), show.Line(p.Command))
 	}
-	_ = tw.Flush() // never fails, because the writer writes to memory
+	_ = tw.Flush() // never fails, because it writes to memory
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
