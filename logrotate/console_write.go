@@ -16,12 +16,12 @@ import (
 // output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
 // raw.
 type output struct {
-	raw     syscall.RawConn // the stream
-	kind    uint32          // type of the file as in st_mode (S_IFMT); 0 if unknown
-	writing []byte          // the part of the block that is not written yet
-	err     error           // error of the last write
+	raw     syscall.RawConn  // the stream
+	kind    uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
+	writing []byte           // the part of the block that is not written yet
+	err     error            // error of the last write
 	attempt func(fd uintptr) // the method value c.writeAll
-	faulty  bool // the last write failed
+	faulty  bool             // the last write failed
 }
 
 // run writes the blocks until the console is closed or its reader is gone. It runs in its own goroutine.

@@ -63,8 +63,8 @@ type handedFile struct {
 // freezeCall is the state between Freeze and Thaw.
 type freezeCall struct {
 	parked map[*stream]struct{} // streams whose pumps have stopped
-	all    chan struct{} // closed when the pump of every live stream has stopped
-	locked []*file // files whose mu is held
+	all    chan struct{}        // closed when the pump of every live stream has stopped
+	locked []*file              // files whose mu is held
 }
 
 // closeIfParked closes fr.all if the pumps of all live streams have stopped. fr may be nil. The caller holds Set.mu.

@@ -29,8 +29,8 @@ type run struct {
 
 	mu      sync.Mutex // never held across I/O
 	tail    lastLines
-	open    [2]string // the unfinished line of each stream when recordReached was last called
-	reached [2]uint64 // for each stream, the number of the last Tail request whose output it has read completely
+	open    [2]string      // the unfinished line of each stream when recordReached was last called
+	reached [2]uint64      // for each stream, the number of the last Tail request whose output it has read completely
 	waiting []*tailRequest // requests that are not answered yet
 }
 

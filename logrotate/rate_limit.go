@@ -24,10 +24,10 @@ type limiter struct {
 	mu         sync.Mutex  // guards the fields below; never held across I/O
 	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
 	since      time.Time   // start of the second in which lines are being counted
-	taken      int64 // lines admitted in this second
-	suppressed [2]int64  // suppressed lines that the next record must report, by stream
-	limit      int64     // the rate that was exceeded, which the record names
-	last       time.Time // time of the last suppressed line
+	taken      int64       // lines admitted in this second
+	suppressed [2]int64    // suppressed lines that the next record must report, by stream
+	limit      int64       // the rate that was exceeded, which the record names
+	last       time.Time   // time of the last suppressed line
 }
 
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the

@@ -31,7 +31,7 @@ const (
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read
-	reads int // short reads since the time in the field since
+	reads int  // short reads since the time in the field since
 	since time.Time
 
 	size       int           // size of the pipe in bytes

@@ -111,6 +111,7 @@ type Verb struct {
 }
 
 // helpTexts has the help of each verb that follows the summary, as help/NAME.txt.
+//
 //go:embed help
 var helpTexts embed.FS
 

@@ -16,6 +16,7 @@ import (
 
 // Schema is the JSON schema (draft 2020-12) of hinit.yaml for editors. It has keys, types and choices; rules about more than one
 // key are checked by [Load] only. internal/gendocs generates it from the struct tags.
+//
 //go:embed hinit.schema.json
 var Schema string
 

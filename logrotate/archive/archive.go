@@ -32,7 +32,7 @@ import (
 type List struct {
 	Dir string // path of the log directory
 
-	names  []string // names of the archives without the suffix Packed, oldest first
+	names []string // names of the archives without the suffix Packed, oldest first
 	// time of the last name that Add has chosen; the next name must be later
 	newest time.Time
 }

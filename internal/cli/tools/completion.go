@@ -21,6 +21,7 @@ import (
 
 // scripts has a completion script for each shell. It calls "hinit completion words" with the words of the command line, and offers
 // the words that are printed.
+//
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
 
@@ -220,6 +221,7 @@ func (d command) find(name string) (f commandFlag) {
 }
 
 // manPages has the pages that internal/gendocs writes.
+//
 //go:embed man
 var manPages embed.FS
 
