@@ -15,9 +15,9 @@ const (
 	runtimeDir = "/run/hinit"
 )
 
-// SocketPaths returns where an init of user uid tries to create its control socket, best place first: socket, the configured path,
-// or if that is "" the directory HINIT_RUNTIME_DIR; then /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in
-// TMPDIR and in /tmp.
+// SocketPaths returns the paths at which an init of user uid tries to create its control socket, the best first. The argument
+// socket is the configured path, or "". The first path is socket, or without it the path in HINIT_RUNTIME_DIR. Then come
+// /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)

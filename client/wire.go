@@ -275,8 +275,8 @@ type StatusTextRequest struct {
 	Text string `json:"text"`
 }
 
-// Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact; those of [Service] are
-// rounded.
+// Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact, while the times of a
+// [Service] are rounded.
 type Slot struct {
 	Name       string    `json:"name"`        // name of the service: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // service directory, an absolute path

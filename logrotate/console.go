@@ -28,7 +28,7 @@ const (
 	// consoleBlock is the size in bytes from which no more lines are added to a buffer. The last batch may exceed it.
 	consoleBlock = 64 << 10
 	// noticeBelow is the queue length in bytes from which a console writes the notices about dropped lines. A full queue delays the
-	// notice, so that one notice covers many dropped lines.
+	// notice, so that a single notice covers many dropped lines.
 	noticeBelow = consoleLimit / 2
 )
 
@@ -81,7 +81,7 @@ type console struct {
 	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
 	dead         bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
 	closing      bool
-	drainWaiters []chan struct{} // channels that whenWritten has returned and nobody has closed yet
+	drainWaiters []chan struct{} // channels that whenWritten has returned and that are still open
 	stamp        []byte          // current time for JSON lines, formatted once for each batch
 
 	done chan struct{}

@@ -24,8 +24,8 @@ type Handover struct {
 	Unsent [2]map[string]int64 // lines that the console has not written, by service name; [0] for stdout, [1] for stderr
 }
 
-// handedLog is the part of a Handover for one log, handedRun for one run with pipes that are still read, handedStream for one such
-// pipe, and handedFile for one log file.
+// handedLog is the part of a Handover for one log. handedRun is for a run with pipes that are still read, and handedStream for such
+// a pipe. handedFile is for a log file.
 type handedLog struct {
 	Name, Profile, Path string
 	Dropped             bool

@@ -26,8 +26,8 @@ const (
 	floodPipe = 1 << 20
 )
 
-// pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that one read returns
-// the data of many writes.
+// pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
+// returns the data of many writes.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read

@@ -58,8 +58,8 @@ func New(o Options) *Set {
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputs.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
-	// Twice the size holds one read with the timestamps of lines of usual length, so that one read causes one write. It also holds
-	// any single line.
+	// Twice the size holds a whole read with the timestamps of lines of usual length, so that each read causes one write. It also
+	// holds any single line.
 	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor = newCompressor(o)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
@@ -181,7 +181,7 @@ func (s *Set) removeStream(st *stream) {
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
 // complete lines; a missing last newline is added. Write never blocks or fails: lines without room in the queue are dropped, and a
-// notice counts them. In the modes Prefixed and JSON, the lines appear as those of a profile "hinit".
+// notice counts them. In the modes Prefixed and JSON, the lines appear under the profile "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }

@@ -21,9 +21,9 @@ type dirWatches struct {
 	remotes map[uint64]bool // results of isRemote, by device number; nil before the first call
 }
 
-// isRemote reports whether the file system with the device number dev, to which path belongs, can be changed without this kernel:
-// by another machine, a daemon or a hypervisor. inotify doesn't report such changes, so the volume must be polled. Each device is
-// examined once.
+// isRemote reports whether the file system of path can be changed without this kernel: by another machine, a daemon or a
+// hypervisor. inotify doesn't report such changes, so the volume must be polled. dev is the device number of the file system. Each
+// device is examined once.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {

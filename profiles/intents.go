@@ -340,8 +340,8 @@ var kernelBootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded is the rule of [Intents] for a boot: if another writer has overwritten the recorded order by accident, it sets
-// the desired state in st to that order and returns true. It doesn't write the state file.
+// restoreRecorded applies the rules of [Intents] at boot. If another writer has overwritten the recorded order by accident,
+// restoreRecorded sets the desired state in st to the order and returns true. It doesn't write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {

@@ -12,9 +12,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: the default profile, then each directory in profiles/ with the marker, in byte order. It leaves out,
-// with a warning, directories with the marker that can't be a profile (profiles/default, a reserved or invalid name, a symbolic
-// link), and profiles beyond the limit. An error means that the volume can't be opened or listed; even then the list contains the
+// Discover lists the profiles: the default profile, then each directory in profiles/ with the marker, in byte order. It leaves out
+// profiles beyond the limit, and directories with the marker that can't be a profile: profiles/default, a reserved or invalid name,
+// a symbolic link. Each causes a warning. An error means that the volume can't be opened or listed; even then the list contains the
 // default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.profile(Default)}
@@ -37,9 +37,9 @@ type listing struct {
 	warningsLeftOut bool // there are more warnings than maxWarnings
 }
 
-// list reads profiles/. A missing directory counts as empty. If it has more names than the limit on profiles, list keeps first
-// those for which prefer returns true (marked says that the directory has the marker), and next those with a state file, because
-// their gateways ran before. It keeps only these names in memory.
+// list reads profiles/. A missing directory counts as empty. If there are more names than the limit on profiles, list keeps only
+// some in memory. First it keeps names for which prefer returns true; the argument marked says that the directory has the marker.
+// Then it keeps profiles with a state file, because their gateways ran before.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }

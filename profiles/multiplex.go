@@ -123,9 +123,8 @@ func agentTopology(text []byte) (t Topology, word string) {
 	return t, agentSetting(config, multiplexKey).Value // a list or a mapping is an unknown word
 }
 
-// parseAgentConfig parses the agent's config.yaml. To save time and memory in PID 1, it returns nil for a text without the keys of
-// agentTopology, which all begin with multiplex_profile, and for a text with too many values. It also returns nil if the text isn't
-// YAML.
+// parseAgentConfig parses the agent's config.yaml. It returns nil if the text isn't YAML or has too many values. To save time in PID 1,
+// it also returns nil for a text without the word multiplex_profile, with which the keys of agentTopology begin.
 func parseAgentConfig(text []byte) *yaml.Node {
 	var document yaml.Node
 	if !bytes.Contains(text, []byte("multiplex_profile")) || yamltext.LineOfTooManyValues(text) > 0 ||

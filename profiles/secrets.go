@@ -23,9 +23,9 @@ const (
 	maxSecretBytes  = 16 << 10 // of all values of a profile together
 )
 
-// Secrets returns the secrets in the .env of a profile, so that logs can hide them: values of at least eight bytes whose variable
-// is named like a secret, and passwords in URLs (package redact). Each line of a value counts as a value. It returns at most 256
-// values and 16 KiB; more is true if there are others. For a missing file it returns none.
+// Secrets returns the secrets in the .env of a profile, so that logs can hide them. A secret is a password in a URL, or a value of
+// at least eight bytes whose variable is named like a secret (package redact). Each line of a value counts as a value. Secrets
+// returns at most 256 values and 16 KiB; more is true if there are others. For a missing file it returns none.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)

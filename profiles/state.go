@@ -83,8 +83,9 @@ func (s State) Equal(o State) bool {
 	return s == o
 }
 
-// Prior returns the state by which the boot decides whether to start the gateway: the operator's intent, or else the last state of
-// the gateway, where "draining" and "degraded" count as "running". If neither is known, it is "None" (contract, section 6).
+// Prior returns the state by which the boot decides whether to start the gateway. It is the operator's intent, or without an intent
+// the last state of the gateway, where "draining" and "degraded" count as "running". If neither is known, it is "None" (contract,
+// section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:

@@ -29,11 +29,12 @@ type WatchOptions struct {
 	// IdlePoll is the time between full scans while inotify works. They find what a lost notification would have shown, and don't
 	// read unchanged files again. Default 1 h.
 	IdlePoll time.Duration
-	// Settle is how long the watcher waits after a notification for others before it scans, so that one scan handles a burst.
-	// Default 100 ms.
+	// Settle is how long the watcher waits after a notification before it scans, so that a single scan handles a burst of
+	// notifications. Default 100 ms.
 	Settle time.Duration
-	// SettleEarly takes the place of Settle for a change that a client or the next gateway may wait for: a profile appears or
-	// disappears, or the state file changes of a profile that was not scanned during the last Settle. Default 5 ms, at most Settle.
+	// SettleEarly takes the place of Settle for changes that a client or the next gateway may wait for. Such a change is a profile
+	// that appears or disappears, or a change of a state file whose profile was not scanned during the last Settle. Default 5 ms,
+	// at most Settle.
 	SettleEarly time.Duration
 	// MaxSettle limits the wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration

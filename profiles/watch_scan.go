@@ -31,8 +31,8 @@ const (
 	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
 )
 
-// blindPoll is the longest time between full scans while changes may be missed: some directories without the marker have no inotify
-// watch, or the last scan may have missed a change.
+// blindPoll is the longest time between full scans while changes may be missed. That is the case while some directories without the
+// marker have no inotify watch, or after a scan that may have missed a change.
 const blindPoll = time.Minute
 
 // scheduleNext is called after a full scan that began at began and ended with err. It sets the time of the next poll. After a long
@@ -280,8 +280,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans the directory name in profiles/ after a change. It returns false if that takes a full scan: the name belonged to
-// another directory before, is a link, can't be a profile, doesn't answer, or can't be watched.
+// scanNew scans the directory name in profiles/ after a change. It returns false if a full scan is needed. The reasons are: the
+// name belonged to another directory before, is a link, or can't be a profile; or the directory doesn't answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if NameProblem(name) != nil {
 		return false

@@ -39,7 +39,8 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 }
 
 // chosenProfile returns the profile that the agent uses without -p, or "" for the default profile. If HERMES_HOME is the home of a
-// profile, it is that one. Otherwise the file active_profile in the agent's home decides, which `hermes profile use` writes.
+// profile, chosenProfile returns this profile. Otherwise the file active_profile in the agent's home decides, which `hermes profile
+// use` writes.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {

@@ -131,9 +131,9 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj), if it has that of PID 1, as
-// processes of docker exec do. Otherwise the kernel would kill gateways and the CMD before it. The files hold the values of PID 1
-// and of this process. A process may raise its own value without privileges.
+// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj). It does so only if this process
+// has the same value as PID 1, which is true of processes of docker exec. Otherwise the kernel would kill gateways and the CMD
+// before it. The files hold the values of PID 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(initFile)
@@ -194,8 +194,8 @@ func setPublished(u *account.User, text, who string) {
 	}
 }
 
-// replaceProcess replaces this process by the target. It returns only after a failure, with an exit code. unix.Exec is used because
-// Go has raised the soft limit of open files, and unix.Exec restores that of the caller.
+// replaceProcess replaces this process by the target. It returns only after a failure, with an exit code. Go has raised the soft
+// limit of open files, and unix.Exec restores the caller's limit, which execve(2) alone would not.
 func replaceProcess(target string, argv, env []string) int {
 	err := unix.Exec(target, append([]string{target}, argv[min(1, len(argv)):]...), env)
 	writeError("cannot execute " + target + ": " + err.Error())
@@ -216,7 +216,7 @@ func isSelf(st unix.Stat_t) bool {
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// writeError writes a line to stderr. There is nobody to report a failure to.
+// writeError writes a line to stderr. An error is ignored, because stderr is the only place to report it.
 func writeError(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }
@@ -224,9 +224,9 @@ func writeError(line string) {
 // nativeEnv is the variable with which the value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// execHinit replaces the process by hinit, if hinit handles the command. Otherwise it returns, as after a failure, and the agent
-// handles it. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop gateways: the agent
-// would do nothing and report success, or wait for ever.
+// execHinit replaces the process by hinit, if hinit handles the command. Otherwise, and after a failure, it returns, and the agent
+// handles the command. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop gateways. The
+// agent would do nothing and report success, or wait for ever.
 func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return

@@ -13,7 +13,7 @@ import (
 	"hinit/client"
 )
 
-// Status returns the state of hinit and of the named services, or of all services without names. A name is that of a service
+// Status returns the state of hinit and of the named services, or of all services without names. A name is the name of a service
 // (dashboard, gateway-coder) or of a profile (coder). For an unknown name the error is ErrUnknown.
 func (c *Client) Status(ctx context.Context, names ...string) (client.Status, error) {
 	return ask[client.Status](ctx, c, get("get the status", "/v1/status", url.Values{"name": names}))
@@ -43,8 +43,8 @@ func (c *Client) Service(ctx context.Context, name string) (client.Service, erro
 	return c.askService(ctx, get(fmt.Sprintf("get the status of %q", name), "", nil), name)
 }
 
-// Start starts a service. With wait.Wait it returns when the service is ready, or has been up for a second if it can't say that it
-// is ready; if the run ends before, the error says how. Without wait.Wait it returns when hinit has accepted the order.
+// Start starts a service. With wait.Wait it returns when the service is ready, or, if it can't report readiness, when it has been
+// up for a second. If the run ends earlier, the error says how. Without wait.Wait, Start returns when hinit has accepted the order.
 func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStart, name, wait)
 }
@@ -223,8 +223,8 @@ func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
 	return r.Slots, err
 }
 
-// Slot returns the slot with the service directory dir, an absolute path; that of a logger ends in /log. If hinit doesn't supervise
-// the directory, the error is ErrUnknown.
+// Slot returns the slot with the service directory dir, an absolute path. The directory of a logger ends in /log. If hinit doesn't
+// supervise the directory, the error is ErrUnknown.
 func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
 }
@@ -235,9 +235,9 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
-// SlotWait waits until the slot of dir is in a state, named after the options of s6-svwait: u is up, U is up and ready, d is down,
-// D is down and all processes have ended, r is a new run, and R is a new run that is ready. After d, D, r and R may stand the
-// number of a run ("r12", see [client.Slot].Run): the wait then also ends if the slot has left that run before this call.
+// SlotWait waits until the slot of dir is in the state that until names, by the options of s6-svwait. u is up, and U is up and
+// ready. d is down, and D is down with all processes ended. r is a new run, and R is a new run that is ready. The number of a run
+// may follow d, D, r and R ("r12", see [client.Slot].Run). The wait then also ends if the slot has left that run before this call.
 //
 // If the slot won't reach the state by itself, the error has the kind permanent. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {

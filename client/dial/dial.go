@@ -218,10 +218,10 @@ func reason(err error) error {
 	return err
 }
 
-// Sockets returns where a client with the effective uid looks for the control socket, in the order in which an init chooses its
-// place: the places of that user, of root, and of the owner of process 1, without those whose directory is another user's. A socket
-// in the list may be missing or dead. Anyone in the network namespace can take an abstract name ("@…"), so check the credentials of
-// the server (SO_PEERCRED), as Dial does.
+// Sockets returns the paths where a client with the effective uid looks for the control socket, in the order in which an init
+// chooses its place. They are the places of this user, of root, and of the owner of process 1. A place whose directory belongs to
+// another user is left out. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract
+// name ("@…"), so check the credentials of the server (SO_PEERCRED), as Dial does.
 func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {

@@ -104,8 +104,8 @@ func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) 
 	}
 }
 
-// askService sends a request about a service, whose path comes before that of q. A name that can't be a part of a URL path is
-// refused as unknown.
+// askService sends a request about the service name. It puts the path of the service before the path of q. A name that can't be a
+// part of a URL path is refused as unknown.
 func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":

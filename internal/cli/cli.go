@@ -248,7 +248,8 @@ func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.
 // CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf is CompanionVerb for a program with several verbs: it gets the arguments in first before those of the user.
+// CompanionOf is CompanionVerb for a program with several verbs. The program gets the arguments in first, and then the user's
+// arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, External: true,

@@ -87,8 +87,8 @@ func lifecycle(t *Terminal, c *Call) int {
 
 // Order gives the order of the call c to hinit for all named services at once, prints the results, and returns the exit code.
 // action says what fails if it fails, with %q for the name of the service. begin is when the command began, for the progress line.
-// With wait.Wait, outcome is called for each service that has carried out the order, with its state and the action; it prints a
-// message for people and returns an exit code.
+// With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the state and the action,
+// prints a message for people, and returns an exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
@@ -213,8 +213,9 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until end is called; doing is its first word, and since the time
-// from which it counts. Call end before you print anything else. A goroutine draws the line. Without a terminal, nothing happens.
+// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line, and
+// since the time from which the line counts. Call end before you print anything else. A goroutine draws the line. Without a
+// terminal, nothing happens.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
 		return func() {}

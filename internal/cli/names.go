@@ -153,8 +153,8 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	return found, err
 }
 
-// uniqueName returns a name that selects only this service: that of its profile, or gateway-PROFILE if another service has the name
-// of the profile.
+// uniqueName returns a name that selects only this service. It is the name of the profile, or gateway-PROFILE if another service
+// has the name of the profile.
 func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name

@@ -71,7 +71,7 @@ func (l *loader) fillActions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// keys returns the keys that are valid for this action: those of a command, or those of a web request.
+// keys returns the keys that are valid for this action, which has either a command or a webhook.
 func (a *Action) keys() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"

@@ -12,8 +12,8 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 // Config is the complete configuration, after all checks. Its fields mirror the keys of hinit.yaml.
 type Config struct {
 	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is also the home of the root profile
-	// On lists the actions after events of any service. A service or profile with its own actions for an event doesn't use those of
-	// On for that event.
+	// On lists the actions after events of any service. If a service or profile has its own actions for an event, the actions in On
+	// for this event don't apply to it.
 	On        Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`

@@ -221,7 +221,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // a variable here is that of a built-in service's command, and the file wins over it
+	if first, set := d.origins[key]; set && first.env == "" { // the file wins over variables of a built-in service's command
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}

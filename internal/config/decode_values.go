@@ -107,8 +107,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList decodes a list, which replaces the default. It calls one for each item, with the key of the item: that of the list, a
-// dot and the index. example describes a valid list, for messages.
+// decodeList decodes a list, which replaces the default. It calls one for each item. The key of an item consists of the key of the
+// list, a dot and the index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describeNode(n))
@@ -174,7 +174,7 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 // sizeSuffixes are the units of a size, in powers of 1024: K, M, G, T.
 const sizeSuffixes = "KMGT"
 
-// parseSize parses a size such as 512M, 2G or 2GiB. factor is that of one unit to the next: 1024, or 1000 for decimal units.
+// parseSize parses a size such as 512M, 2G or 2GiB. The argument factor is the step between units: 1024, or 1000 for decimal units.
 func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	digits := strings.TrimRight(n.Value, "BbiKMGTkmgt")
 	suffix := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(n.Value[len(digits):]), "B"), "I")

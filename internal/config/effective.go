@@ -140,9 +140,9 @@ var nonDefaultKeys = []string{
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// NonDefaultSettings lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults, among
-// those that explain how it runs: user, limits, start, restart and stop. The keys are relative to services.NAME or profiles.NAME.
-// For an unknown service the list is empty.
+// NonDefaultSettings lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It covers
+// only settings that explain how the service runs: user, limits, start, restart and stop. The keys are relative to services.NAME or
+// profiles.NAME. For an unknown service the list is empty.
 func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {

@@ -242,8 +242,8 @@ func checkKeys(of string) []Key {
 	})
 }
 
-// ChecksOf returns the checks of a profile's gateway: those of all gateways and its own. Of two with the same name, its own is
-// used.
+// ChecksOf returns the checks of a profile's gateway: the checks of all gateways, and the profile's own checks. If two have the
+// same name, only the profile's own check is used.
 func (c *Config) ChecksOf(profile string) []Check {
 	all := slices.Clone(c.Agent.Checks)
 	for _, check := range c.Profiles.Overrides[profile].Checks {

@@ -29,8 +29,8 @@ type Options struct {
 	// Path is the file to read. If it is "", Load reads the file that HINIT_CONFIG names, or else [DefaultPath], which may be
 	// missing.
 	Path string
-	// Text, if not nil, is used instead of the content of the file. After a re-execution, it is what the previous program of PID 1
-	// has read and checked, so nobody can have changed it since.
+	// Text, if not nil, is used instead of the content of the file. After a re-execution, Text is the content that the previous
+	// program of PID 1 has read and checked, so that no user can change it in between.
 	Text []byte
 	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
 	// must still have the content of InForce: an agent may not apply what root has not.
@@ -164,8 +164,8 @@ func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of f. A user who can replace the file, as doubt says, could
-// make it a link to a file that only root may read, and would learn its content from the messages.
+// checkQuotable returns an error if messages must not quote the content of f. The argument doubt says how a user other than root
+// can replace the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -58,7 +58,7 @@ type Task struct {
 // Schedule sets the times at which a task runs.
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": that of the container
+	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the container's
 	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
@@ -75,7 +75,7 @@ func (s *Service) StartsAtBoot() bool {
 type Profile struct {
 	Env             map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
 	On              Actions           `key:"on"`                                                              // see Config.On
-	Checks          []Check           `key:"checks"`                                                          // besides those of all gateways
+	Checks          []Check           `key:"checks"`                                                          // besides the checks of all gateways
 	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`

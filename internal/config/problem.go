@@ -12,8 +12,8 @@ import (
 	"unicode"
 )
 
-// Problem is one mistake in a configuration. The error of [Load] joins all: those of the file by line, then those of the
-// environment. Error returns a single line.
+// Problem is one mistake in a configuration. The error of [Load] joins all problems: first the problems of the file, sorted by
+// line, then the problems of the environment. Error returns a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
 	File string // path of the file; "" for the environment
 	Line int    // 0 if unknown
@@ -95,7 +95,7 @@ func NoServices(path string) error {
 	return fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", path)
 }
 
-// foreignKeyNames maps keys of other programs (systemd, Docker Compose, supervisord, Kubernetes) to those of hinit.yaml.
+// foreignKeyNames maps keys of other programs (systemd, Docker Compose, supervisord, Kubernetes) to keys of hinit.yaml.
 var foreignKeyNames = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
 	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",

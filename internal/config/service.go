@@ -161,7 +161,7 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// finishService sets keys that depend on others, and expands the templates. line is that of the service.
+// finishService sets keys that depend on other keys, and expands the templates. The argument line is the line of the service.
 func (l *loader) finishService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {

@@ -15,7 +15,7 @@ import (
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // in octal; "": that of hinit
+	Umask      string                   `key:"umask,root" is:"umask?"`      // in octal; "": hinit's own
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
@@ -45,7 +45,7 @@ type Priority struct {
 	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit
 	IONice      IONice `key:"ionice."`
 	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
-	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": those of hinit
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
 	// Class is one of the Priority constants. When memory runs out, hinit and the kernel end the services of lower classes first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, where others have 100; 0: 100
@@ -79,7 +79,7 @@ type OperatorSettings struct {
 
 // IONice is the I/O class and priority of a process (ioprio_set(2)).
 type IONice struct {
-	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": that of hinit
+	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": hinit's own class
 	Level int    `key:"level" is:"between 0 7"`                      // within the class; 0 is served first, 7 last
 }
 
@@ -125,9 +125,9 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether a process of the agent runs with no_new_privs (set-user-id programs then have no effect). own is the
-// setting of the process. If it is Auto, the agent's setting counts. If that is Auto, too, the result is true if a service runs as
-// another user, which could leave a set-user-id file that would make the agent that user.
+// NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges. The
+// argument own is the setting of the process. If own is Auto, the agent's setting counts. If both are Auto, the result is true if a
+// service runs as another user. That user could leave a set-user-id file, with which the agent becomes that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs

@@ -146,8 +146,8 @@ func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	})
 }
 
-// checkNumbers makes a validator for lists of numbers from least to most. what says what a number is, such as "a port", for
-// messages.
+// checkNumbers makes a validator for lists of numbers from least to most. The argument what describes a number in messages, such as
+// "a port".
 func checkNumbers(least, most int, what string) validator {
 	return checkEach[[]int](func(n int) string {
 		if n < least || n > most {

@@ -213,7 +213,7 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 // maxSignal is the highest signal of Linux.
 const maxSignal = 64
 
-// Runs are the one-shot runs: commands that hinit runs for clients. Its errors are treated like those of [Backend].
+// Runs are the one-shot runs: commands that hinit runs for clients. The server treats an error of Runs like an error of [Backend].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)

@@ -173,7 +173,7 @@ func (e *Endpoint) Leave() *Socket {
 // Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] serves it.
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Rejoin serves a socket that was detached, or if it is nil that of Inherit, if any.
+// Rejoin serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {

@@ -27,10 +27,10 @@ const probeTime = time.Second
 // Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the network
 // namespace can connect, but none can replace the socket.
 //
-// The socket file has mode 0666, because the credentials of each client decide. Nobody else may be able to replace it: its
-// directory must belong to root or to this user, and be writable for no others, unless it is sticky. A socket on which no server
-// listens is replaced; a live one is an error. (Two processes that replace a dead socket at the same time may both succeed.)
-// Closing the listener removes the file, if it is still the listener's.
+// The socket file has mode 0666, because access depends on the credentials of each client. No other user may be able to replace the
+// file. So its directory must belong to root or to this user, and other users must not have write access, unless the directory is
+// sticky. A socket on which no server listens is replaced; a live socket is an error. (Two processes that replace a dead socket at
+// the same time may both succeed.) Closing the listener removes the file, if it still belongs to the listener.
 //
 // Listen blocks on the file system, and waits at most a second for an existing socket.
 func Listen(path string) (net.Listener, error) {

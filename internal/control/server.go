@@ -289,7 +289,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError makes the error for the client from that of a handler.
+// clientError makes the error for the client from the error of a handler.
 func clientError(ctx context.Context, err error) *client.Error {
 	var e *client.Error
 	if errors.As(err, &e) {

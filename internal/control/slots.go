@@ -131,7 +131,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
 }
 
-// slotGoal is the state of a slot that s6-svwait waits for. letter is that of [dial.Client.SlotWait].
+// slotGoal is the state of a slot that s6-svwait waits for. The letters are explained at [dial.Client.SlotWait].
 type slotGoal struct {
 	letter byte
 	after  uint64 // number of the run before the one that the client waits for

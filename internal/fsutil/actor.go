@@ -32,9 +32,9 @@ func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It switches to id only if the process is root, id is another user, and a first try succeeds:
-// that fails without CAP_SETUID or CAP_SETGID, or in a user namespace that lacks id. Otherwise it keeps the identity of the
-// process, see [Actor.Switches].
+// NewActor returns an actor for id. The actor switches to id only if the process is root, id is another user, and a trial succeeds.
+// The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor keeps the identity
+// of the process, see [Actor.Switches].
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -48,7 +48,7 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// Limited returns an actor like a that limits how many operations run at a time: each Do, and each operation of a [Dir] with this
+// Limited returns an actor like a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
 // actor, runs through [blocking.Do] with share. Its Do must not be called inside its Do.
 func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
@@ -65,13 +65,13 @@ func (a *Actor) Switches() bool { return a.switches }
 // Do calls fn with the actor's identity and returns its error. fn may block, and may panic. Do may be called inside Do, unless the
 // actor comes from [Actor.Limited].
 //
-// While fn runs, the goroutine is locked to its thread. Only the file-system uid and gid and the supplementary groups of that
-// thread change (setfsuid(2)), and the thread lacks root's capabilities for files (capabilities(7), "Effect of user ID changes on
-// capabilities"). So fn must not hand file operations to another goroutine, which has the identity of the process, and must not
+// While fn runs, the goroutine is locked to its thread. Only the file-system uid and gid and the supplementary groups of this
+// thread change (setfsuid(2)). The thread also lacks root's capabilities for files (capabilities(7), "Effect of user ID changes on
+// capabilities"). So fn must not hand file operations to another goroutine, which has the identity of the process. It must not
 // start a process.
 //
-// If the kernel refuses the switch, fn isn't called. If it refuses to switch back, Do returns an error and leaves the thread
-// locked, which the Go runtime then destroys at the end of the goroutine. No known kernel does that.
+// If the kernel refuses the switch, fn isn't called. If the kernel refuses to switch back, Do returns an error and leaves the
+// thread locked. The Go runtime then destroys the thread at the end of the goroutine. No known kernel refuses that.
 func (a *Actor) Do(fn func() error) error {
 	if a.bounded {
 		return blocking.Do(a.share, func() error { return a.do(fn) })
@@ -114,8 +114,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the identity of the calling thread only: unlike those of package syscall, these functions of x/sys
-// don't change all threads. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the identity of the calling thread only. The functions of package syscall would change all threads, but
+// these functions of x/sys don't. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -157,9 +157,9 @@ type homes struct {
 	first, last uint32 // range of the uids of these users
 }
 
-// OwnHomes returns an actor like a that acts as the owner of a home inside that home: if the home is in dir and the owner's uid is
-// from first to last. That is safe, because only root can give a home to such a user. The home itself is created, removed and
-// renamed as a.
+// OwnHomes returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid is
+// from first to last, the actor acts as this owner. That is safe, because only root can give a home to such a user. The home itself
+// is created, removed and renamed as a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {

@@ -178,7 +178,7 @@ type ReplaceOptions struct {
 }
 
 // Replace sets the content of the regular file rel to data. Readers see the old or the new content, even after a crash of the
-// machine: Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
+// machine. Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
 // file belongs to the actor.
 //
 // After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
@@ -330,9 +330,9 @@ func fsync(fd int, name string) error {
 	return err
 }
 
-// Overwrite replaces the content and the permission bits of the regular file rel in place, and syncs it. If the file was at least
-// as large as data, this takes no new blocks on a file system that overwrites in place, so it works on a full disk. After a crash,
-// the file may contain parts of both contents. It has the errors of [Dir.ReadFile].
+// Overwrite replaces the content and the permission bits of the regular file rel in place, and syncs the file. It can work on a
+// full disk: if the file was at least as large as data, most file systems need no new blocks. After a crash, the file may contain
+// parts of both contents. It has the errors of [Dir.ReadFile].
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	return d.withComponents("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)

@@ -35,8 +35,8 @@ type Owner struct {
 	// Keep reports whether the user uid keeps its files; nil means that none does. The name of a file can't decide that, because
 	// the agent can also rename directories of other users.
 	Keep func(uid uint32) bool
-	// HomeMark is a file that each home of a user has, or "". A directory with such a file, both of the same user other than root,
-	// is a home: its owner keeps it with all that is in it, wherever the agent has moved it.
+	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
+	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
 	HomeMark string
 
 	allowed uint32 // see AllowingUID
@@ -174,8 +174,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	return changed && err == nil, err
 }
 
-// ChmodFD changes the mode of the file behind an O_PATH descriptor by fchmodat2(2), or through /proc where the kernel (before 6.6)
-// or a seccomp filter doesn't allow that.
+// ChmodFD changes the mode of the file behind an O_PATH descriptor by fchmodat2(2). If the kernel (before 6.6) or a seccomp filter
+// doesn't allow the call, ChmodFD goes through /proc.
 func ChmodFD(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {

@@ -191,9 +191,9 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 // Mount opens files for a walk that must stay on the mount where it begins.
 type Mount struct{ noOpenat2 *atomic.Bool }
 
-// Walk opens the directory rel for a walk over its files, and calls fn with the descriptor fd of the directory and its path for
-// messages, with the identity of the actor. what is the verb in errors. With crossTop, rel may be a mount point; otherwise that is
-// [ErrMount].
+// Walk opens the directory rel for a walk over its files. It calls fn, with the identity of the actor. fn gets the descriptor of
+// the directory, and its path for messages. The argument what is the verb in errors. With crossTop, rel may be a mount point;
+// otherwise a mount point is the error [ErrMount].
 func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
 	return d.withComponents(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)

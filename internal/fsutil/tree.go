@@ -50,8 +50,9 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel ("" or "." is d itself) with the type of the file, in the order of the
-// file system, until found returns false. It keeps no names in memory. found may use d only if d is a Dir of [Dir.WithIdentity].
+// EachName calls found for each name in the directory rel, with the type of the file, until found returns false. "" and "." are d
+// itself. The order is the order of the file system. EachName keeps no names in memory. found may use d only if d is a Dir of
+// [Dir.WithIdentity].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.withComponents(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -248,8 +249,8 @@ type Node struct {
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
 	Data []byte      // content of a file
 
-	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't use an inode number again that was freed
-	// in the last minutes, and for each new file it skips all such numbers near the directory, which takes time.
+	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't reuse an inode number that was freed
+	// within the last minutes. For each new file it skips all such numbers near the directory, which takes time.
 	Spread bool
 }
 

@@ -37,10 +37,9 @@ type List struct {
 	newest time.Time
 }
 
-// These limits exist because an agent can create any number of files with the names of archives in its log directory, and other
-// logs wait while hinit handles them. maxAtOnce is the maximum number of files that one call of Read or Prune removes, and of names
-// that one call of Add tries. maxListed is the maximum number of archives in a List. The configuration allows at most 10,000
-// archives a log.
+// These limits exist because an agent can create any number of files with the names of archives, and other logs wait while hinit
+// handles them. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of names that a call of Add
+// tries. maxListed is the maximum number of archives in a List. The configuration allows at most 10,000 archives for a log.
 const maxAtOnce, maxListed = 1000, 11_000
 
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most maxAtOnce in
@@ -172,8 +171,8 @@ func (d Dir) Names() ([]string, error) {
 	return archivesIn(names), err
 }
 
-// maxNames is the maximum number of entries that one call reads from a log directory, because an agent can create any number of
-// entries.
+// maxNames is the maximum number of entries that a single call reads from a log directory, because an agent can create any number
+// of entries.
 const maxNames = 64 << 10
 
 // all returns the names of all entries of the directory, up to maxNames.

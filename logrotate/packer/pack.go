@@ -73,8 +73,8 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 		if ctx.Err() != nil {
 			return r
 		}
-		// Use the distance of the times: after the clock was set back, an archive may have a time far in the future, and would
-		// count as young until then.
+		// After the clock was set back, an archive may have a time far in the future, and must not count as young until then. So
+		// compare the distance of the times.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue

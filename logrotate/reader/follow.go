@@ -205,8 +205,8 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// Lines of archives up to r.known are already emitted, and those of the archive that the old file has become. If no archive is
-	// the old file, it was removed or pruned, and lines may be missing.
+	// Lines of archives up to r.known are already emitted, and so is the archive that the old file has become. If no archive is the
+	// old file, it was removed or pruned, and lines may be missing.
 	var next []string
 	// pruning begins with the oldest archive: if r.known exists, so do all later ones
 	found := old == nil || slices.Contains(archives, r.known)
@@ -321,8 +321,8 @@ func (r *reader) emitComplete(b []byte) error {
 	return nil
 }
 
-// handleShrunk detects that the file is now shorter than what was read. Either the writer has cut off half a line after a failed
-// write, and Read continues; or a process has emptied the file, and the result emptied is true.
+// handleShrunk detects that the file is now shorter than the part that was read. One reason is that the writer has removed half a
+// line after a failed write; then Read continues. If a process has emptied the file, the result emptied is true.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {

@@ -85,7 +85,7 @@ func (d *directory) removeUnused() {
 }
 
 // eachEntry calls do with the path of each entry of the directory dir. It reads a few names at a time, because an agent may have
-// made any number of them. The order is that of the file system; it stays the same while nothing changes.
+// made any number of entries. The file system decides the order, which stays the same while nothing changes.
 func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	f, err := in.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -99,8 +99,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	return head, sum, kept, err
 }
 
-// openSnapshot returns the locked directory for the snapshot as dir, and its parent (stagingDir in the directory at) as base. It
-// creates a new directory, or locks that of the kept snapshot x.Snapshot.
+// openSnapshot returns the locked directory for the snapshot as dir, and its parent as base (stagingDir in the directory at). It
+// creates a new directory, or locks the directory of the kept snapshot x.Snapshot.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {

@@ -120,9 +120,9 @@ func (s *snapshot) walk(dir string) error {
 	return s.ignoreIfGone(dir, err)
 }
 
-// ignoreIfGone returns nil if err about the file rel need not end the export: the file is gone, is of another type now, or may not
-// be read, which is recorded in the head. An error of [os.Root] without an error number means that a directory was replaced by a
-// link out of the home; then the file counts as gone.
+// ignoreIfGone returns nil if the export can go on after the error err about the file rel. The file is then gone, has another type
+// now, or may not be read; the last case is recorded in the head. An error of [os.Root] without an error number means that a
+// directory was replaced by a link out of the home. The file then counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.recordLeftOut(rel, "no permission to read it")
@@ -343,8 +343,8 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return !s.failedDatabases[rel]
 }
 
-// databaseStamp returns the stamp and the modification time of the database rel and its companions together. The arguments are
-// those of the database file alone.
+// databaseStamp returns the stamp and the modification time of the database rel and its companions together. The arguments stamp
+// and last are the values of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {

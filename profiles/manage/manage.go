@@ -1,5 +1,5 @@
-// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 notices the changes on the volume
-// like those of an agent. Only one goroutine of a process may call it at a time. It owns no goroutine.
+// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 finds the changes on the volume,
+// in the same way as changes by an agent. Only one goroutine of a process may call it at a time. It owns no goroutine.
 package manage
 
 import (
@@ -149,9 +149,9 @@ func setActive(d *fsutil.Dir, name string) error {
 // maxName is the maximum length of a profile's name for the agent's command line.
 const maxName = 64
 
-// ValidName checks a name by the rules of the agent's command line: 1 to 64 characters of a-z, 0-9, "_" and "-", a letter or digit
-// first, and no reserved word. "default" is valid, as the name of the root profile. The error wraps [profiles.ErrName] and says
-// which rule is broken. The name must be normalized, see [profiles.Normalize] (contract, section 4).
+// ValidName checks a name by the rules of the agent's command line. A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins
+// with a letter or digit, and is no reserved word. "default" is valid, as the name of the root profile. The error wraps
+// [profiles.ErrName] and says which rule is broken. The name must be normalized, see [profiles.Normalize] (contract, section 4).
 func ValidName(name string) error {
 	err := profiles.NameProblem(name)
 	switch {

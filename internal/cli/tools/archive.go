@@ -244,8 +244,8 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser runs fn as the user of the process and waits for it. It uses another goroutine, because that of the caller may have
-// switched to another user by [fsutil.Actor.Do].
+// asProcessUser runs fn as the user of the process and waits for it. It uses another goroutine, because the caller's goroutine may
+// have switched to another user by [fsutil.Actor.Do].
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()

@@ -323,7 +323,7 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max",
 }
 
-// kernelFacts writes those of kernelFiles that exist.
+// kernelFacts writes the content of each file in kernelFiles that exists.
 func kernelFacts(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {

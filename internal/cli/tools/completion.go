@@ -204,7 +204,7 @@ type commandFlag struct {
 //go:embed commands.json
 var commandTable []byte
 
-// described returns all commands by name. That of a companion's command has two words, such as "kanban list".
+// described returns all commands by name. The name of a companion's command has two words, such as "kanban list".
 func described() (all map[string]command) {
 	_ = json.Unmarshal(commandTable, &all) // never fails, because gendocs wrote it
 	return all

@@ -285,7 +285,7 @@ func (x *doctorRun) volume(answers bool) {
 	}
 }
 
-// safeOOMMargin is the difference of oom_score_adj between a service and hinit with which the kernel never kills hinit first: hinit
+// safeOOMMargin is the difference of oom_score_adj between a service and hinit with which the kernel never kills hinit first. hinit
 // uses at most an eighth of the memory (tuning.LimitMemory), and all of the memory counts as much as a difference of 1000.
 const safeOOMMargin = 125
 

@@ -71,8 +71,8 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	return max(shown, failed)
 }
 
-// moveHomes gives the homes of the named profiles, or of all, to the users that the configuration says. With dry it only reports
-// what it would do. See [volume.OpenHome] for expected.
+// moveHomes gives the homes of the named profiles, or of all profiles, to the users that the configuration names. With dry it only
+// reports the changes. See [volume.OpenHome] for expected.
 func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
@@ -194,8 +194,8 @@ type privateImport struct {
 }
 
 // runImport calls run, which imports a profile or finds where an interrupted import goes on. If profiles have users of their own,
-// run has the identity of the new home's owner, in a directory that nobody else can enter, so that no other user can read or change
-// the files. Root then renames the home.
+// run has the identity of the new home's owner. It then works in a directory that no other user can enter, so that no other user
+// can read or change the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
 	if !p.options().Tenants.On {
@@ -241,7 +241,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	return err
 }
 
-// open makes or opens the directory rel, and locks it. It refuses that of another user, who could read the archive.
+// open makes or opens the directory rel, and locks it. It refuses a directory of another user, who could read the archive.
 func (p *privateImport) open(rel string) (err error) {
 	to := p.owner.Identity()
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {

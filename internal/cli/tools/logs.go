@@ -346,6 +346,6 @@ func levelFlag(c *cli.Call) *loglevel.Level {
 func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		return log.Of(text) >= least && pattern.Match(text) // a line without a level has that of the line before
+		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the line before
 	}
 }

@@ -225,9 +225,9 @@ func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
 }
 
-// inThisNamespace reports whether the PID of the init is the same process here: whether this command sees the PID namespace of the
-// init. It compares the age of that process with that of the init. A few seconds are normal, because on a busy machine the
-// container engine takes that long from the start of the process to executing hinit.
+// inThisNamespace reports whether this command sees the PID namespace of the init, so that the init's PID means the same process
+// here. It compares the age of this process with the age of the init. A few seconds of difference are normal, because a busy
+// container engine needs them between starting the process and executing hinit.
 func inThisNamespace(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))

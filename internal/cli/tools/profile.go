@@ -363,8 +363,8 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows returns a row for each profile with the state of its gateway, or only that of the profile only, unless that is "". It also
-// returns warnings about profiles.
+// rows returns a row for each profile, with the state of its gateway. If only is not "", it returns just the row of the profile
+// only. It also returns warnings about profiles.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {

@@ -69,9 +69,9 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns how to start a process with the user, environment, directory and limits of a service. They come from the
-// configuration, the environment of the init and the gateway's slot, and never from a process of the agent, so the agent can't
-// decide what root starts.
+// specOf returns how to start a process with the user, environment, directory and limits of a service. These values come from the
+// configuration, the environment of the init and the gateway's slot. They never come from a process of the agent, so the agent
+// can't decide what root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {

@@ -79,7 +79,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		// without the right to see runs, their processes count as those of no service
+		// without the right to see runs, their processes appear below no service
 		runs, _ := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Run, error) { return cl.Runs(ctx) })
 		for _, r := range runs {
 			if r.End == nil && r.PID != 0 {

@@ -184,7 +184,7 @@ const (
 const gap = 2
 
 // fitWidth makes the table as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
-// it moves the last exit and the note out of the table instead; they are returned as lines to print below each row.
+// it moves the last exit and the note out of the table instead. The result below has the lines to print under each row.
 func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
