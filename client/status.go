@@ -66,7 +66,7 @@ func (s *Status) Find(name string) *Service {
 	return &s.Services[i]
 }
 
-// Init is what hinit says about itself. Times are in UTC, in whole milliseconds.
+// Init is the state of hinit itself. Times are in UTC, in whole milliseconds.
 type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`

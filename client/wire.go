@@ -30,7 +30,7 @@ const (
 	WayFIFO = "fifo" // the FIFO beside the control socket
 )
 
-// By is who gave an order.
+// By is the client that gave an order.
 type By struct {
 	UID     int    `json:"uid"`     // user of the process, according to the kernel
 	PID     int    `json:"pid"`     // process id, 0 if unknown

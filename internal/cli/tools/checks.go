@@ -20,7 +20,7 @@ var checksVerb = cli.Verb{
 	Run:     checks, Empty: cli.EmptyList,
 }
 
-// checksOf is what hinit checks prints about one service.
+// checksOf is the output of hinit checks for one service.
 type checksOf struct {
 	Name   string         `json:"name"`   // name of the service
 	Checks []client.Check `json:"checks"` // checks of the service, as in the status

@@ -20,7 +20,7 @@ var explainVerb = cli.Verb{
 	Run:     withWords(1, -1, explainServices),
 }
 
-// explanation is what hinit explain prints about one service. Its texts are for people.
+// explanation is the output of hinit explain for one service. Its texts are for people.
 type explanation struct {
 	Name  string   `json:"name"`  // name of the service
 	State string   `json:"state"` // the state, "(crash-loop)" during a crash loop, and the duration
