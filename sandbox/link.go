@@ -19,8 +19,8 @@ import (
 )
 
 // The ways to reach the helper in a container, see [Description.Exec].
-const ( // over a socket in a directory that the container shares with this machine
-	ExecDirect   = "direct"   // over one exec of the engine, which carries all commands of this process
+const (
+	ExecDirect   = "direct"   // over a socket in a directory that the container shares with this machine
 	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 

@@ -34,8 +34,8 @@ func Components() map[string]map[string]any {
 // order is the order of the files in the base. A file comes before those that depend on it.
 var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
-// Manifest is one Kubernetes object.
-type Manifest struct { // Manifest is one Kubernetes object as text.
+// Manifest is one Kubernetes object as text.
+type Manifest struct {
 	File string // file name in source/
 	Text []byte // YAML with comments
 }
