@@ -86,8 +86,7 @@ func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string)
 	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
 }
 
-// change modifies the status of the profile called name: it calls the function change with the status, and writes the result by
-// compare-and-swap.
+// change lets change modify the status of a profile, and writes it by compare-and-swap.
 func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
@@ -100,8 +99,8 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	return nil
 }
 
-// replace updates a host to the pool's current image and pod template. If only the image differs and the container runs, replace
-// changes the image in the running pod. Otherwise it deletes the pod, but never a newer pod of the same name.
+// replace updates a host to the pool's image and pod template. If only the image differs and the container runs, it changes the
+// image in the running pod. Otherwise it deletes the pod, but never a newer pod of the same name.
 func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -120,8 +119,8 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 
-// confirmEmpty asks the API server whether a profile is on the last host or moves to it, because the cache may be stale. It
-// returns hosts-1 if no profile is there, and otherwise hosts.
+// confirmEmpty asks the API server itself whether a profile is on the last host or moves to it, because the cache may be
+// outdated. It returns hosts-1 if not, and hosts otherwise.
 func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, error) {
 	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
 	for _, field := range []string{"status.host", "status.move.to"} {
@@ -137,12 +136,11 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// sumAnnotation is the annotation that identifies what was last applied to an object. Unchanged objects are not written
-// again.
+// sumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// keep applies the objects of a pool that has the given number of hosts, and the rights of these hosts. It writes only what has changed,
-// but after applyInterval everything.
+// keep applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
+// changed, but everything each applyInterval.
 func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
 	key := client.ObjectKeyFromObject(v.pool)
 	f.mu.Lock()
@@ -157,11 +155,10 @@ func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
 	return err
 }
 
-// applyPool applies the objects of a pool that has the given number of hosts. If the parameter all is false, it does nothing if the
-// objects have not changed.
+// applyPool applies the objects of a pool with the given number of hosts. Without all, it does so only if they have changed.
 func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
-	// Somebody may have scaled the StatefulSet.
+	// Somebody may have scaled the StatefulSet, so compare the number too.
 	if !all && v.set != nil && v.set.Annotations[sumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
 		return nil
 	}
@@ -169,7 +166,7 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	if err != nil {
 		return err
 	}
-	for _, o := range objects { // the StatefulSet comes last, so its annotation covers all objects
+	for _, o := range objects { // the StatefulSet comes last, so its annotation stands for all objects
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
 		}
@@ -188,14 +185,14 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// The names of the ClusterRoles that the controller binds to the hosts. The manifests define these roles.
+// The ClusterRoles that the controller grants to the hosts. The manifests define them.
 const (
 	hostRole  = "hinit-fleet-host"
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// applyRights applies the ServiceAccount of a pool's hosts and grants its rights. If the parameter all is false, it does nothing if the
-// rights are unchanged since the last call. The hosts may read only the ConfigMaps and Secrets that a profile of the pool refers to.
+// applyRights applies the ServiceAccount of a pool's hosts and grants its rights. The hosts may read only the ConfigMaps and
+// Secrets that a profile of the pool refers to. Without all, it does nothing if the rights are unchanged since the last call.
 func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
@@ -225,7 +222,7 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 		maps.Copy(u.Object, more)
 		u.SetName(name)
 		u.SetLabels(map[string]string{"app.kubernetes.io/part-of": "hinit"})
-		if kind != "ClusterRoleBinding" { // a cluster-scoped object can't be owned by the pool
+		if kind != "ClusterRoleBinding" { // an object of the cluster can't be owned by the pool
 			u.SetNamespace(p.Namespace)
 			u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
 		}
@@ -255,8 +252,8 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 }
 
-// orphans handles the profiles of a pool that does not exist. It reports the missing pool in their status. It releases deleted
-// profiles. But if a profile has a host, orphans does so only after all pods of the pool are gone.
+// orphans handles the profiles of a pool that does not exist: it reports that in their status, and releases deleted profiles. A
+// deleted profile that has a host is released only when all pods of the pool are gone.
 func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -279,8 +276,8 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key, reason)))
 }
 
-// abandon reports profiles as lost when no pod of their pool is left. It clears the host of the deleted ones, so that the next round
-// releases them. Their data stays on the volumes.
+// abandon reports profiles as lost when no pod of their pool is left. It clears the host of the deleted ones, so that the next
+// round releases them. Their data stays on the volumes.
 func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reason string) error {
 	pods := &corev1.PodList{}
 	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {

@@ -15,15 +15,15 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// leaveTime is the time for which a single-profile pod is kept after its profile has moved to another host. The pod needs this
-// time to delete its copy of the data.
+// leaveTime is how long the pod of a single profile is kept after the profile has moved to another host. The pod needs this time
+// to delete its copy of the data.
 const leaveTime = time.Minute
 
 // maxReason limits the length of a reason in bytes, so that it fits into a status.
 const maxReason = 800
 
-// applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that are
-// not needed any more. A maker, in this file, is the object that creates a single-profile pod: a StatefulSet or a Sandbox.
+// applySinglePods applies the objects for the pods of the named single profiles, and removes pods that are no longer needed. A
+// maker, in this file, is the object that creates such a pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error
@@ -34,7 +34,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	for _, m := range v.podOwners { // StatefulSets come first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
-		if wanted && makers[name] != nil { // two controllers have made one maker each: only one of them knew of agent-sandbox
+		if wanted && makers[name] != nil { // two controllers have made a maker each, and only one of them knew of agent-sandbox
 			remove(makers[name])
 		}
 		if wanted {
@@ -50,14 +50,14 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
-			remove(pod) // agent-sandbox creates no new pod while the ended pod exists
+			remove(pod) // agent-sandbox creates no new pod while the ended one exists
 		}
 	}
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m of a single-profile pod must be deleted now. The parameter wanted is true if the pod is
-// still needed, and there is true if the pod's profile exists. A pod whose profile has moved is kept for leaveTime.
+// mustRemove reports whether the maker m must be deleted now. wanted says that its pod is still needed, and there that the pod's
+// profile exists. A pod whose profile has moved is kept for leaveTime.
 func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,8 +77,8 @@ func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, 
 // cut shortens a text to maxReason.
 func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
-// refuse records err as the reason why the pod of a profile can't be created. A nil err clears the reason. The profile's status
-// shows the reason, and other profiles are not held up.
+// refuse records err as the reason why the pod of a profile can't be created, for the profile's status. A nil err clears it.
+// Other profiles are not held up.
 func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,8 +93,8 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// applySinglePod applies the objects for the pod of one profile. The parameter maker is the existing StatefulSet or Sandbox, or
-// nil if there is none. applySinglePod does not change the kind of an existing maker.
+// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil; its kind
+// is kept.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes
@@ -108,7 +108,7 @@ func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.A
 	if err != nil {
 		return err
 	}
-	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last annotation covers all objects
+	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last object stands for all
 	for _, o := range objects {
 		if err := f.apply(ctx, o); err != nil {
 			return err

@@ -25,36 +25,35 @@ import (
 )
 
 const (
-	// roundTime is the minimum time between two rounds of a pool. In a round, the controller reads the state of the pool,
-	// decides and acts. All changes between two rounds are handled together.
+	// roundTime is the shortest time between two rounds of a pool. In a round, the controller reads the state of the pool, decides
+	// and acts. It handles all changes between two rounds together.
 	roundTime = 500 * time.Millisecond
-	// resyncInterval is the interval between rounds while no change is reported. These rounds are needed because some faults show
-	// only as time passes.
+	// resyncInterval is the interval of rounds while no change is reported. Some faults show only as time passes.
 	resyncInterval = 5 * time.Second
-	// applyInterval is the time after which the objects of a pool are applied again although the pool has not changed. Somebody may
-	// have deleted or changed one of them.
-	applyInterval = 10 * time.Minute
+	// applyInterval is how often the objects of a pool are applied again although the pool has not changed. Somebody may have
+	// deleted or changed one of them.
+	applyInterval = 10 * time.Minute // writers limits the writes that a round does at the same time.
 	// writers is the maximum number of writes that a round runs at the same time.
 	writers = 16
 )
 
 // fleet reconciles the pools of a cluster.
 type fleet struct {
-	api     client.Client // client for the API server; it reads from a cache
-	fresh   client.Reader
+	api     client.Client // reads from a cache, writes to the API server
+	fresh   client.Reader // reads from the API server
 	events  events.EventRecorder
 	log     *slog.Logger
 	written *written
 	nodes   *nodes
 
 	mu      sync.Mutex
-	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
-	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
-	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
-	applied map[client.ObjectKey]time.Time            // when all objects of each pool were last applied
+	rounds  map[client.ObjectKey]time.Time            // time at which the last round of each pool began
+	phases  map[types.UID]v1alpha1.AgentProfileStatus // last known status of each profile, by which recordEvents finds changes
+	allowed map[client.ObjectKey]string               // rights last granted to the hosts of each pool
+	applied map[client.ObjectKey]time.Time            // time at which all objects of each pool were last applied
 	seen    map[client.ObjectKey]*observations        // for each pool, since when each observed value has been unchanged
-	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
-	refused map[types.UID]string                      // why the single pod of a profile can't be created
+	leaving map[types.UID]time.Time                   // by the UID of what makes a single profile's pod: since when the profile is elsewhere
+	refused map[types.UID]string                      // why the pod of a single profile can't be created
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
@@ -104,7 +103,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 		}
 	}
 	err = f.keep(ctx, v, plan.Replicas)
-	if err != nil { // the profiles must not wait for one object that the API server refuses
+	if err != nil { // one object that the API server refuses must not delay the profiles
 		plan.Doing = cut("can't keep its objects: " + err.Error())
 	}
 	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
@@ -113,8 +112,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// early returns the time that must still pass before the next round of a pool. If early returns 0, it also records that a round
-// begins now.
+// early returns how long the next round of a pool must still wait. If it returns 0, it also records that a round begins now.
 func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,8 +123,8 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// observations returns the record that tells for how long each observed value of a pool has been unchanged. It is empty before the
-// pool's first round.
+// observations returns the record that tells for how long each observed value of a pool has been unchanged. Before the pool's
+// first round it is empty.
 func (f *fleet) observations(pool client.ObjectKey) *observations {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +134,7 @@ func (f *fleet) observations(pool client.ObjectKey) *observations {
 	return f.seen[pool]
 }
 
-// ignoreConflicts drops the errors of writes to an object that has changed or is gone. The next round sees the new state.
+// ignoreConflicts drops the errors of writes to an object that has changed or is gone, because the next round sees the new state.
 func ignoreConflicts(err error) error {
 	if joined, is := err.(interface{ Unwrap() []error }); is {
 		var rest []error
@@ -151,8 +149,8 @@ func ignoreConflicts(err error) error {
 	return err
 }
 
-// prepare removes the finalizer from deleted profiles that have no host. It adds the finalizer to a profile with data that has
-// none: a user has removed it, or the host has an older version.
+// prepare removes the finalizer from deleted profiles that have no host. If a profile with data has no finalizer, because a user
+// has removed it or its host is of an older version, prepare adds it.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -179,8 +177,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 	return runParallel(work)
 }
 
-// runParallel runs all functions in work. At most as many run at the same time as the constant writers says. It returns when all
-// have ended, and joins their errors.
+// runParallel runs all functions in work, at most writers at a time. It returns when all have ended, and joins their errors.
 func runParallel(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
@@ -215,7 +212,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	}
 	if s.SpareSince = v.pool.Status.SpareSince; plan.SpareSince.IsZero() {
 		s.SpareSince = nil
-	} else if s.SpareSince == nil { // never replace a time: two controllers would overwrite each other's time
+	} else if s.SpareSince == nil { // never replace a time: two controllers would overwrite each other's
 		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
 		s.SpareSince = &since
 	}
@@ -286,14 +283,15 @@ func (f *fleet) recordEvents(v *view) {
 	}
 }
 
-// written holds the profiles that this controller has written last, until the cache shows the same versions.
+// written holds the profiles that this controller has written, until the cache shows the same versions. Without it, a round could
+// decide by the state before its own last write.
 type written struct {
 	mu sync.Mutex
 	by map[types.UID]*v1alpha1.AgentProfile
 }
 
-// record records the result of a write of the profile p. After a conflict, p is not the newest version: somebody else has written, or etcd
-// was restored, and versions have lower numbers again.
+// record records the result of a write of the profile p. After a conflict it forgets p, which is not the newest version: somebody
+// else has written, or etcd was restored and counts versions from a lower number.
 func (w *written) record(p *v1alpha1.AgentProfile, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,7 +303,7 @@ func (w *written) record(p *v1alpha1.AgentProfile, err error) {
 	}
 }
 
-// newer returns the profile p from the cache, or the version that this controller has written if that version is newer.
+// newer returns the profile p from the cache, or what this controller has written if that is newer.
 func (w *written) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()

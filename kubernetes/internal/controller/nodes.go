@@ -20,19 +20,18 @@ import (
 const (
 	askEvery = 2 * time.Second
 	askTime  = 2 * time.Second // time limit of one connection
-	// maxSilent is the number of connections in a row that must fail before a node is regarded as silent.
+	// maxSilent is how many connections in a row must fail before a node counts as silent.
 	maxSilent = 3
-	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. After this time,
-	// Kubernetes itself has marked a vanished node as not ready. A node that is still ready is unreachable only for the
-	// controller.
+	// silentLimit is how long after its last answer a node can count as silent. By then, Kubernetes itself has marked a vanished
+	// node as not ready. A node that is still ready is unreachable only for the controller.
 	silentLimit = 90 * time.Second
 )
 
-// nodes detects vanished nodes by connecting to their kubelets, because Kubernetes itself needs about 50 seconds to notice. A
-// refused connection also shows that the machine is up. A node that has never answered is not regarded as vanished, because the
+// nodes finds vanished nodes by connecting to their kubelets, because Kubernetes itself needs about 50 seconds for that. A
+// refused connection also shows that the machine is up. A node that has never answered does not count as vanished, because the
 // network may forbid the connections.
 type nodes struct {
-	api  client.Reader // client for the API server; it reads from a cache
+	api  client.Reader // reads from a cache
 	log  *slog.Logger
 	news chan event.GenericEvent // receives every pod of a node that has become silent or answers again
 
@@ -41,15 +40,15 @@ type nodes struct {
 }
 
 type node struct {
-	answered time.Time // when the node last answered
-	failed   int       // failed connections in a row since the last answer
+	answered time.Time // time of the last answer
+	failed   int       // number of connections in a row that have failed since then
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
 	return &nodes{api: api, log: log, news: make(chan event.GenericEvent), by: map[string]*node{}}
 }
 
-// silent reports whether a node that answered before has stopped answering.
+// silent reports whether a node that has answered before no longer does.
 func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +129,7 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 	return false
 }
 
-// note records whether a node answered. It reports whether the node has just become silent, or answers again.
+// note records whether a node has answered. It reports whether the node has just become silent, or answers again.
 func (n *nodes) note(name string, answers bool) (news bool) {
 	now := time.Now()
 	was := n.silent(name, now)

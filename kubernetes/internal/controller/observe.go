@@ -29,17 +29,17 @@ type view struct {
 	pool      *v1alpha1.AgentPool
 	seen      *observations
 	now       time.Time
-	template  string              // the checksum of the wanted pod template
-	set       *appsv1.StatefulSet // the StatefulSet of the hosts, or nil
+	template  string              // checksum of the wanted pod template
+	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
 	profiles  map[string]*v1alpha1.AgentProfile
 	hosts     []placement.Host
 	pods      map[string]*corev1.Pod
-	podOwners []*metav1.PartialObjectMetadata // the StatefulSets and Sandboxes that create single-profile pods
-	// sandboxes is true if the cluster has agent-sandbox. It stays false if no profile has or wants its own pod.
+	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles
+	// sandboxes is true if the cluster has agent-sandbox. It stays false while no profile has or wants its own pod.
 	sandboxes bool
 }
 
-// observe reads the state of a pool from the cache. The parameter template is the checksum of the wanted pod template.
+// observe reads the state of a pool from the cache. template is the checksum of the wanted pod template.
 func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *observations, now time.Time) (*view, error) {
 	v := &view{pool: p, seen: seen, now: now, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}
@@ -66,7 +66,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]beat{} // by the name of a Lease
+	beats := map[string]beat{} // by the name of the Lease
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	return v, f.observeSandboxes(ctx, v, only)
 }
 
-// observeHost adds a pod to the view, as a host. It ignores a foreign pod that carries the pool's label. The parameter last is
-// the state of the host's Lease.
+// observeHost adds a pod to the view, as a host. It ignores a foreign pod that has the pool's label. last is the state of the
+// host's Lease.
 func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last beat) {
 	p := v.pool
 	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.heard}
@@ -135,18 +135,18 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// lostPodDelay is how long a pod may exist after the end of its termination grace period before it is regarded as lost.
+// lostPodDelay is how long a pod may exist after the end of its termination grace period before it counts as lost.
 const lostPodDelay = 30 * time.Second
 
-// beat is the state of the hinit-fleet program on a host, derived from the host's Lease.
+// beat is what the host's Lease says about the hinit-fleet program there.
 type beat struct {
-	pod    string // the UID of the pod that renewed the Lease last
+	pod    string // UID of the pod that renewed the Lease last
 	silent bool   // the Lease has not been renewed within its duration
 	heard  bool   // this controller has seen a renewal
 }
 
-// beat evaluates the Lease of a host. The time in the Lease comes from a node's clock, which may be wrong. So beat uses only
-// the fact that the time has changed.
+// beat evaluates the Lease of a host. The time in the Lease is from a node's clock, which may be wrong, so beat only looks
+// whether it changes.
 func (v *view) beat(name string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}
@@ -156,8 +156,8 @@ func (v *view) beat(name string, l *coordinationv1.LeaseSpec) beat {
 	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// trouble returns the reason why a host can't be used although its node is healthy, or "" if it can. The result replacing is true
-// if the trouble is temporary, because the host's pod is ending or starting.
+// trouble returns why a host can't be used although its node is healthy, or "" if it can. replacing is true if this is temporary,
+// because the host's pod is ending or starting.
 func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := lostPodDelay
@@ -197,7 +197,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 	return "", false
 }
 
-// ready returns the reason why a node is not ready. It returns "" if the node is ready or has no condition about this.
+// ready returns why a node is not ready. It returns "" if the node is ready or doesn't say.
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -227,15 +227,13 @@ func pending(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the observation that tells since when one host less would be enough for the pool.
+	// spareKey is the key of the observation since when one host less would be enough.
 	spareKey = "spare"
-	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may
-	// be given up.
+	// restartLimit is how long a host may take to restart. After that it counts as lost, and its data may be given up.
 	restartLimit = 10 * time.Minute
 )
 
-// overdue reports whether a host has been restarting for longer than restartLimit. A host without a pod is regarded as
-// restarting.
+// overdue reports whether a host has been restarting for longer than restartLimit. A host without a pod counts as restarting.
 func (v *view) overdue(host string) bool {
 	i := slices.IndexFunc(v.hosts, func(h placement.Host) bool { return h.Name == host })
 	if i >= 0 && (!v.hosts[i].Replacing || v.hosts[i].Serving) {
@@ -249,7 +247,7 @@ var herePhases = []v1alpha1.Phase{
 	v1alpha1.PhaseRunning, v1alpha1.PhaseStopping, v1alpha1.PhaseStopped, v1alpha1.PhaseBackoff, v1alpha1.PhaseParked,
 }
 
-// input converts a view to the arguments of placement.Decide.
+// input converts a view to the arguments of [placement.Decide].
 func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,7 +262,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
-	overdue := map[string]bool{} // by host: many profiles have the same one
+	overdue := map[string]bool{} // by host, because many profiles have the same one
 	for _, one := range v.profiles {
 		s := &one.Status
 		if _, known := overdue[s.Host]; !known {
@@ -286,7 +284,7 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 			q.To, q.Received = s.Move.To, s.Move.Received != nil
 		}
 		if fail := s.MoveFailure; fail != nil {
-			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since // At is from a node's clock
+			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since // not fail.At, which is from a node's clock
 			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
 		}
 		if r := one.Spec.Recover; r != nil {

@@ -28,18 +28,18 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Settings configure a controller, see [Run].
+// Settings say what a controller needs to work, see [Run].
 type Settings struct {
 	API       *rest.Config
-	Namespace string // the namespace of the Lease for the leader election
+	Namespace string // namespace of the Lease for the leader election
 	Only      string // control only the pools in this namespace; "" for all
-	Metrics   string // serve metrics on this address, HOST:PORT; "" serves none
+	Metrics   string // address for metrics, HOST:PORT; "" for none
 	Log       *slog.Logger
 }
 
-// Times of the leader election. The leader renews its Lease every ten seconds. If the leader vanishes, another controller takes
-// over after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each
-// write is a compare-and-swap.
+// Times of the leader election. The leader renews its Lease every ten seconds. If it vanishes, another controller takes over
+// after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each write
+// is a compare-and-swap.
 const (
 	leaseTime = 30 * time.Second
 	renewTime = 20 * time.Second
@@ -104,7 +104,7 @@ func Run(ctx context.Context, s Settings) error {
 	return m.Start(ctx)
 }
 
-// poolOf returns a request to reconcile the pool that an object belongs to.
+// poolOf returns a request to reconcile the pool to which an object belongs.
 func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[v1alpha1.PoolLabel]
 	if p, is := o.(*v1alpha1.AgentProfile); is {

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one connection for
-// each of its workers.
+// Limits for open connections to this host: in all, and from one pod. Each host opens at most one for each of its workers.
 const (
 	maxConnections       = 256
 	maxConnectionsPerPod = 4 * workers
 )
 
-// callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
-// connections. If there are too many connections, the oldest one that has named no offer is closed. Agents don't know the nonce of
-// an offer, so their connections are closed first. A connection whose first message this host has not read yet comes last.
+// callers are the open connections, oldest first. Any pod of the pool can reach the port, so agents can open many connections. If
+// there are too many, add closes the oldest that has named no offer. Agents don't know the nonce of an offer, so their
+// connections are closed first. A connection with a message that this host has not read yet is closed last, because the message
+// may name an offer.
 type callers struct {
 	mu  sync.Mutex
 	all []*call
 }
 
-// add adds a connection, and reports whether the connection may stay open. If not, the caller closes it.
+// add adds a connection, and reports whether it may stay open. If not, the caller closes it.
 func (c *callers) add(one *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *callers) add(one *call) bool {
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // closing the connection makes its request fail
+		_ = c.all[i].Conn.Close() // closing makes its request fail
 		c.all = slices.Delete(c.all, i, i+1)
 	}
 	c.all = append(c.all, one)
@@ -58,13 +58,13 @@ func (c *callers) remove(one *call) {
 	c.all = slices.DeleteFunc(c.all, func(other *call) bool { return other == one })
 }
 
-// limitedListener is a listener that limits the open connections, see callers.
+// limitedListener is a listener that limits the open connections, see [callers].
 type limitedListener struct {
 	net.Listener
 	callers *callers
 }
 
-// Accept implements net.Listener.
+// Accept implements [net.Listener].
 func (l limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -79,7 +79,7 @@ func (l limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// call is an open connection.
+// call is an open connection from another host.
 type call struct {
 	net.Conn
 	callers *callers
@@ -100,7 +100,7 @@ func (c *call) unread() bool {
 	return n > 0
 }
 
-// Close implements net.Conn.
+// Close implements [net.Conn].
 func (c *call) Close() error {
 	c.callers.remove(c)
 	return c.Conn.Close()

@@ -24,13 +24,14 @@ import (
 )
 
 const (
-	// sourceAge is the age at which the cached contents of a ConfigMap or Secret are read again.
+	// sourceAge is the age from which the cached content of a ConfigMap or Secret is read again.
 	sourceAge = time.Minute
-	// errorAge is the age at which a failed read is tried again. It is short, because the controller may grant access soon.
+	// errorAge is when a failed read is tried again. It is short, because the controller may grant access soon.
 	errorAge = 5 * time.Second
 )
 
-// sources reads ConfigMaps and Secrets, and caches their contents and read errors.
+// sources reads ConfigMaps and Secrets, and caches their contents and read errors. It saves requests, because many profiles may
+// use the same ones.
 type sources struct {
 	api       client.Reader
 	namespace string
@@ -45,8 +46,7 @@ type source struct {
 	at   time.Time
 }
 
-// get returns the data of a ConfigMap or Secret, from the cache if it is recent enough. The parameter kind is "ConfigMap" or
-// "Secret".
+// get returns the data of a ConfigMap or Secret (kind), from the cache if that is recent enough.
 func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
 	s.mu.Lock()
 	one, known := s.seen[kind+"/"+name]
@@ -90,8 +90,7 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 	return text, nil
 }
 
-// wanted returns the files that the spec of a profile asks for. The keys are paths relative to the profile's home, and the values
-// are the contents.
+// wanted returns the files that the spec of a profile asks for: their contents by path below the profile's home.
 func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
@@ -158,17 +157,18 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply updates the files of a profile on the volume, whose object has the UID uid. It writes each file that differs. It removes each
-// file that an earlier call wrote and that is not in the map files. The result changed is true if apply has written or removed a file.
+// apply brings the files of a profile on the volume to the given contents. It writes each file that differs, and removes each
+// file that an earlier call wrote and that is no longer in files. uid is the UID of the profile's object. changed is true if
+// apply has written or removed a file.
 func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
-	forged := err != nil || r == nil || r.UID != uid // or removed
+	forged := err != nil || r == nil || r.UID != uid // an agent has changed or removed the record
 	if forged {
 		r = &record{UID: uid}
 	}
 	names := slices.Sorted(maps.Keys(files))
 	old := r.Files
-	if forged || !slices.Equal(old, names) { // record names before writing files: a crash must not leave an unrecorded file
+	if forged || !slices.Equal(old, names) { // record the names before writing the files, so that a crash leaves no unrecorded file
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
 		if err := s.write(name, r); err != nil {
 			return false, err
@@ -187,7 +187,7 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 			}
 		}
 		for _, file := range old {
-			if _, stays := files[file]; stays || file == "SOUL.md" { // without SOUL.md hinit does not recognize the profile
+			if _, stays := files[file]; stays || file == "SOUL.md" { // without SOUL.md, hinit does not recognise the profile
 				continue
 			}
 			changed = true

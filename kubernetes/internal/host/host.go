@@ -20,7 +20,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Init is the part of the hinit client that a host needs. The implementation is in package dial.
+// Init is what a host needs of the hinit client. Package dial implements it; tests replace it.
 type Init interface {
 	Watch(ctx context.Context, fn func(hinit.StatusChange) error) error
 	Service(ctx context.Context, name string) (hinit.Service, error)
@@ -30,57 +30,56 @@ type Init interface {
 	Rescan(ctx context.Context) error
 }
 
-// Settings configure a host, see [Run]. Name and UID identify the host's pod.
+// Settings say what a host needs to work, see [Run]. Name and UID identify its pod.
 type Settings struct {
 	Name, UID string
 	Namespace string
 	Pool      string
-	Home      string           // the root directory of the volume with all profiles
+	Home      string           // root directory of the volume with all profiles
 	Address   string           // where the host listens for other hosts, HOST:PORT
-	API       client.WithWatch // must not cache: a read has to return the current object
+	API       client.WithWatch // must not cache: a read must return the current object
 	Init      Init
-	// Create creates a profile without data. It must not run any program that agents can replace: such a program could read the
-	// host's tokens.
+	// Create creates a profile without data. It must not run a program that agents can replace, because that could read the host's
+	// tokens.
 	Create func(ctx context.Context, name string) error
-	// Token returns the token by which this pod identifies itself to other hosts. Judge checks a token from another host and
-	// returns the name of that host's pod.
+	// Token returns the token with which this pod identifies itself to other hosts. Judge checks the token of another host, and
+	// returns that host's pod.
 	Token func() (string, error)
 	Judge TokenReviewer
 	Log   *slog.Logger
-	Beat  time.Duration // the interval at which the host renews its Lease to show that it is alive; 0 means the constant [Beat]
+	Beat  time.Duration // how often the host renews its Lease; 0 means the constant [Beat]
 }
 
 const (
-	// Beat is the default interval between two renewals of a host's Lease. With fifty hosts, this makes about five writes in nine
-	// seconds.
+	// Beat is how often a host renews its Lease by default. With fifty hosts, this makes about five writes in nine seconds.
 	Beat   = 90 * time.Second
 	resync = 2 * time.Minute
-	// trashWait is the time until the host tries again to delete what it could not delete.
+	// trashWait is when the host tries again to delete what it could not delete.
 	trashWait = time.Minute
 	workers   = 4
 )
 
-// host is the state of a running host.
+// host is a running host.
 type host struct {
 	set     Settings
 	store   *Store
 	sources *sources
 	offers  *offers
-	queue   workqueue.TypedRateLimitingInterface[string]
-	retries workqueue.TypedRateLimiter[string] // the time until the next try of a profile that has not settled
-	fetches chan struct{}                      // a semaphore: it holds one element for each running fetch
+	queue   workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
+	retries workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
+	fetches chan struct{}                                // semaphore with one element for each running fetch
 
 	mu           sync.Mutex
-	deletes      map[string]bool                              // by the UID of an object whose data was given away: spec.onDelete is Delete
-	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see reportedError
-	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
-	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
-	reportCounts map[string]uint64                            // the number of status reports received for each gateway
+	deletes      map[string]bool                              // by the UID of an object whose data was given away: its spec.onDelete is Delete
+	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see [reportedError]
+	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile
+	services     map[string]hinit.Service                     // latest status of each gateway, by profile
+	reportCounts map[string]uint64                            // number of status reports for each gateway
 	unreported   map[string]appliedFiles                      // by profile, what its gateway runs with, until the first status says it
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 
-// Run works as the host of a pod until ctx ends. It returns an error only if it can't open the store on the volume.
+// Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume.
 func Run(ctx context.Context, s Settings) error {
 	store, err := OpenStore(s.Home)
 	if err != nil {
@@ -94,7 +93,7 @@ func Run(ctx context.Context, s Settings) error {
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		fetches: make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
+		fetches: make(chan struct{}, workers-1), // a fetch may take long, so keep one worker free for other steps
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(retries),
 		retries: retries,
@@ -117,7 +116,7 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// watchInit follows the status stream of hinit, and reconnects whenever the stream ends.
+// watchInit follows the status stream of hinit, and connects again whenever the stream ends.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
@@ -134,8 +133,8 @@ func (h *host) watchInit(ctx context.Context) {
 	}
 }
 
-// handleStatus handles one message of hinit's status stream. It queues the profiles whose gateways have changed. While gateways come
-// and go, hinit sends the whole status each second, and most of it has not changed.
+// handleStatus handles one message of hinit's status stream, and queues the profiles whose gateways have changed. While gateways
+// come and go, hinit sends the whole status each second, and most of it has not changed.
 func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,7 +142,7 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	if c.Whole {
 		h.services = map[string]hinit.Service{}
 	}
-	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
+	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or stopping container does not report the gateways' lasting state
 	changed := map[string]bool{}
 	for _, s := range c.Services {
 		if s.Kind != hinit.KindGateway {
@@ -156,7 +155,7 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
 	}
 	for profile := range h.services {
-		if changed[profile] || h.statusKnown && !knew { // what came during the boot was not acted upon
+		if changed[profile] || h.statusKnown && !knew { // what was reported during the boot was ignored
 			h.queue.Add(profile)
 		}
 	}
@@ -167,8 +166,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	}
 }
 
-// commandGateway calls the function give, which sends hinit a command for the profile's gateway and returns the gateway's new
-// status. The status is stored unless a newer one arrived through the watch during the call.
+// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the new status. It stores that
+// status, unless a newer one has arrived through the watch meanwhile.
 func (h *host) commandGateway(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
 	heard := h.reportCounts[profile]
@@ -193,15 +192,15 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every watched object again, and profiles on the volume that are not watched, at intervals of one to three minutes.
-// This is needed because a watch may miss a change.
+// resync queues every watched profile again, and the profiles on the volume that are not watched, every one to three minutes: a
+// watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for begins := true; ; begins = false {
 		unknown, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
 			h.set.Log.Warn("the store can't be read", "error", err)
 		}
-		if all > len(unknown) && !begins { // at the begin, the watches may not have listed the profiles yet
+		if all > len(unknown) && !begins { // just after the begin, the watches may not have listed the profiles yet
 			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
 		}
 		for _, name := range unknown {
@@ -220,7 +219,8 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// emptyTrash deletes the data that the store has discarded, beside the workers. It tries again after trashWait while something is left.
+// emptyTrash deletes the data that the store has discarded, in a goroutine beside the workers. While something is left, it tries
+// again after trashWait.
 func (h *host) emptyTrash(ctx context.Context) {
 	for ctx.Err() == nil {
 		var again <-chan time.Time
@@ -254,7 +254,7 @@ func (h *host) work(ctx context.Context) {
 	}
 }
 
-// try reconciles a profile once. If the profile has not settled, try queues it again, after a longer time each time.
+// try reconciles a profile once. If the profile has not settled, try queues it again, each time with a longer delay.
 func (h *host) try(ctx context.Context, name string) {
 	err := h.reconcile(ctx, name)
 	if err == nil || errors.Is(err, errStopping) {
@@ -274,14 +274,14 @@ func (h *host) try(ctx context.Context, name string) {
 	h.queue.AddAfter(name, wait)
 }
 
-// reportedError is an error that was written into the status of its profile. The write queues the profile again at once, but the next
-// try must wait.
+// reportedError is an error that was written into the status of its profile. That write queues the profile again at once, but the
+// next try must wait.
 type reportedError struct{ error }
 
 // Unwrap returns the error itself.
 func (e reportedError) Unwrap() error { return e.error }
 
-// pauseOf returns the time until the next try of a profile after an error that was reported.
+// pauseOf returns how long a profile must still wait after an error that was reported.
 func (h *host) pauseOf(name string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -292,8 +292,7 @@ func (h *host) pauseOf(name string) time.Duration {
 	return wait
 }
 
-// logProfileError logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or
-// not at all.
+// logProfileError logs why a profile has not settled. Errors of normal operation get a lower level, or are not logged.
 func (h *host) logProfileError(name string, err error) {
 	if errors.Is(err, errRetry) {
 		return
@@ -308,7 +307,7 @@ func (h *host) logProfileError(name string, err error) {
 // errRetry means that a step could not be done yet, and must be tried again soon.
 var errRetry = errors.New("not yet")
 
-// reconcile performs all pending steps for the profile called name. The volume may hold data of several objects with this name:
+// reconcile performs all pending steps for the profiles called name. The volume may have data of several objects with this name:
 // the current one, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
@@ -340,7 +339,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	return nil
 }
 
-// fresh reads an object directly from the API server. It returns nil if the object does not exist.
+// fresh reads an object from the API server itself. It returns nil if the object does not exist.
 func (h *host) fresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

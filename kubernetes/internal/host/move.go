@@ -14,9 +14,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It
-// returns the number of the gateway's last run, or 0 if hinit has no such gateway. If the gateway isn't down, it returns
-// errRetry.
+// assertStopped asks hinit whether a gateway is down and will stay down, because the last report of the watch may be old. If not,
+// it returns errRetry. It returns the number of the gateway's last run, or 0 if hinit has no such gateway.
 func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {
@@ -35,8 +34,8 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	return s.Run, nil
 }
 
-// setAside moves the data of a profile out of hinit's reach, so that this host can give the data to another host. It returns
-// errRetry if the gateway has run since its data was offered.
+// setAside moves the data of a profile out of hinit's reach, so that this host can give it to another. It returns errRetry if the
+// gateway has run since the data was offered.
 func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -48,8 +47,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
-	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer
-	// and SetAside. In that case the gateway may have written data that was not sent, so take the data back.
+	// Now hinit can't start the gateway, because the data is gone. But hinit may have started it between the first answer and
+	// SetAside, and it may have written data that was not sent. Then take the data back.
 	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 || h.sendAgain(ctx, p) {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
@@ -57,8 +56,9 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// sendAgain reports whether a process other than the gateway has changed data that is set aside since it was sent, so that it must be sent
-// again. It does so only in the first minMoveTime of a move: the process may write all the time.
+// sendAgain reports whether set-aside data has changed since it was sent, so that it must be sent again. Some process other than
+// the gateway has then written to it. As such a process may write all the time, sendAgain looks only in the first minMoveTime of
+// a move.
 func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 	now, err := h.store.snapshot(ctx, p.Name, aside(p.Name, string(p.UID), p.Status.Assignment))
 	if err == nil && now == h.offers.snapshot(string(p.UID)) {
@@ -69,7 +69,7 @@ func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 	return again
 }
 
-// takeBack undoes setAside. If something has made the home again meanwhile, takeBack stops its gateway and keeps it.
+// takeBack undoes setAside. If something has made the home again meanwhile, takeBack stops its gateway and retains it.
 func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	if h.store.exists(h.store.Home(p.Name)) {
@@ -81,8 +81,8 @@ func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
 }
 
-// drop ends the keeping of set-aside data of the object o. If o is nil, the object was deleted after the data was given away: what it
-// said last decides whether the data is kept.
+// drop handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the data was
+// given away. Then its last known onDelete decides whether the data is retained.
 func (h *host) drop(name, uid string, o *placement.Object) error {
 	h.offers.forget(uid)
 	h.mu.Lock()
@@ -98,8 +98,8 @@ func (h *host) drop(name, uid string, o *placement.Object) error {
 	return h.store.Drop(name, uid, 0)
 }
 
-// offer offers the data of a profile to the host that the profile moves to. It writes into the status how that host can fetch the
-// data. It returns errRetry if the gateway isn't down, or will not stay down.
+// offer offers the data of a profile to the host to which it moves, by writing into the status where that host can fetch it. It
+// returns errRetry if the gateway isn't down, or will not stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -129,11 +129,10 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 	return err
 }
 
-// fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many fetches for other profiles
-// are running.
+// fetch downloads the data of a profile that moves to this host. It returns errRetry if too many fetches are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	err := h.store.CheckFree(p.Name, string(p.UID))
-	if p.Spec.Pool != h.set.Pool { // a host of that pool has written this: it must not see a token of this pool
+	if p.Spec.Pool != h.set.Pool { // a host of that pool has written the offer, and must not see a token of this pool
 		err = fmt.Errorf("cannot fetch profile %q: it is of pool %q, and this host is of pool %q", p.Name, p.Spec.Pool, h.set.Pool)
 	}
 	if err != nil {
@@ -160,7 +159,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 }
 
 // reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so
-// the user must see why. If count is true, the error counts as a failure of the move, see callOff. It returns err.
+// the user must see why. With count, the error counts as a failure of the move, see callOff. It returns err.
 func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error, count bool) error {
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -173,8 +172,8 @@ func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, er
 	}))}
 }
 
-// install makes received data the live profile. This host is the owner already, so after an error it tries again until somebody
-// removes the cause, which it writes into the status. The old host has the data until then.
+// install makes received data the live profile. This host is the owner already, so only this host can do it. After an error it
+// writes the cause into the status, and tries again until somebody has removed the cause. The old host keeps the data until then.
 func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	err := h.store.Install(p.Name, string(p.UID), nonce)
 	if err == nil || ctx.Err() != nil {
@@ -192,19 +191,19 @@ func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce stri
 const (
 	// maxMoveFailures is the number of failures after which a host ends a move.
 	maxMoveFailures = 5
-	// minMoveTime is the time after its begin for which a move is not ended, because a host that restarts causes several failures.
+	// minMoveTime is how long after its begin a move is not ended, because a host that restarts causes several failures.
 	minMoveTime = time.Minute
-	// forgetFailures is the time after which a failed move no longer delays the next one, and leaves the status.
+	// forgetFailures is when a failed move no longer delays the next one and leaves the status.
 	forgetFailures = 24 * time.Hour
 )
 
 // failed reports whether a move has failed so often that the host that has the data must end it.
 func failed(m *v1alpha1.Move) bool {
-	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime // the time is of another node's clock
+	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime // Since is from another node's clock
 }
 
-// callOff ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the controller
-// may begin the next move.
+// callOff ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the
+// controller may begin the next move.
 func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	var why []string
 	if !failed(p.Status.Move) {
@@ -231,8 +230,8 @@ func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return err
 }
 
-// received reports that the data of an offer is stored. It first makes sure that the data can be installed: after the report this
-// host may become the owner, and then no host can end the move.
+// received reports that the data of an offer is stored. Before that it makes sure that the data can be installed: after the
+// report this host may become the owner, and then no host can end the move.
 func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
 	if err = errors.Join(err, h.store.CheckFree(p.Name, string(p.UID))); err != nil {

@@ -26,47 +26,47 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TokenReviewer returns the name of the pod that a token belongs to. The error is for logs only.
+// TokenReviewer returns the pod that a token belongs to. The error is for logs only.
 type TokenReviewer func(ctx context.Context, token string) (pod string, err error)
 
-// offers holds the profiles that this process offers to other hosts. It listens on the network while at least one offer exists.
+// offers are the profiles that this process offers to other hosts. It listens on the network while there is at least one.
 type offers struct {
 	store *Store
 	judge TokenReviewer
 	log   *slog.Logger
-	host  string // the address to listen on, HOST:PORT
+	host  string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*offer // offers by their nonce
+	by       map[string]*offer // by nonce
 	listener net.Listener
 	sum      string // SHA-256 of the certificate
 
 	callers callers
 }
 
-// offer describes one profile that is offered to another host. The field to holds the name of that host.
+// offer is one profile that is offered to the host to.
 type offer struct {
 	name, uid, to string
-	run           uint64      // number of the gateway's last run: the data is in the state in which that run left it
+	run           uint64      // number of the gateway's last run, which has left the data as it is offered
 	home          fs.FileInfo // the offered directory
-	sent          string      // SHA-256 of the archive, or "" until it was sent in full
-	snapshot      string      // what was sent, see Store.snapshot
-	failed        error       // why the data was not sent in full, the last time
+	sent          string      // SHA-256 of the archive; "" until it was sent in full
+	snapshot      string      // what was sent, see [Store.snapshot]
+	failed        error       // why the data was not sent in full the last time
 
-	progress time.Time          // when data was sent last, or when the offer was made
+	progress time.Time          // when data was last sent, or when the offer was made
 	end      context.CancelFunc // ends the request that is being answered; nil if there was none
 }
 
-// maxStall is the time without any sent data after which a host ends a move. Its gateway is down for so long. A host sends nothing
-// while it computes the checksum of a file, which takes minutes for a file of many gigabytes.
+// maxStall is the time without any sent data after which a host ends a move. The gateway is down all that time. It is long,
+// because a host sends nothing while it computes the checksum of a file, which takes minutes for many gigabytes.
 const maxStall = 10 * time.Minute
 
 const (
 	dataPath = "/v1/data/"
-	anyRun   = ^uint64(0) // stands for the run of a gateway that hinit no longer knows
+	anyRun   = ^uint64(0) // in place of a run number, for a gateway that hinit no longer knows
 )
 
-// make registers an offer and returns how the other host can fetch the data.
+// make registers an offer, and returns what the other host needs to fetch the data.
 func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -82,9 +82,8 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of the offers for the object uid that were made after the run with the number run, the last one of the
-// object's gateway. The value anyRun selects all offers of the object. The result sent holds the nonces of offers whose data was
-// already transferred with the checksum sum.
+// known returns the nonces of offers for the object uid that were made after its gateway's last run. run is the number of that
+// run; anyRun selects all offers. sent are the nonces of offers whose data was sent with the checksum sum.
 func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,7 +111,7 @@ func (o *offers) failure(uid string) error {
 	return nil
 }
 
-// snapshot returns what of an object was sent the last time, see Store.snapshot.
+// snapshot returns what of an object was sent the last time, see [Store.snapshot].
 func (o *offers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,7 +135,7 @@ func (o *offers) stalled(uid string) bool {
 	return false
 }
 
-// forget withdraws the offers of an object, and ends their requests. After the last offer the listener is closed.
+// forget withdraws the offers of an object and ends their requests. After the last offer it closes the listener.
 func (o *offers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,7 +162,7 @@ func (o *offers) close() {
 	clear(o.by)
 }
 
-// listen opens the listener, with a new self-signed certificate that is used until the listener is closed.
+// listen opens the listener, with a new self-signed certificate that is used until it is closed.
 func (o *offers) listen() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -189,18 +188,19 @@ func (o *offers) listen() error {
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
 	}
 	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
-	go func() { _ = server.Serve(l) }() // Serve ends with the listener
+	go func() { _ = server.Serve(l) }() // ends with the listener
 	return nil
 }
 
-// ServerName returns the name by which the first message of a TLS connection names an offer. It doesn't show the nonce.
+// ServerName returns the name by which the first message of a TLS connection names an offer. That message is not encrypted, and
+// the name doesn't show the nonce.
 func ServerName(nonce string) string {
 	sum := sha256.Sum256([]byte("offer " + nonce))
 	return hex.EncodeToString(sum[:16]) + ".hinit-fleet"
 }
 
-// admit looks at the first message of a TLS connection. It refuses the connection if the message names no offer, before this host
-// signs anything.
+// admit looks at the first message of a TLS connection. If it names no offer, admit refuses the connection before this host signs
+// anything, because a signature costs much processor time.
 func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,7 +216,7 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return nil, errors.New("it names no offer")
 }
 
-// serve sends the data of an offer, but only to the host that the offer was made for.
+// serve sends the data of an offer, but only to the host for which the offer was made.
 func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	nonce := strings.TrimPrefix(r.URL.Path, dataPath)
 	o.mu.Lock()
@@ -265,7 +265,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begin replaces the request that is being answered, and ends the one before. A host sends a new request only after it has given up
+// begin ends the request that is being answered, and stores the new one. A host sends a new request only after it has given up
 // the last one.
 func (one *offer) begin(end context.CancelFunc) {
 	if one.end != nil {
@@ -280,7 +280,7 @@ type progressWriter struct {
 	sent func()
 }
 
-// Write implements io.Writer.
+// Write implements [io.Writer].
 func (w progressWriter) Write(p []byte) (int, error) {
 	n, err := w.ResponseWriter.Write(p)
 	if n > 0 {
@@ -289,19 +289,19 @@ func (w progressWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush implements http.Flusher.
+// Flush implements [http.Flusher].
 func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// send writes the archive of an offered profile, or only the remainder if the client already has the beginning. It returns the
-// checksum of the whole archive, and its snapshot, see Store.snapshot. If send fails and begun is false, send has written nothing, and
-// the caller must answer the request.
+// send writes the archive of an offered profile, or only the rest if the client already has the beginning. It returns the
+// checksum of the whole archive, and its [Store.snapshot]. If it fails and begun is false, it has written nothing, and the caller
+// must answer the request.
 func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
 	home, err := s.directory(s.Home(one.name))
 	if err != nil {
 		return "", "", false, err
 	}
 	defer home.Close()
-	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) { // the offered one is set aside
+	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) { // the offered directory is set aside
 		return "", "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
 	}
 	x := exportOf(home, one.name)
@@ -312,20 +312,21 @@ func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (snapsh
 			w.WriteHeader(http.StatusPartialContent)
 		}
 	}
-	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header, send the archive from its beginning
 	head, sum, _, err := x.Run(r.Context(), w)
 	return head.Snapshot, sum, begun, err
 }
 
-// exportOf returns an export of the data of a stopped profile in an open directory.
+// exportOf returns an export of the data of a stopped profile, which is in an open directory.
 func exportOf(dir *os.File, name string) *archive.Export {
 	return &archive.Export{Home: descriptor(dir), Name: name, Secrets: true, Links: true, HomeIdle: true}
 }
 
-// errLooked ends an export that is made only for its head.
+// errLooked ends an export of which only the head is needed.
 var errLooked = errors.New("its head is enough")
 
-// snapshot returns a checksum of the names, sizes and times of the data in a directory, as the head of an archive of it has.
+// snapshot returns a checksum of the names, sizes and times of the files in a directory. The head of an archive has these. If the
+// checksum has changed, the data has.
 func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
 	dir, err := s.directory(at)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"hinit/profiles/manage"
 )
 
-// Environment variables that configure a host. [docs/reference/environment.md] describes them.
+// Environment variables of a host, described in docs/reference/environment.md.
 const (
 	nameVar      = "HINIT_FLEET_HOST"
 	uidVar       = "HINIT_FLEET_UID"
@@ -34,11 +34,11 @@ const (
 	addressVar   = "HINIT_FLEET_ADDRESS"
 )
 
-// podName is the key in the extra fields of a TokenReview that holds the name of the token's pod.
+// podName is the key under which the answer to a TokenReview has the name of the token's pod, in its extra fields.
 const podName = "authentication.kubernetes.io/pod-name"
 
-// InPod returns the settings of the host in this pod. The function lookup returns an environment variable, and the parameter home
-// is the root directory of the volume.
+// InPod returns the settings of the host in this pod. lookup returns an environment variable, and home is the root directory of
+// the volume.
 func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
 	s := Settings{
 		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),
@@ -80,8 +80,8 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 	return s, err
 }
 
-// Reviewer returns a [TokenReviewer] that asks the API server which pod a token belongs to. It rejects tokens of pods outside the
-// pool.
+// Reviewer returns a [TokenReviewer] that asks the API server which pod a token belongs to. It rejects the tokens of pods outside
+// of the pool.
 func Reviewer(config *rest.Config, namespace, name string) (TokenReviewer, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {

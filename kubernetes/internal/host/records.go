@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// record is the content of the file that the store keeps for each live profile.
+// record is the content of the file that the store keeps for each live profile. It tells whose profile that is.
 type record struct {
 	UID   string   `json:"uid"`   // UID of the AgentProfile object
-	Files []string `json:"files"` // the files that the fleet has written, relative to the home of the profile
+	Files []string `json:"files"` // files that the fleet has written, below the home of the profile
 }
 
-// read returns the record of a live profile, or nil if there is none. A record without a profile says nothing: a crash has left it, or
-// an agent has made it. So read does not open it.
+// read returns the record of a live profile, or nil if there is none. It ignores a record without a profile, which a crash has
+// left or an agent has made.
 func (s *Store) read(name string) (*record, error) {
 	if !s.exists(s.Home(name)) {
 		return nil, nil
@@ -25,7 +25,7 @@ func (s *Store) read(name string) (*record, error) {
 	return s.stored(name)
 }
 
-// stored returns the record of a name, or nil if there is none.
+// stored returns the record that is stored for a name, or nil if there is none.
 func (s *Store) stored(name string) (*record, error) {
 	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,14 +38,14 @@ func (s *Store) stored(name string) (*record, error) {
 	return r, err
 }
 
-// write replaces the record of a profile durably: it is on the disk when write returns.
+// write replaces the record of a profile. When it returns, the record is on the disk.
 func (s *Store) write(name string, r *record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	at := path.Join(liveDir, name)
-	if info, err := s.root.Lstat(at); err == nil && info.IsDir() { // an agent has made it, and no file replaces it
+	if info, err := s.root.Lstat(at); err == nil && info.IsDir() { // an agent has made it, and a file can't replace a directory
 		if err := s.discard(at); err != nil {
 			return err
 		}
@@ -53,15 +53,15 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(at, text, 0o600)
 }
 
-// maxUnknown is the maximum number of names that Names returns. Agents may make any number of records, and each costs a read of the API.
+// maxUnknown limits the names that Names returns. Agents may make any number of records, and each costs a read of the API.
 const maxUnknown = 200
 
-// Names returns the names of profiles that have a record or data in the store, except the names that the function known accepts. If
-// there are more than maxUnknown, it chooses among them at random. The result all is their number.
+// Names returns the profiles that have a record or data in the store, without those that known accepts. If there are more than
+// maxUnknown, it chooses among them at random. all is their number.
 func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
 	add := func(name string) {
 		switch {
-		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files of replace, left by a crash
+		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files that a crash has left
 			return
 		case strings.Contains(name, "%"): // an agent has made it: no object has such a name, and the client of the API refuses it
 			return
@@ -78,11 +78,11 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
 }
 
-// forgetUnknown removes a record that says nothing, whatever an agent has put there.
+// forgetUnknown removes a record of no profile, whatever an agent has put there.
 func (s *Store) forgetUnknown(name string) error { return s.discard(path.Join(liveDir, name)) }
 
-// UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, the UID is "", and Look
-// returns an error for this name.
+// UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, one of them is "", for
+// which Look returns the error.
 func (s *Store) UIDs(name string) (out []string, err error) {
 	switch r, bad := s.read(name); {
 	case bad != nil:
@@ -109,8 +109,8 @@ func (s *Store) CheckFree(name, uid string) error {
 	return fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name))
 }
 
-// Claim records that the live profile called name belongs to the object with the UID uid. If a crash follows before the profile
-// is created, a record without a profile is left.
+// Claim records that the live profile called name belongs to the object with the UID uid. It is called before the profile is
+// created, so a crash may leave a record without a profile.
 func (s *Store) Claim(name, uid string) error {
 	if err := s.CheckFree(name, uid); err != nil {
 		return err

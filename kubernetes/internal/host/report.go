@@ -17,8 +17,7 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTimeout is the time after a gateway's start for which its memory is not reported, because the memory still changes a
-// lot.
+// startTimeout is how long after its start the memory of a gateway is not reported, because it still changes a lot.
 const startTimeout = 30 * time.Second
 
 // settled reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
@@ -27,8 +26,8 @@ func settled(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// describe fills a status from s, hinit's report on the gateway. s is nil if hinit has no such gateway. It changes nothing while
-// this host is reported as lost.
+// describe fills a status from s, which is what hinit reports about the gateway, or nil if hinit has no such gateway. While this
+// host is reported as lost, it changes nothing.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if !back(st) {
 		return
@@ -57,7 +56,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 		}
 		message = cmp.Or(message, moveFailed(st))
 	}
-	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run does not change Since
+	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run of the gateway does not change Since
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}
@@ -65,13 +64,13 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
-// moveFailed returns why the last move has failed, while the next one waits. After that it returns "", because no next one may be
-// wanted. After forgetFailures it removes the failure from the status.
+// moveFailed returns why the last move has failed, as long as the next one must wait. Later it returns "", because there may be
+// no other move. After forgetFailures it removes the failure from the status.
 func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	if st.MoveFailure == nil {
 		return ""
 	}
-	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // another node's clock may be ahead
+	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // the clock of another node may be ahead
 	case age < placement.MoveDelay(st.MoveFailure.Attempts):
 		return st.MoveFailure.Message
 	case age > forgetFailures:
@@ -80,8 +79,8 @@ func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	return ""
 }
 
-// back removes the condition that reports this host as restarting. If the condition reports the host as lost, back keeps the
-// condition and returns false. Only the controller may remove that condition.
+// back removes the condition that this host is restarting. If the condition says that the host is lost, only the controller may
+// remove it: then back keeps it and returns false.
 func back(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false
@@ -130,8 +129,8 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 	}
 }
 
-// describeMemory sets the memory in the status, rounded up to MiB. It changes the value only if it differs by more than a
-// quarter, so that memory alone causes few writes.
+// describeMemory sets the memory in the status, in MiB. It changes the value only if it differs by more than a quarter, so that
+// memory alone causes few writes.
 func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	if bytes == 0 {
 		return
@@ -145,8 +144,8 @@ func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	st.Memory = resource.NewQuantity(now, resource.BinarySI)
 }
 
-// condition sets a condition of a status to False, with the text of the error trouble as its message. It removes the condition if
-// trouble is nil.
+// condition sets a condition of a status to False, with the text of trouble as its message. If trouble is nil, it removes the
+// condition.
 func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
 	if trouble == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
@@ -155,8 +154,8 @@ func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble err
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
 }
 
-// cut makes a text fit into a status field: one line of 1000 bytes. An agent may have chosen a part of it, so what would control the
-// terminal of a reader is escaped.
+// cut makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so cut
+// makes escape sequences visible.
 func cut(text string) string {
 	if text = show.Line(text); len(text) > 1000 {
 		return strings.ToValidUTF8(text[:1000], "")
@@ -164,7 +163,7 @@ func cut(text string) string {
 	return text
 }
 
-// Refuse returns an error if this process runs as root, because agents could make a root process write outside of the volume.
+// Refuse returns an error if this process runs as root: agents could make a root process write outside of the volume.
 func Refuse() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")

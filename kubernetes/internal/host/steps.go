@@ -18,16 +18,17 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// maxSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
+// maxSteps limits the steps for one profile in a row, in case of a bug. The longest regular sequence has eight.
 const maxSteps = 20
 
-// serviceName returns the name of the service that runs the gateway of a profile.
+// serviceName returns the name of hinit's service for the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// steps performs the steps of one object on this host until nothing is left to do. It also returns when another host or the
-// controller must act first. p is the profile called name from the watch cache, or nil. If it has another UID, the object was deleted.
-// Before a step that changes anything, steps reads the profile afresh. Create alone needs no read: nothing runs from an empty profile
-// before a compare-and-swap has confirmed it, and that write fails if p is outdated.
+// steps performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
+// first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object was deleted.
+//
+// Before a step that changes anything, steps reads the profile afresh. Only Create needs no read: nothing runs from an empty
+// profile before a compare-and-swap has confirmed it, and that write fails if p is outdated.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := false
 	for range maxSteps {
@@ -40,7 +41,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 			h.mu.Lock()
 			defer h.mu.Unlock() // this is the last iteration
 			h.deletes[uid] = p.Spec.OnDelete == "Delete"
-			return errRetry // no watch reports when the new owner has the data: poll
+			return errRetry // poll, because no watch reports when the new owner has the data
 		}
 		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
 			return err
@@ -64,14 +65,14 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		// A compare-and-swap write also returns the fresh object. Only this host can give away a profile that it has just created.
+		// A compare-and-swap returns the fresh object too. And only this host can give away a profile that it has just created.
 		fresh = p == nil || version != p.ResourceVersion || step == placement.Create
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)
 }
 
-// reportUnreadable writes into the status that the state of a profile on this volume can't be read. A move to this host counts it as a
-// failure. It returns err.
+// reportUnreadable writes into the status that the state of a profile on this volume can't be read. A move to this host counts
+// that as a failure. It returns err.
 func (h *host) reportUnreadable(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	switch {
 	case p == nil:
@@ -91,7 +92,7 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object extracts the fields of an AgentProfile that package placement needs. It returns nil if p is not the object with the UID uid.
+// object returns the fields of an AgentProfile that package placement needs, or nil if p is not the object with the UID uid.
 func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	if p == nil || string(p.UID) != uid {
 		return nil
@@ -115,7 +116,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	return o
 }
 
-// localState returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
+// localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
 	var current *placement.Object // p, whatever its UID is
 	if p != nil {
@@ -143,8 +144,8 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	return local, nil
 }
 
-// checkSettled reports whether the profile needs no step now. In this case it also updates the status of the object. p may come
-// from the watch cache.
+// checkSettled reports whether the profile needs no step now. If so, it also updates the status of the object. p may come from
+// the watch cache.
 func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil
@@ -179,11 +180,12 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 // reported reports whether this host has written the status of a profile since the profile was placed here.
 func reported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
 
-// firstReport is the time after the start of a gateway for which the first status of its profile waits.
+// firstReport is how long the first status of a profile waits for its gateway after the start.
 const firstReport = 2 * time.Second
 
-// reportLater reports whether the first status of a profile on this host must wait for a gateway that has just been started. One
-// write then says that the gateway is ready, in the place of two. While it waits, reportLater queues the profile again.
+// reportLater reports whether the first status of a profile on this host should wait for the gateway, which has just been
+// started. One write then also says that the gateway is ready, which saves a write for each profile. While it waits, reportLater
+// queues the profile again.
 func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
@@ -195,8 +197,8 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	return rest > 0
 }
 
-// report calls the function change with the status of an object, and writes the status by compare-and-swap. It writes nothing if
-// the status stays the same. After the call, p is the object that the API server returned, unless p belongs to the watch cache.
+// report lets change modify the status of an object, and writes the status by compare-and-swap if it has changed. Afterwards, p
+// is the object that the API server returned, unless p belongs to the watch cache.
 func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -214,8 +216,8 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	return nil
 }
 
-// step performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes the version
-// that the API server returned.
+// step performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes what
+// the API server returned.
 func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	switch step {
 	case placement.Run:
@@ -264,8 +266,8 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	return nil
 }
 
-// rescanAfter makes hinit rescan the volume after data was moved there. The parameter err is the result of the move of the data.
-// If it isn't nil, rescanAfter only returns err.
+// rescanAfter tells hinit to look at the volume after data was moved there. err is the error of the move; if it isn't nil,
+// rescanAfter only returns it.
 func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -273,9 +275,9 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// reportData reports that the data is on this volume. For a new profile it does so by the write that adds the finalizer, and the
-// status is written when the gateway was started. Otherwise, if the gateway is down, it first writes the files of the profile. A
-// single status write then covers both.
+// reportData reports that the data is on this volume. A new profile is reported by the write that adds the finalizer, and its
+// status follows when the gateway was started. Otherwise, if the gateway is down, reportData writes the files of the profile
+// first. One write of the status then covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()
@@ -288,7 +290,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && settled(s) {
-		applied, _, err = h.configure(ctx, p) // on error, the next step tries again
+		applied, _, err = h.configure(ctx, p) // after an error, the next step tries again
 	}
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
@@ -328,8 +330,8 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.reportRun(ctx, p, applied, configured)
 }
 
-// reportRun updates the status after the gateway was started or stopped. The parameter applied is the checksum of the profile's
-// files, and configured is the error of writing these files.
+// reportRun updates the status after the gateway was started or stopped. applied is the checksum of the profile's files, and
+// configured the error of writing them.
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -348,7 +350,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// configure writes the files of a profile. The result applied is the checksum of these files.
+// configure writes the files of a profile. applied is their checksum, and changed says whether a file on the volume has changed.
 func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wanted(ctx, &p.Spec)
 	if err != nil {
@@ -358,14 +360,15 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	return sum(files), changed, err
 }
 
-// appliedFiles describes the files with which a gateway runs: the object, its generation, and the checksum of the files.
+// appliedFiles says with which files a gateway runs: of which object, of which generation, with which checksum.
 type appliedFiles struct {
 	uid        types.UID
 	generation int64
 	sum        string
 }
 
-// runsWith returns the files with which the gateway of p runs, as the status says, or as this process knows until it writes the status.
+// runsWith returns the files with which the gateway of p runs. The status says it, or this process knows it until it writes the
+// status.
 func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -376,7 +379,7 @@ func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	return appliedFiles{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
 }
 
-// create creates a profile without data, or restores it from the backup that spec.recover names.
+// create creates a profile without data, or restores it from the archive that spec.recover names.
 func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if _, known := h.service(p.Name); !known {
 		return errRetry
@@ -439,5 +442,5 @@ func (h *host) finish(ctx context.Context, p *v1alpha1.AgentProfile, live bool) 
 	return errDone
 }
 
-// errDone ends the steps of an object: it was released, or waits for its gateway.
+// errDone ends the steps of an object: it was released, or it waits for its gateway.
 var errDone = errors.New("done")

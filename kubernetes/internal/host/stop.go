@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// stopTime is the longest time for which a worker waits for the end of a gateway. Most gateways end earlier, and then a move or a
-	// stop doesn't wait for the next report of hinit, which comes once a second.
+	// stopTime is how long a worker waits for the end of a gateway. Most gateways end earlier. hinit reports only once a second,
+	// so that a move or stop would otherwise often wait for the next report.
 	stopTime = 2 * time.Second
-	// stopCheck is the time after which the host looks at a gateway again that is being stopped, if hinit has reported nothing.
+	// stopCheck is when the host looks again at a gateway that is being stopped, if hinit has reported nothing.
 	stopCheck = 30 * time.Second
 )
 
@@ -25,14 +25,14 @@ const (
 // stopCheck.
 var errStopping = errors.New("its gateway is being stopped")
 
-// ending reports whether the gateway is being stopped and stays down after that. Then hinit needs no other command, and another one
-// would repeat the signal.
+// ending reports whether the gateway is being stopped and will stay down. Then hinit needs no other command, which would only
+// repeat the signal.
 func ending(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
 }
 
-// halt stops a gateway. After stopTime it returns errStopping until the gateway is down: a gateway may ignore its signal for minutes,
-// and no worker waits for that. When the gateway is down, halt writes the status of the profile p. If p is nil, it writes no status.
+// halt stops a gateway. If that takes longer than stopTime, it returns errStopping: a gateway may ignore its signal for minutes,
+// and no worker may wait for that. When the gateway is down, halt writes the status of p, unless p is nil.
 func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {

@@ -20,34 +20,34 @@ import (
 	"hinit/profiles/archive"
 )
 
-// The directories of a store, relative to the root of the volume.
+// The directories of a store, below the root of the volume.
 const (
 	storeDir    = ".hinit-fleet"
-	liveDir     = storeDir + "/live"     // one record for each live profile that the fleet has created, see record
-	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that is about to be given to another host
-	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host, with its receipt in NAME.UID.NONCE.json
-	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that no object refers to
+	liveDir     = storeDir + "/live"     // a record for each live profile that the fleet has created, see [record]
+	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that will be given to another host
+	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt
+	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data to which no object refers
 	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
-	partDir     = storeDir + "/part"     // incomplete data, see partial; everything else in here is discarded when the store is opened
-	trashDir    = storeDir + "/trash"    // data to delete, see discard
+	partDir     = storeDir + "/part"     // incomplete data, see [partial]; the rest is discarded when the store is opened
+	trashDir    = storeDir + "/trash"    // data to delete, see [Store.discard]
 	profilesDir = "profiles"
 )
 
-// Store manages the data of profiles on a volume. Each change is a rename, so a crash leaves the state before or after it. The
-// methods may be called concurrently for different profiles. A profile is live if it is in the directory from which hinit starts
-// gateways.
+// Store manages the data of profiles on a volume. A profile is live if it is in the directory from which hinit starts gateways.
+// Each change is a rename, so a crash leaves the state before or after it. Several goroutines may use a Store at a time for
+// different profiles.
 type Store struct {
 	root           *os.Root
 	discarded      chan struct{} // has an element if trashDir has new data
-	removeTime     time.Duration // the time after which emptyTrash turns from one tree to the next
-	idleTimeout    time.Duration // the time for which another host may send nothing
-	longerTimeouts sync.Map      // time.Duration by UID, values that replace idleTimeout for one object, see idleTimeoutOf
+	removeTime     time.Duration // time after which emptyTrash turns from one tree to the next
+	idleTimeout    time.Duration // for how long another host may send nothing
+	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout for one object, see [Store.idleTimeoutOf]
 }
 
 const (
 	defaultRemoveTime  = time.Minute  // the default of Store.removeTime
 	defaultIdleTimeout = maxStall / 2 // the default of Store.idleTimeout
-	slowestRead        = 10 << 20     // bytes per second: the lowest expected speed at which a host reads its sent data again
+	slowestRead        = 10 << 20     // bytes per second: lowest speed that is expected when a host reads data again that it has sent
 )
 
 // OpenStore opens the store of a volume and removes temporary data that a crash has left.
@@ -65,26 +65,26 @@ func OpenStore(home string) (*Store, error) {
 	_ = s.makeDir(trashDir) // discard makes it too, and reports the error
 	err = s.each(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
-			_ = s.discard(path.Join(partDir, name)) // what is left takes space, and must not keep the host from working
+			_ = s.discard(path.Join(partDir, name)) // leftovers only take space, and must not keep the host from working
 		}
 	})
 	return s, err
 }
 
-// Home returns the directory of a live profile, relative to the root of the volume.
+// Home returns the directory of a live profile, below the root of the volume.
 func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
 
-// exists reports whether a path exists. If the check itself fails, exists returns true.
+// exists reports whether a path exists. If that can't be determined, it returns true.
 func (s *Store) exists(name string) bool {
 	_, err := s.root.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// maxRecordBytes is the maximum size, in bytes, of a file that the store itself has written.
+// maxRecordBytes limits the files that are read as records. Agents can replace them by larger ones.
 const maxRecordBytes = 4 << 20
 
-// open opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: if
-// the file is a named pipe, it returns an error.
+// open opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: a
+// named pipe is an error.
 func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
 		return nil, 0, err
@@ -99,7 +99,7 @@ func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// content returns the content of a regular file. It returns an error if the file is larger than the parameter most, in bytes.
+// content returns the content of a regular file, or an error if it is larger than most bytes.
 func (s *Store) content(name string, most int64) ([]byte, error) {
 	f, size, err := s.open(name)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Store) content(name string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	var text []byte
-	if size <= most { // memory is short: not even the beginning of a larger file is read
+	if size <= most { // read nothing of a larger file, because memory is short
 		text, err = io.ReadAll(io.LimitReader(f, most+1))
 	}
 	if err == nil && max(size, int64(len(text))) > most {
@@ -116,13 +116,13 @@ func (s *Store) content(name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// directory opens a directory. It never blocks: for any other kind of file it returns an error.
+// directory opens a directory. It never blocks: any other kind of file is an error.
 func (s *Store) directory(name string) (*os.File, error) {
 	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// each calls the function found for each entry of a directory, in any order. It reads few names at a time, because agents may have
-// made any number of files.
+// each calls found for each entry of a directory, in any order. It reads a few names at a time, because agents may have made any
+// number of files.
 func (s *Store) each(dir string, found func(name string, isDir bool)) error {
 	d, err := s.directory(dir)
 	if err != nil {
@@ -136,8 +136,8 @@ func (s *Store) each(dir string, found func(name string, isDir bool)) error {
 }
 
 // replace writes a file atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
-// file, because an agent may have replaced it by a pipe. An agent may also have made a directory with the name of the
-// temporary file. In this case replace uses another name, because removing that directory could take hours.
+// file, which an agent may have replaced by a pipe. If an agent has made a directory with the name of the temporary file, replace
+// uses another name, because removing that directory could take hours.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -152,13 +152,13 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
-		_ = s.root.Remove(temp) // after a successful rename, no temporary file is left
+		_ = s.root.Remove(temp) // after a successful rename there is none
 		return err
 	}
 	return nil
 }
 
-// rename renames durably: both directories are synced before it returns.
+// rename renames durably: it syncs both directories before it returns.
 func (s *Store) rename(from, to string) error {
 	if err := s.move(from, to); err != nil {
 		return err
@@ -166,8 +166,8 @@ func (s *Store) rename(from, to string) error {
 	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
 }
 
-// move renames. A directory can move only if it can be written: its entry ".." changes. If an agent has taken this permission from its
-// home, move gives it back.
+// move renames a file or directory. The kernel lets a directory move to another parent only if the directory can be written,
+// because its entry ".." changes. If an agent has taken this permission from its home, move gives it back.
 func (s *Store) move(from, to string) error {
 	err := s.root.Rename(from, to)
 	if errors.Is(err, fs.ErrPermission) {
@@ -184,8 +184,8 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object. Look
-// fills only the fields Live, Aside and Incoming of the result. The parameters me and o are as in [placement.Live].
+// Look returns what the volume has of a profile. name is the name of the profile, and uid the UID of its object; me and o are as
+// in [placement.Live]. Look fills only the fields Live, Aside and Incoming.
 func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
@@ -212,10 +212,10 @@ func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Loc
 	return l, nil
 }
 
-// partialNonce stands in for the nonce of incomplete data.
+// partialNonce takes the place of the nonce in the name of incomplete data.
 const partialNonce = "partly"
 
-// partial returns the directory of an object's incomplete data. The next fetch continues to fill this directory.
+// partial returns the directory of an object's incomplete data, which the next fetch completes.
 func partial(name, uid string) string {
 	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
@@ -230,13 +230,14 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// eachMoving calls found with the profile name and the UID of all data that isn't live: data on the way to or from another host.
+// eachMoving calls found with the profile and the UID of all data that isn't live, because it is on its way to or from another
+// host.
 func (s *Store) eachMoving(found func(name, uid string)) error {
 	var errs []error
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
 		prefix, parts := "", 3 // NAME.UID.ASSIGNMENT or NAME.UID.NONCE
 		if dir == partDir {
-			prefix, parts = archive.ImportPrefix, 2 // see partial
+			prefix, parts = archive.ImportPrefix, 2 // see [partial]
 		}
 		errs = append(errs, s.each(dir, func(name string, isDir bool) {
 			rest, is := strings.CutPrefix(name, prefix)
@@ -256,13 +257,14 @@ func incoming(name, uid, nonce string) string {
 	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
 }
 
-// SetAside moves the data of a profile out of hinit's reach. The record stays: TakeBack then writes nothing, which a full volume would
-// refuse. If something makes the home again after the profile was given away, the host finds and retires it by the record.
+// SetAside moves the data of a profile out of hinit's reach. The record stays, so that TakeBack need not write one, for which a
+// full volume has no room. If something makes the home again after the profile was given away, the host finds that home by the
+// record and retires it.
 func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return wrap("set aside the data of", name, s.rename(s.Home(name), aside(name, uid, assignment)))
 }
 
-// TakeBack undoes SetAside: it moves the data back to the directory from which hinit starts gateways.
+// TakeBack undoes SetAside: hinit can start the gateway from the data again.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	return wrap("take back the data of", name, s.enter(name, uid, aside(name, uid, assignment)))
 }
@@ -273,13 +275,14 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.enter(name, uid, incoming(name, uid, nonce))
 	}
-	if err == nil { // if an earlier step failed, the received data stays: it is the only copy
+	if err == nil { // after an error, the received data stays: it is the only copy
 		err = errors.Join(s.discard(incoming(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
 	}
 	return wrap("install", name, err)
 }
 
-// enter makes the directory from the home of a profile. Something may have made another home there meanwhile, which enter retains.
+// enter makes the directory from the home of a profile. If something has made another home there meanwhile, enter retains that
+// one.
 func (s *Store) enter(name, uid, from string) (err error) {
 	if s.exists(from) && s.exists(s.Home(name)) {
 		err = s.retain(name, uid, s.Home(name))
@@ -296,8 +299,8 @@ func (s *Store) enter(name, uid, from string) (err error) {
 	return err
 }
 
-// Drop ends the keeping of data that was set aside to be given to another host. It deletes only the copy of the assignment before
-// confirmed, because the host that got it has confirmed that it has it. It retains each other copy: nothing says where else its data is.
+// Drop handles the data that was set aside for another host. It deletes only the copy of the assignment before confirmed: the
+// host that got it has confirmed that it has it. It retains every other copy, because nothing says where else that data is.
 func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		from := path.Join(asideDir, name+"."+uid+"."+e)
@@ -310,7 +313,7 @@ func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 	return wrap("drop the set-aside data of", name, err)
 }
 
-// DropIncoming deletes the received data of an object that was not installed, whether it is complete or not.
+// DropIncoming deletes received data of an object that was not installed, complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.discard(partial(name, uid)))
@@ -328,7 +331,7 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	return wrap("remove data of", name, err)
 }
 
-// retain moves data of an object into the retained directory, which no object refers to.
+// retain moves data of an object into the directory to which no object refers, where a person can find it.
 func (s *Store) retain(name, uid, from string) error {
 	for at := time.Now().Unix(); ; at++ {
 		if err := s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at))); !errors.Is(err, fs.ErrExist) {
@@ -337,7 +340,7 @@ func (s *Store) retain(name, uid, from string) error {
 	}
 }
 
-// RetireHome retains the live data of an object. hinit then no longer has the profile.
+// RetireHome retains the live data of an object, so that hinit no longer has the profile.
 func (s *Store) RetireHome(name, uid string) error {
 	err := s.retain(name, uid, s.Home(name))
 	if err == nil {
@@ -346,20 +349,20 @@ func (s *Store) RetireHome(name, uid string) error {
 	return wrap("retire", name, err)
 }
 
-// Retire retains all data of an object that is complete. If live is true, the live data is of this object.
+// Retire retains all complete data of an object. live says that the live data is this object's.
 func (s *Store) Retire(name, uid string, live bool) (err error) {
 	if live {
 		err = s.RetireHome(name, uid)
 	}
-	for _, nonce := range s.entries(incomingDir, name, uid) { // the host before this one may have deleted its copy
+	for _, nonce := range s.entries(incomingDir, name, uid) { // the previous host may have deleted its copy
 		err = errors.Join(err, s.retain(name, uid, incoming(name, uid, nonce)), s.discard(incoming(name, uid, nonce)+".json"))
 	}
-	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // no host has confirmed anything
+	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // 0: no host has confirmed anything
 }
 
-// Delete deletes all data of an object. If live is true, the live data is of this object.
+// Delete deletes all data of an object. live says that the live data is this object's.
 func (s *Store) Delete(name, uid string, live bool) (err error) {
-	if live { // after a crash, hinit must not find a profile without its record
+	if live { // first, because after a crash hinit must not find a profile without its record
 		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
 			err = s.forget(name)
 		}

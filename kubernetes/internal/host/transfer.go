@@ -29,7 +29,7 @@ type progressReader struct {
 	received func()
 }
 
-// Read implements io.Reader.
+// Read implements [io.Reader].
 func (a progressReader) Read(p []byte) (int, error) {
 	n, err := a.Reader.Read(p)
 	if n > 0 {
@@ -38,9 +38,9 @@ func (a progressReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. It gives up if the
-// other host sends nothing for the idle timeout. To continue a download, the other host first reads twice what this host already
-// has, so the first wait is longer.
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other host
+// sends nothing for the idle timeout, it gives up. To continue a download, the other host first reads twice what this host
+// already has, so the first wait is longer.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -64,7 +64,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
 	defer idle.Stop()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // the received part is kept
+		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // what was received is kept
 			s.longerTimeouts.Store(uid, min(2*timeout, maxStall))
 			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
@@ -90,7 +90,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.From = at
 	default:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if the reason can't be read, the status says enough
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if the reason can't be read, the HTTP status says enough
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
 	if err := s.receive(im, name, uid, from.Nonce, progressReader{answer.Body, func() {
@@ -102,9 +102,9 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// idleTimeoutOf returns the time for which a fetch of the object uid waits for the next bytes. This time is s.idleTimeout at
-// first. It doubles after each fetch that fails with errIdle, up to maxStall. A longer time helps because a host sends
-// nothing while it reads one large file.
+// idleTimeoutOf returns how long a fetch of the object uid waits for the next bytes. It begins with s.idleTimeout, and doubles
+// after each fetch that fails with errIdle, up to maxStall. A longer wait helps, because a host sends nothing while it reads one
+// large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {
 		return d.(time.Duration)
@@ -122,14 +122,13 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
 }
 
-// errInterrupted means that a stream ended early. The received part is kept.
+// errInterrupted means that a stream ended early. The received part is kept, and the next fetch continues.
 var errInterrupted = errors.New("the stream has ended early; it goes on from there")
 
-// receive reads an archive from body and stores it as received data. It replaces any data of the object that was received
-// earlier.
+// receive reads an archive from body and stores it as received data, in place of any that the object had.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
-	if err := s.discard(whole); err != nil { // complete data that a crash left here
+	if err := s.discard(whole); err != nil { // a crash has left complete data here
 		return err
 	}
 	head, sum, err := im.Run(body)
@@ -161,7 +160,7 @@ func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
 	return errors.Join(fn(home), home.Close())
 }
 
-// interruptedAt returns how much of an object's data has come with an interrupted fetch, in bytes, and of which snapshot.
+// interruptedAt returns how many bytes of an object's data an interrupted fetch has received, and of which snapshot.
 func (s *Store) interruptedAt(name, uid string) (snapshot string, at int64) {
 	im, done, err := s.importer(name, uid)
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// Field selectors of the two watches on profiles: one for the profiles placed on this host, one for the profiles moving to it.
-// When a move ends, the profile leaves one watch and enters the other, in any order.
+// Field selectors of the two watches on profiles: those placed on this host, and those moving to it. When a move ends, the
+// profile leaves one watch and enters the other, in any order.
 const (
 	ownField  = "status.host"
 	moveField = "status.move.to"
 )
 
-// watch follows the profiles whose field equals the name of this host.
+// watch follows the profiles whose field is the name of this host.
 func (h *host) watch(ctx context.Context, field string) {
 	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.set.Name)}
 	options := func(o metav1.ListOptions) *client.ListOptions {
@@ -59,8 +59,7 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// handleEvent handles an event from the watch with the given field selector. The parameter there is false if the profile has left
-// the watch.
+// handleEvent handles an event from the watch with the given field selector. there is false if the profile has left the watch.
 func (h *host) handleEvent(field string, o any, there bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
@@ -79,7 +78,7 @@ func (h *host) handleEvent(field string, o any, there bool) {
 	h.queue.Add(p.Name)
 }
 
-// cached returns a profile from the watch caches, or nil if neither cache has the profile.
+// cached returns a profile from the watch caches, or nil if neither has it. It must not be modified.
 func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,15 +88,15 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	return h.seen[moveField][name]
 }
 
-// renewLeaseLoop renews the Lease of the host regularly. The Lease shows that the host is alive, and contains the UID of the
-// host's pod.
+// renewLeaseLoop renews the Lease of the host until ctx ends. The Lease tells the controller that the host is alive, and in which
+// pod.
 func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renew(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // random, because all hosts of a pool may be started at the same time
+		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // random, because all hosts of a pool may have been started together
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}

@@ -9,92 +9,93 @@ import (
 	"time"
 )
 
-// Profile is the controller's view of an AgentProfile. The view may be stale. Therefore each write carries the version of the
+// Profile is what the controller knows about an AgentProfile. This may be outdated, so each write carries the version of the
 // object that was read.
 type Profile struct {
 	Name      string
-	Owner     string // the name of the host that has the data, or "" if none
-	Installed bool   // the owner has the data
-	To        string // the host that a move goes to, or "" without a move
-	Received  bool   // the new host has stored the data: the move ends without the controller
+	Owner     string // host that has the data; "" for none
+	Installed bool   // the owner has confirmed that it has the data
+	To        string // host to which the profile moves; "" without a move
+	Received  bool   // the new host has stored the data, so the move ends without the controller
 	LastMove  LastMove
-	Memory    int64 // the memory, in bytes, that the placement reserves for the profile
+	Memory    int64 // bytes that the placement reserves for the profile
 	Priority  int32
-	Pin       string // the only host on which the profile may be, or "" for any host
-	Pod       string // the name of the pod that would run this profile alone
+	Pin       string // only host on which the profile may be; "" for any
+	Pod       string // name of the pod that would run this profile alone
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
-	Refused   string // why the pod called Pod can't be created, or "" if it can
-	Lost      string // what was last reported about the owner: [HostLost], [HostRestarts], or "" for nothing
-	Overdue   bool   // the owner has been restarting for too long, and is treated as lost
+	Refused   string // why the pod Pod can't be created; "" if it can
+	Lost      string // what the controller last reported about the owner: [HostLost], [HostRestarts], or "" for nothing
+	Overdue   bool   // the owner has been restarting for too long, so it counts as lost
 	Missing   bool   // the owner has reported that the data is not on its volume
 	Here      bool   // the owner has reported that the data is on its volume
-	Pending   string // the reported reason why the profile is pending, or "" if it is not
-	LostHost  string // the host whose data the user gives up with spec.recover, or "" if none
-	Handled   bool   // the present spec.recover, which may be empty, is recorded as handled
+	Pending   string // reported reason why the profile is pending; "" if it is not
+	LostHost  string // host whose data the user gives up with spec.recover; "" for none
+	Handled   bool   // the present value of spec.recover, which may be empty, was carried out or ignored before
 	Deleting  bool
 }
 
 // LastMove says how the last move of a profile has ended.
 type LastMove struct {
-	FailedTo string // the host to which it has failed, or "" if it has not
+	FailedTo string // host to which it has failed; "" if it has not
 	Waits    bool   // it has failed so recently that the next one must wait
 }
 
-// Host is the controller's view of a host: a pod that runs profiles.
+// Host is what the controller knows about a host: a pod that runs profiles.
 type Host struct {
 	Name      string
-	Ordinal   int
-	For       string // the only profile that the host takes, or "" if the host takes any profile
-	Zone      string // the value of the topology key on the host's node
-	Trouble   string // why the host can't be used, or "" if it can
+	Ordinal   int    // number at the end of the name; unused for the pod of a single profile
+	For       string // only profile that the host takes; "" if it takes any
+	Zone      string // value of the topology key on the host's node
+	Trouble   string // why the host can't be used; "" if it can
 	Ready     bool   // the host can take profiles
 	Updated   bool   // the host has the wanted image
-	Replacing bool   // the host's pod is ending or starting
+	Replacing bool   // the pod of the host is ending or starting
 	Serving   bool   // the host is being replaced, but its container runs: its gateways may answer, and it reports on them
 	Unheard   bool   // this controller has seen no sign of life of the host yet
-	Broken    bool   // the host's containers don't run although its node is healthy
+	Broken    bool   // the containers of the host don't run although its node is healthy
 }
 
-// Pool is the controller's view of an AgentPool.
+// Pool is what the controller knows about an AgentPool.
 type Pool struct {
 	Name           string
 	Min, Max       int
-	Replicas       int      // the number of hosts that the StatefulSet has
-	Room           int64    // the memory, in bytes, that the profiles on one host may have together
-	Drain          []string // the hosts that are being drained
+	Replicas       int      // number of hosts in the StatefulSet
+	Room           int64    // bytes that the profiles on one host may have together
+	Drain          []string // hosts that are being drained
 	MaxUnavailable int
-	SpareSince     time.Time // time since which one host less has been enough, or zero if all hosts are needed
-	Leaving        string    // the host that is being removed, or "" if none
+	SpareSince     time.Time // time since which one host less has been enough; zero if all are needed
+	Leaving        string    // host that is being removed; "" for none
 }
 
 // Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
-// controller reports that a lost owner is back, because the host may be alive although the controller can't reach it. If the host
-// itself reported this, the host and the controller would overwrite each other's status forever.
+// controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If the host
+// reported itself as back, the two would overwrite each other's status for ever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
 )
 
 const (
-	// maxMoves is the maximum number of moves that are in progress in a pool at the same time.
+	// maxMoves limits the moves of a pool that are in progress at the same time.
 	maxMoves = 4
-	// maxFailedMoves is the maximum number of moves in progress at which the move of a profile may begin whose last move has
-	// failed. So such profiles never take all moves.
+	// maxFailedMoves is the number of moves in progress from which on no profile begins a move whose last one has failed. So such
+	// profiles never take all moves.
 	maxFailedMoves = maxMoves / 2
 )
 
-// MoveDelay returns the time until the next move of a profile whose moves have failed. The parameter attempts is their number.
+// MoveDelay returns how long a profile whose last moves have failed must wait for the next one. attempts is the number of failed
+// moves in a row.
 func MoveDelay(attempts int32) time.Duration {
 	return min(5*time.Minute<<min(max(attempts-1, 0), 10), 4*time.Hour)
 }
 
-// Action is one step that the controller takes. It is one of the types below.
+// Action is one step that the controller takes, of one of the types below.
 type Action interface{ action() }
 
 type (
 	// Assign makes Host the owner of a profile that has none.
 	Assign struct{ Profile, Host string }
-	// StartMove starts a move of a profile to the host To.
+	// StartMove begins a move of a profile to the host To.
 	StartMove struct{ Profile, To, Reason string }
 	// CancelMove ends a move that can't be completed.
 	CancelMove struct{ Profile, Reason string }
@@ -104,11 +105,11 @@ type (
 	MarkReachable struct{ Profile string }
 	// MarkPending reports why a profile has no host.
 	MarkPending struct{ Profile, Reason string }
-	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this
-	// was done.
+	// GiveUp removes the owner of a profile and so abandons the data there, as the user has asked with spec.recover. It records
+	// that this was done.
 	GiveUp struct{ Profile, Owner string }
-	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why spec.recover
-	// was ignored, or "" if the user has removed spec.recover.
+	// HandleRecovery records that spec.recover needs no action any more. Ignored is the reason why it was ignored, or "" if the
+	// user has removed it.
 	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
@@ -124,17 +125,17 @@ func (GiveUp) action()          {}
 func (HandleRecovery) action()  {}
 func (Replace) action()         {}
 
-// Plan is the controller's decision in one round.
+// Plan is what the controller does in one round.
 type Plan struct {
 	Actions    []Action
-	Replicas   int      // the wanted number of hosts in the StatefulSet
-	Alone      []string // the profiles that each need a separate pod
-	SpareSince time.Time
-	Leaving    string
-	Doing      string // what is in progress, as text for messages; "" if nothing is
+	Replicas   int       // wanted number of hosts in the StatefulSet
+	Alone      []string  // profiles that each need a pod of their own
+	SpareSince time.Time // new value of Pool.SpareSince
+	Leaving    string    // new value of Pool.Leaving
+	Doing      string    // what is in progress, for people; "" for nothing
 }
 
-// round holds the intermediate state of one call of [Decide].
+// round is the state of one call of [Decide].
 type round struct {
 	Plan
 	pool           Pool
@@ -143,29 +144,29 @@ type round struct {
 	alone          []*hostLoad // pods that take one profile each
 	byName         map[string]*hostLoad
 	profiles       []Profile
-	moves          int    // moves in progress
-	waiting        string // a profile that has to move and waits, because its last move has failed
-	unplacedMemory int64  // the total memory of the profiles that no host has room for, but an empty one would have
-	tooLarge       string // a profile that not even an empty host has room for
+	moves          int    // number of moves in progress
+	waiting        string // a profile that must move but waits, because its last move has failed
+	unplacedMemory int64  // bytes of the profiles that fit on no host, but would fit on an empty one
+	tooLarge       string // a profile that doesn't even fit on an empty host
 }
 
-// hostLoad is a host together with its load: the profiles that are placed on the host or are moving to it.
+// hostLoad is a host with the profiles that are on it or move to it.
 type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
-	inZone      *int // the number of profiles in the host's zone, shared by all hosts of the zone; not nil
+	inZone      *int // number of profiles in the zone, shared by all hosts there; never nil
 	schedulable bool // the host may get profiles
 }
 
-// add counts one more profile on the host, which needs the given memory in bytes.
+// add counts one more profile with the given memory in bytes.
 func (l *hostLoad) add(memory int64) {
 	l.used += memory
 	l.profiles++
 	*l.inZone++
 }
 
-// Decide returns what the controller has to do about a pool now. The same input always gives the same plan.
+// Decide returns what the controller must do about a pool at the time now. It is pure: equal arguments give equal plans.
 func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*hostLoad{}}
 	r.Leaving = pool.Leaving
@@ -226,7 +227,7 @@ func (r *round) needsPod(p Profile) bool {
 	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
 }
 
-// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single profile.
+// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single one.
 func (r *round) loadOf(name string) *hostLoad {
 	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
 		return l
@@ -234,7 +235,7 @@ func (r *round) loadOf(name string) *hostLoad {
 	return nil
 }
 
-// decide plans the next action for one profile, if any.
+// decide plans the next action for one profile, if there is one.
 func (r *round) decide(p Profile) {
 	owner := r.byName[p.Owner]
 	what, trouble, serving := HostLost, "its pod does not exist", false
@@ -246,7 +247,7 @@ func (r *round) decide(p Profile) {
 	}
 	switch {
 	case !p.Handled && r.recover(p, trouble, serving):
-	case p.Owner != "" && serving: // the host itself reports on the profile
+	case p.Owner != "" && serving: // the host reports on the profile by itself
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
 			r.do(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
@@ -265,15 +266,14 @@ func (r *round) decide(p Profile) {
 	}
 }
 
-// podWillExist reports whether the pod of a profile's owner will be created. The StatefulSet of the hosts creates it, or it is
-// created for this profile.
+// podWillExist reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile
+// alone.
 func (r *round) podWillExist(p Profile) bool {
 	n := r.ordinal(p.Owner)
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
 
-// ordinal returns the number at the end of a host's name. It returns -1 for the pod of a single profile, and for a host of
-// another pool.
+// ordinal returns the number at the end of a host's name, or -1 for the pod of a single profile and for a host of another pool.
 func (r *round) ordinal(host string) int {
 	number, is := strings.CutPrefix(host, r.pool.Name+"-")
 	if n, err := strconv.Atoi(number); is && err == nil {
@@ -282,9 +282,9 @@ func (r *round) ordinal(host string) int {
 	return -1
 }
 
-// recover plans one action for each change of spec.recover, and reports whether it has planned an action. It gives up the owner's
-// data only if the profile was reported as lost before. So a spec.recover that is left in a manifest does nothing when the host
-// restarts, or is lost another time.
+// recover plans an action for a change of spec.recover, and reports whether it has. It gives up the owner's data only if the
+// profile was reported as lost before. So a spec.recover that stays in a manifest does nothing when the host restarts, or is lost
+// another time.
 func (r *round) recover(p Profile, trouble string, serving bool) bool {
 	switch {
 	case p.LostHost == "":
@@ -336,7 +336,7 @@ func (r *round) place(p Profile) {
 	}
 }
 
-// addRoom asks for more hosts for a profile that no host has room for. It returns false if more hosts would not help.
+// addRoom asks for more hosts for a profile that fits on none. It returns false if more hosts would not help.
 func (r *round) addRoom(p Profile) bool {
 	if p.Memory > r.pool.Room {
 		r.tooLarge = cmp.Or(r.tooLarge, p.Name)
@@ -357,9 +357,9 @@ func (r *round) give(p Profile, l *hostLoad) {
 	r.do(Assign{p.Name, l.Name})
 }
 
-// best returns the best host that still has room for a profile with this memory, or nil. It prefers hosts with the new image,
-// because gateways on the other hosts will soon be stopped. Among these hosts, it prefers the zone with the fewest profiles, and
-// in this zone the fullest host. The parameter not names the hosts to exclude.
+// best returns the best host with room for a profile of this memory, or nil. It prefers hosts with the new image, because
+// gateways elsewhere will soon be stopped. Of these it prefers the zone with the fewest profiles, and there the fullest host. It
+// excludes the hosts in not.
 func (r *round) best(memory int64, not ...string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
@@ -373,8 +373,8 @@ func (r *round) best(memory int64, not ...string) *hostLoad {
 	return best
 }
 
-// better reports whether l is a better host for a profile than b, by the rules of the method best. It treats two zones as equally
-// full if they differ by less than a tenth.
+// better reports whether l is better than b by the rules of [round.best]. Two zones count as equally full if they differ by less
+// than a tenth.
 func (l *hostLoad) better(b *hostLoad) bool {
 	if l.Updated != b.Updated {
 		return l.Updated
@@ -385,7 +385,7 @@ func (l *hostLoad) better(b *hostLoad) bool {
 	return l.used > b.used
 }
 
-// follow checks a move in progress, and cancels it if the target can no longer take the profile.
+// follow looks at a move in progress, and cancels it if the target can no longer take the profile.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
 	if !p.Received && (p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
@@ -395,7 +395,7 @@ func (r *round) follow(p Profile) {
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
 }
 
-// move starts a move of a profile to another host if there is a reason for a move.
+// move starts a move of a profile to another host if there is a reason for it.
 func (r *round) move(p Profile) {
 	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.Waits && r.moves >= maxFailedMoves {
 		return
@@ -425,11 +425,12 @@ func (r *round) move(p Profile) {
 	default:
 		return
 	}
-	best := cmp.Or(r.best(p.Memory, p.Owner, p.LastMove.FailedTo), r.best(p.Memory, p.Owner)) // the other host may be the cause
+	// Prefer another host than last time, which may be the cause of the failure.
+	best := cmp.Or(r.best(p.Memory, p.Owner, p.LastMove.FailedTo), r.best(p.Memory, p.Owner))
 	switch {
 	case best != nil:
 		r.begin(p, best, reason)
-	case !spare: // otherwise the spare host stays, and no host is added for its profiles
+	case !spare: // the host to be removed stays, and no host is added for its profiles
 		r.addRoom(p)
 	}
 }

@@ -2,42 +2,42 @@ package placement
 
 import "slices"
 
-// Object holds the fields of an AgentProfile that decide the next step of a host. They come from one fresh read.
+// Object is what decides about the next step of a host: fields of an AgentProfile, from one fresh read.
 type Object struct {
 	UID        string
-	Owner      string // the host that has the data, or "" if none
+	Owner      string // host that has the data; "" for none
 	Assignment int64  // grows with each change of Owner
-	Installed  int64  // the assignment for which the owner last confirmed that it has the data
-	Receipt    string // the nonce of the data that the owner received from another host, or "" if it has none
-	To         string // the host that a move goes to, or "" without a move
-	Offer      string // the nonce of the owner's current offer for the move
-	Received   string // the nonce of the offer whose data the new host has stored
+	Installed  int64  // assignment for which the owner last confirmed that it has the data
+	Receipt    string // nonce of the data that the owner got from another host; "" if it got none
+	To         string // host to which the profile moves; "" without a move
+	Offer      string // nonce of the owner's offer for the move
+	Received   string // nonce of the offer whose data the new host has stored
 	Missing    bool   // the owner has reported that the data is not on its volume
 	Failed     bool   // the move has failed so often that the owner ends it
 	Wanted     bool   // the gateway should run
 	Deleting   bool
 }
 
-// Local is the state of a profile on one host. hinit sees only live data. It can't start a gateway from data that was set aside
+// Local is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
 // or received.
 type Local struct {
-	Live     bool     // the data is in the place from which hinit starts gateways
-	Aside    int64    // the assignment under which data was set aside to be given away, or 0 if none
-	Incoming string   // the nonce of data that was received in full from another host, or "" if none
+	Live     bool     // hinit can start the gateway from the data
+	Aside    int64    // assignment under which data was set aside to be given away; 0: none
+	Incoming string   // nonce of data that was received in full from another host; "" for none
 	Up       bool     // a process of the gateway may be alive
-	Offered  []string // the nonces of the offers that this process has made since the gateway ended
-	Sent     []string // the nonces of offers that were sent in full, with the checksum that the receiver reported
-	Stalled  bool     // nothing of the offered data was sent for so long that the owner ends the move
+	Offered  []string // nonces of the offers that this process has made since the gateway ended
+	Sent     []string // nonces of offers that were sent in full, with the checksum that the receiver has reported
+	Stalled  bool     // none of the offered data was sent for so long that the owner ends the move
 }
 
-// Live returns the field Live for the object with the UID uid, if a home is there. The parameter o is the object that the API server has
-// under the name of the home, or nil. The parameter aside is [Local.Aside]. The function recorded reports whether the record on the volume
-// names the object. It is called only if the API server says nothing, because agents may write records.
+// Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the object
+// that the API server has under the name, or nil. aside is [Local.Aside]. recorded reports whether the record on the volume names
+// the object. Live asks it only if the API server can't tell, because agents may write records.
 func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
 	switch {
 	case o == nil || o.Owner != me:
 		return recorded()
-	case o.UID == uid && o.Assignment == aside: // beside its data that was set aside, something else has made the home
+	case o.UID == uid && o.Assignment == aside: // its data was set aside, so something else has made this home
 		return false
 	case o.Installed != o.Assignment || o.Missing:
 		return recorded()
@@ -45,10 +45,10 @@ func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
 	return o.UID == uid
 }
 
-// Step is the next action that a host takes for one profile.
+// Step is the next action of a host for one profile.
 type Step int
 
-// The steps of a host.
+// The values of Step.
 const (
 	Wait         Step = iota // nothing to do until another host or the controller acts
 	Run                      // start the gateway, or keep it running
@@ -65,7 +65,7 @@ const (
 	Received                 // write into the status that the data was stored
 	Install                  // make the received data live
 	Retire                   // stop the gateway and keep its live data where no object refers to it
-	Drop                     // delete set-aside data that the next owner has confirmed, and keep other set-aside data where no object refers to it
+	Drop                     // delete set-aside data that the next owner has confirmed; keep other set-aside data where no object refers to it
 	DropIncoming             // delete the received data
 	Finish                   // stop the gateway, keep or delete the data, and remove the finalizer of the object
 )
@@ -78,8 +78,8 @@ var stepNames = [...]string{
 // String implements [fmt.Stringer].
 func (s Step) String() string { return stepNames[s] }
 
-// Next returns the next step of the host me about one profile. The parameter o is nil if no object has the UID of the data. The
-// table in the package documentation shows the rules.
+// Next returns the next step of the host me for one profile. o is nil if no object has the UID of the data. The rules are in the
+// table of the package comment.
 func Next(me string, o *Object, l Local) Step {
 	switch {
 	case o == nil && l.Live:
@@ -94,7 +94,8 @@ func Next(me string, o *Object, l Local) Step {
 		return nextForOther(me, o, l)
 	case o.Deleting:
 		return Finish
-	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment: // after the report, an agent has made it
+	// Once the owner has confirmed that it has the data, only an agent can have made received data.
+	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment:
 		return Install
 	case l.Live && o.Missing: // the volume is back
 		return Report
@@ -104,7 +105,7 @@ func Next(me string, o *Object, l Local) Step {
 	return giveAway(o, l)
 }
 
-// nextForOwned returns the next step for a profile that is owned by this host and is not moving.
+// nextForOwned is [Next] for a profile that this host owns and that is not moving.
 func nextForOwned(o *Object, l Local) Step {
 	switch {
 	case l.Live && o.Installed != o.Assignment:
@@ -123,7 +124,7 @@ func nextForOwned(o *Object, l Local) Step {
 	return Missing
 }
 
-// giveAway returns the next step for a profile that is moving from this host to another.
+// giveAway is [Next] for a profile that moves from this host to another.
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && slices.Contains(l.Sent, o.Offer)
 	switch {
@@ -145,7 +146,7 @@ func giveAway(o *Object, l Local) Step {
 	return Missing
 }
 
-// nextForOther returns the next step for a profile that another host owns.
+// nextForOther is [Next] for a profile that another host owns.
 func nextForOther(me string, o *Object, l Local) Step {
 	switch {
 	case l.Live:

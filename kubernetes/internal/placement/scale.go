@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// Limits for removing a host. A host is removed after it has been spare for spareFor. It is spare if the profiles fill at most
-// the fraction spareRoom of the memory of the other hosts. Each profile on the host must also find room on one of the other
-// hosts.
+// Limits for removing a host. The last host is spare while the profiles fill at most the fraction spareRoom of the other hosts'
+// memory. Each of its own profiles must also fit on one of them. It is removed when it has been spare for spareFor.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75
 )
 
-// rollout replaces hosts that run an old image. The hosts of single profiles are replaced independently of the others.
+// rollout replaces hosts that run an old image. Pods of single profiles are replaced independently of the others.
 func (r *round) rollout() {
 	left := 0
 	for _, l := range slices.Concat(r.hosts, r.alone) {
@@ -32,8 +31,8 @@ func (r *round) rollout() {
 	r.replace(r.alone)
 }
 
-// replace plans the replacement of hosts with an old image. It replaces broken hosts immediately, and other hosts only while
-// fewer than MaxUnavailable hosts are unavailable.
+// replace plans the replacement of hosts with an old image: broken hosts at once, others only while fewer than MaxUnavailable
+// hosts are unavailable.
 func (r *round) replace(hosts []*hostLoad) {
 	var old []*hostLoad
 	away := 0
@@ -43,7 +42,7 @@ func (r *round) replace(hosts []*hostLoad) {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // the host's current image may be the reason
+		case !l.Updated && l.Broken: // its present image may be the reason
 			r.do(Replace{l.Name})
 			away++
 		default:
@@ -63,15 +62,15 @@ func (r *round) replace(hosts []*hostLoad) {
 	}
 }
 
-// moving reports whether a move from or to a host is in progress. A profile whose last move has failed doesn't count: it may never
-// move, and a replacement interrupts its move only.
+// moving reports whether a profile moves from or to a host. A profile whose last move has failed is not counted: it might never
+// end, and a replacement interrupts only its move.
 func (r *round) moving(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
 		return p.To != "" && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
 	})
 }
 
-// scale decides the number of hosts in the StatefulSet, and whether the last host leaves.
+// scale decides the number of hosts, and whether the last host leaves.
 func (r *round) scale() {
 	n := max(r.pool.Min, r.pool.Replicas)
 	if r.unplacedMemory > 0 && r.pool.Room > 0 {
@@ -93,7 +92,7 @@ func (r *round) scale() {
 	}
 }
 
-// settledHosts counts the hosts for which the controller need not wait: each one already takes profiles, is drained, or is lost.
+// settledHosts counts the hosts for which the controller need not wait, because each takes profiles, is drained, or is lost.
 func (r *round) settledHosts() int {
 	n := 0
 	for _, l := range r.hosts {
@@ -104,8 +103,7 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// spare reports whether the host with the highest ordinal has been spare for spareFor. It sets r.SpareSince while the host is
-// spare.
+// spare reports whether the host with the highest ordinal has been spare for spareFor. It also sets r.SpareSince.
 func (r *round) spare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
@@ -132,7 +130,7 @@ func (r *round) spare() bool {
 	return r.now.Sub(r.SpareSince) >= spareFor
 }
 
-// fitElsewhere reports whether each profile of a host would find room on another host, if the profiles moved one after the other.
+// fitElsewhere reports whether each profile of a host would fit on another host, if they moved one after the other.
 func (r *round) fitElsewhere(host *hostLoad) bool {
 	var rooms []int64
 	for _, l := range r.hosts {
@@ -141,7 +139,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 		}
 	}
 	slices.Sort(rooms)
-	for _, p := range r.profiles { // in each priority, the largest profile comes first
+	for _, p := range r.profiles { // largest first within a priority, the order in which they would be placed
 		if p.Owner != host.Name || p.To != "" || r.isMoving(p.Name) {
 			continue
 		}
@@ -155,8 +153,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	return true
 }
 
-// isMoving reports whether this round has decided to move the profile. The profile's memory is then already counted on the new
-// host.
+// isMoving reports whether this round has decided to move the profile, so that its memory is already counted on the new host.
 func (r *round) isMoving(profile string) bool {
 	return slices.ContainsFunc(r.Actions, func(a Action) bool {
 		move, ok := a.(StartMove)
@@ -164,9 +161,9 @@ func (r *round) isMoving(profile string) bool {
 	})
 }
 
-// leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
-// it. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. The parameter
-// why is the reason, as text.
+// leave marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is empty. The
+// host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is the reason for
+// people.
 func (r *round) leave(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why
