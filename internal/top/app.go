@@ -21,36 +21,36 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // interval at which the screen updates ages, and checks whether hinit still answers
-	cursorRest  = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
+	tickEvery   = time.Second            // how often the screen updates ages, and checks whether hinit still answers
+	cursorRest  = 150 * time.Millisecond // how long the cursor must stay on a service before the log or the processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
-	eventPast   = 200 // number of past events that the event pane shows at first
-	maxOrders   = 8   // maximum number of orders that are in progress at the same time
+	eventPast   = 200 // how many past events the event pane shows at first
+	maxOrders   = 8   // limit of the orders in progress
 )
 
-// app connects the terminal library, the model and the feeds. It implements tea.Model.
+// app connects the terminal library with the model and its data sources. It implements tea.Model.
 type app struct {
-	ctx        context.Context //nolint:containedctx // context of the screen: the library calls methods without one
-	feeds      []*feed.Feed    // one for each host, in the order of the model
-	local      bool            // the init of this container is the only host
+	ctx        context.Context //nolint:containedctx // context of the screen, because the library calls methods without one
+	feeds      []*feed.Feed    // one for each host, in the model's order
+	local      bool            // the only host is the init of this container
 	model      *model.Model
 	mouse      bool
 	send       func(tea.Msg)
 	wants      model.DataNeeds
 	log        context.CancelFunc // ends the goroutine that follows the shown log
 	inside     context.CancelFunc
-	orderSlots chan struct{} // semaphore that limits the orders in progress
+	orderSlots chan struct{} // semaphore for orders in progress
 	events     bool          // a goroutine follows the events
 	content    string        // text of the last frame
 	drawn      time.Time
 }
 
-// modelUpdate is a message from a data source. The goroutine of the terminal library calls it to change the model. It returns a
-// command for the terminal library to run, and whether to draw the screen.
+// modelUpdate is a message from a data source. The goroutine of the terminal library calls it, because only that goroutine may
+// change the model. It returns a command for the library to run, and whether to draw the screen.
 type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
-// report makes the goroutine of the terminal library call change, which may change the model, and then draws the screen.
+// report lets the goroutine of the terminal library call change, which may change the model, and draw the screen.
 func (a *app) report(change func(now time.Time)) {
 	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)
@@ -58,7 +58,7 @@ func (a *app) report(change func(now time.Time)) {
 	}))
 }
 
-// Init implements tea.Model. It starts goroutines that follow the status and measure the usage of each host.
+// Init implements tea.Model. It starts the goroutines that follow the status and measure the usage of each host.
 func (a *app) Init() tea.Cmd {
 	a.orderSlots, a.log, a.inside = make(chan struct{}, maxOrders), func() {}, func() {}
 	a.model.Tick(time.Now())
@@ -81,8 +81,8 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns a command that waits for tickEvery and then updates the model. It draws the screen, unless a frame was drawn
-// recently.
+// tick returns a command that waits for tickEvery and then tells the model the time. It draws the screen, unless a frame was
+// drawn recently.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
 		return modelUpdate(func(now time.Time) (tea.Cmd, bool) {
@@ -92,12 +92,12 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// reportEnd returns a report that an order has ended, with err as its result.
+// reportEnd returns a message that an order has ended with the result err.
 func (a *app) reportEnd(o model.Order, err error) modelUpdate {
 	return func(time.Time) (tea.Cmd, bool) { return a.startOrders(a.model.OrderEnded(o, err)), true }
 }
 
-// Update implements tea.Model. It handles a message: a report, a key, a mouse event, or a new screen size.
+// Update implements tea.Model. It handles a message: a modelUpdate, a key, a mouse event, or a new size of the screen.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	var cmd tea.Cmd
 	draw := true
@@ -140,7 +140,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, cmd
 }
 
-// draw renders the frame that View returns. The library calls View after every message, but most messages change nothing.
+// draw makes the frame that View returns. The library calls View after every message, but most messages change nothing.
 func (a *app) draw() {
 	a.drawn = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
@@ -157,7 +157,7 @@ func (a *app) View() tea.View {
 }
 
 // startOrders carries out orders in goroutines, at most maxOrders at a time. A shell needs the terminal, so startOrders returns
-// it as a command for the terminal library.
+// it as a command for the library.
 func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
@@ -187,7 +187,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// updateSources starts and stops the data sources that only some panes need. The model returns the sources that it needs now.
+// updateSources starts and stops the data sources that only some panes need, as [model.Model.DataNeeds] says.
 func (a *app) updateSources() {
 	now := a.model.DataNeeds()
 	was := a.wants
@@ -214,15 +214,14 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.events { // the goroutine outlives the pane, so that no event is missing when the pane opens again
+	if now.Events && !a.events { // it outlives the pane, so that no event is missing when the pane opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// startAfterRest calls run in a goroutine after cursorRest. It returns a function that cancels the wait, or the context of run;
-// call it when the cursor moves on. If wanted is false, startAfterRest starts nothing. doing describes the goroutine in an error
-// report.
+// startAfterRest calls run in a goroutine after cursorRest, if wanted is true. It returns a function that cancels the wait, or
+// the context of run; call it when the cursor moves on. doing describes the goroutine in a report of a panic.
 func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
@@ -236,7 +235,7 @@ func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Con
 	return cancel
 }
 
-// followEvents sends events to the screen in batches, because each message draws a frame.
+// followEvents passes events to the model in batches, because each message draws a frame.
 func (a *app) followEvents() {
 	fresh := make(chan func(), 256) // each adds an event to the model
 	for i, f := range a.feeds {
@@ -253,7 +252,7 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for range len(fresh) { // no other goroutine receives, so these receives don't block
+		for range len(fresh) { // only this goroutine receives, so these receives don't block
 			batch = append(batch, <-fresh)
 		}
 		a.report(func(time.Time) {
@@ -264,7 +263,7 @@ func (a *app) followEvents() {
 	}
 }
 
-// shell runs hinit shell NAME on the terminal of this process. It implements tea.ExecCommand. The screen is suspended until the
+// shell runs `hinit shell NAME` on the terminal of this process. It implements tea.ExecCommand; the screen is suspended until the
 // shell ends.
 type shell struct{ name string }
 
@@ -281,8 +280,8 @@ func (s shell) Run() error {
 	return err
 }
 
-// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing, because the shell always has the files of
-// this process.
+// SetStdin implements tea.ExecCommand. Like the next two methods it does nothing, because the shell always has the files of this
+// process.
 func (shell) SetStdin(io.Reader) {}
 
 // SetStdout implements tea.ExecCommand.
@@ -291,5 +290,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere is the error of a request for a shell of a service in another container.
+// errElsewhere means that the user wants a shell for a service of another container.
 var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

@@ -25,16 +25,16 @@ import (
 	"hinit/internal/top/model"
 )
 
-// onceTime is the time limit for printing the table once, with --once or without a terminal.
+// onceTime limits how long printing the table once may take, with --once or without a terminal.
 const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
-// framesPerSecond is the maximum number of frames that the terminal library draws in a second. The effect of a key shows after
-// one frame. The status of hinit changes once a second.
+// framesPerSecond limits how often the terminal library draws. A key takes effect on the screen within one frame; the status of
+// hinit changes once a second.
 const framesPerSecond = 20
 
-// Main runs hinit top with the arguments args, and returns the exit code.
+// Main runs `hinit top` with the arguments args, and returns the exit code.
 func Main(args []string) int {
 	c := cmdline.NewCall(verb(), args, os.Stdout, os.Stderr)
 	themeName := c.Flags.String("theme", "", "`NAME` of the colours: "+themeNames()+"; NO_COLOR takes the last")
@@ -86,8 +86,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openFeeds opens a feed (the data source for one hinit) for each socket in list, the value of -H. It also returns the names of
-// the feeds for the screen. An empty list means the init of this container.
+// openFeeds opens a feed, the data source for one hinit, for each socket in list, which is the value of -H. It also returns what
+// the screen calls them. An empty list means the init of this container.
 func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		f, err := feed.Open(os.LookupEnv)
@@ -115,8 +115,8 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	return feeds, names, nil
 }
 
-// printOnce prints the table of hinit status, for an output that is not a terminal. With several hosts, each table follows the
-// name of its host.
+// printOnce prints the table of `hinit status`, for an output that is not a terminal. With several hosts, the name of the host
+// precedes each table.
 func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
@@ -146,7 +146,7 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	var fault atomic.Pointer[string]
 	guard.Handle(func(doing string, value any, stack []byte) {
 		fault.CompareAndSwap(nil, new(fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)))
-		program.Kill() // then Run restores the terminal
+		program.Kill() // Run then restores the terminal
 	})
 	defer guard.Handle(nil)
 	_, err := program.Run()

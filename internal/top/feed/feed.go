@@ -1,6 +1,5 @@
-// Package feed reads the data sources of hinit top. These are the streams of hinit's status and events, the logs on the volume,
-// and the services' processes in /proc. The package asks PID 1 for all names and process ids once, and then only follows the
-// changes.
+// Package feed reads the data sources of `hinit top`: hinit's status and events, the logs on the volume, and the services'
+// processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
 //
 // Its functions block until their context ends, and report by calling functions in the caller's goroutine. Only Log starts
 // goroutines. The package does not escape the text that it reads. Several goroutines may use a [Feed].
@@ -38,16 +37,16 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Feed reads the data sources of one hinit. Make it with Open or OpenSocket.
+// Feed reads the data sources of one hinit. Make it with [Open] or [OpenSocket].
 type Feed struct {
 	env    func(string) (string, bool)
-	here   bool // the feed reads the init of this container
+	here   bool // the hinit is the one of this container
 	client *dial.Client
 	status atomic.Pointer[client.Status] // last known status; nil before the first one
 }
 
-// Open returns the feed of this container's hinit, which it finds through the environment. It blocks and fails like [dial.Dial].
-// If hinit moves to another socket later, the feed finds it again.
+// Open returns the feed of this container's hinit, which it finds through environment variables. It blocks and fails as
+// [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env, here: true, client: cmdline.Here(env)}
 	return f, f.client.Reach()
@@ -58,7 +57,7 @@ func OpenSocket(env func(string) (string, bool), socket string) *Feed {
 	return &Feed{env: env, client: dial.New(socket)}
 }
 
-// Once requests the current status.
+// Once asks for the current status.
 func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
 
 // retry is the pause before the next request to a hinit that has not answered.
@@ -78,8 +77,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events until ctx ends, and calls event for each. It begins with past events; the argument last is their
-// maximum number.
+// Events follows the events until ctx ends, and calls event for each. It begins with at most last past events.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.repeat(ctx, func(error) {}, func() error {
@@ -93,13 +91,13 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit runs, and its event numbers begin at 1 again
+			seen = 0 // another hinit runs, which counts its events from 1 again
 		}
 		return err
 	})
 }
 
-// repeat calls ask repeatedly until ctx ends, with a pause after each call. It passes each error to lost.
+// repeat calls ask until ctx ends, with a pause after each call. It passes each error to lost.
 func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		if err := ask(); err != nil && ctx.Err() == nil {
@@ -109,13 +107,13 @@ func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	}
 }
 
-// SendOrder sends an order for a service, and waits until the order has taken effect or failed.
+// SendOrder sends an order for a service, and waits until it has taken effect or failed.
 func (f *Feed) SendOrder(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
 }
 
-// Signal sends a signal. word is the signal's name or number.
+// Signal sends a signal to a service. word is the signal's name or number.
 func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	number, known := formats.ParseSignal(word)
 	if !known {
@@ -125,10 +123,10 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	return err
 }
 
-// maxProcesses is the maximum number of processes in the details of a service.
+// maxProcesses limits the processes in the details of a service.
 const maxProcesses = 64
 
-// ReadProcesses reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets
+// ReadProcesses reads from /proc the processes of a service, and the environment of its main process pid. It hides the secrets
 // that it recognises.
 func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	out := model.ProcessDetails{ID: of}
@@ -163,7 +161,7 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	return out
 }
 
-// environment returns the variables of environ, the content of a file /proc/PID/environ, as sorted lines. Secrets are hidden.
+// environment returns the variables in the content of a file /proc/PID/environ, sorted, with secrets hidden.
 func environment(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
@@ -175,19 +173,18 @@ func environment(environ []byte) []string {
 }
 
 const (
-	// logHistory is the number of past lines with which Log begins.
+	// logHistory is how many past lines Log begins with.
 	logHistory = 500
-	// logEvery is the interval between two batches of lines that Log delivers. logBatch is the maximum number of lines in a
-	// batch; older lines are dropped.
+	// Log delivers a batch of lines each logEvery, at most the newest logBatch lines.
 	logEvery = 200 * time.Millisecond
 	logBatch = 2000
-	// logWidth is the maximum length of a line, in bytes.
+	// logWidth is the length in bytes to which lines are cut.
 	logWidth = 4 << 10
 )
 
 // Log follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, Log reads the last lines of that
-// run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many lines arrive,
-// lines gets only the newest. A separate goroutine reads the file, so Log itself is not delayed if the volume hangs.
+// run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many lines arrive, it
+// drops the oldest. A goroutine of its own reads the file, so Log returns in time even if the volume hangs.
 func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
 	if err != nil {
@@ -239,11 +236,11 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	}
 }
 
-// errPast stops the reading of an earlier run's log when a line of a later run is reached.
+// errPast stops the reading of an earlier run's log at the first line of a later run.
 var errPast = errors.New("the lines are of a later run")
 
-// logReader returns the identity with which to read the logs. A log's path is a path in the init's file system. If the user gave
-// the socket, a log is read only if this process has the same file system, and never as root.
+// logReader returns the user as whom to read the logs. hinit names a log by its path in its own file system. If the user of
+// `hinit top` has named a socket, a log is read only if this process has the same file system, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {
@@ -264,10 +261,10 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 }
 
 const (
-	// measureEvery is the minimum time between two measurements of the services' usage.
+	// measureEvery is the shortest time between two measurements of the usage.
 	measureEvery = time.Second
-	// measureShare is the minimum pause between two measurements, as a multiple of the processor time of one measurement. So
-	// measuring takes at most a hundredth of a processor.
+	// measureShare is the shortest pause between two measurements, as a multiple of the processor time of one. So measuring takes
+	// at most a hundredth of a processor.
 	measureShare = 100
 )
 
@@ -279,11 +276,10 @@ func (f *Feed) proc() string {
 	return ""
 }
 
-// Usage measures the processor time and memory of the services until ctx ends. It measures once a second, or less often if it
-// would take more than a hundredth of a processor. It calls used with the results by service name, or with nil if it can't
-// measure.
+// Usage measures the processor time and memory of the services until ctx ends. It does so once a second, or less often if that
+// would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't measure.
 func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage)) {
-	runtime.LockOSThread() // threadTime measures the thread, so the goroutine must stay on it
+	runtime.LockOSThread() // threadTime measures a thread, so stay on it
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time

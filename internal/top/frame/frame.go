@@ -1,8 +1,7 @@
-// Package frame describes the content of a screen: lines of spans, which are texts with roles. A terminal or a picture shows each
+// Package frame describes what is on a screen: lines of spans, which are texts with roles. A terminal or a picture shows each
 // role in a colour.
 //
-// When a span is drawn, its text has no control characters, and no line is wider than the screen. The package holds no state and
-// starts no goroutine.
+// A drawn span has no control characters, and no line is wider than the screen. The package has no state and starts no goroutine.
 package frame
 
 import (
@@ -14,10 +13,10 @@ import (
 	"github.com/samber/lo"
 )
 
-// Role is the meaning of a span. A theme has a style for each role.
+// Role is what a span means. A theme has a style for each role.
 type Role uint8
 
-// The roles of spans.
+// The values of Role.
 const (
 	Plain  Role = iota
 	Dim         // unimportant text
@@ -38,7 +37,7 @@ type Span struct {
 	Role Role
 }
 
-// Line is a line of the screen. Chosen is true for the line with the cursor.
+// Line is a line of the screen. Chosen is true for the line of the cursor.
 type Line struct {
 	Spans  []Span
 	Chosen bool
@@ -64,7 +63,7 @@ func (l *Line) String() string {
 	return strings.Join(lo.Map(l.Spans, func(s Span, _ int) string { return s.Text }), "")
 }
 
-// Fit returns the spans of the line, cut or filled to exactly width columns. Control characters are replaced.
+// Fit returns the spans of the line, cut or filled to exactly width columns, with control characters replaced.
 func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
@@ -82,8 +81,8 @@ func (l *Line) Fit(width int) []Span {
 	return out
 }
 
-// Wrap breaks a line into lines of at most width columns. It needs time in proportion to the length of the line, which an agent
-// chooses.
+// Wrap breaks a line into lines of at most width columns. Its time grows in proportion to the length of the line, because an
+// agent may choose a long one.
 func (l *Line) Wrap(width int) []Line {
 	if width < 1 || l.Width() <= width {
 		return []Line{*l}
@@ -108,7 +107,7 @@ func (l *Line) Wrap(width int) []Line {
 // Words breaks a text into lines of at most width columns, at blanks if possible.
 func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
 
-// Frame is the content of a whole screen.
+// Frame is all that is on a screen.
 type Frame struct {
 	Width, Height int
 	Lines         []Line
@@ -122,7 +121,7 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Cut returns a text of at most `most` columns. A longer text is shortened and ends with an ellipsis.
+// Cut returns a text of at most `most` columns. A longer one is cut and ends with an ellipsis.
 func Cut(text string, most int) string {
 	if Width(text) <= most {
 		return text
@@ -130,20 +129,20 @@ func Cut(text string, most int) string {
 	return ansi.Truncate(text, max(most, 0), "…")
 }
 
-// Fill returns a text of exactly width columns. It cuts a longer text, and appends spaces to a shorter one.
+// Fill returns a text of exactly width columns: it cuts a longer one, and appends spaces to a shorter one.
 func Fill(text string, width int) string {
 	text = Cut(text, width)
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is like Fill, but puts the spaces before the text.
+// Right is [Fill] with the spaces before the text.
 func Right(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean replaces control characters by question marks. It is a second line of defence: callers must already have escaped the
-// texts of services and profiles.
+// clean replaces control characters by question marks. It is a second line of defence: callers must have escaped the texts of
+// services and profiles before.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
@@ -153,23 +152,22 @@ func clean(text string) string {
 	}, text)
 }
 
-// Theme defines the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.
+// Theme has the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.
 type Theme struct {
 	Name string
 	sgr  [roles]string
 }
 
-// Themes lists all themes. The first is the default, the last has no colour.
+// Themes has all themes: first the default, last the one without colours.
 var Themes = []Theme{
 	{"colours", [roles]string{Dim: "2", Title: "1", Good: "32", Doing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Figure: "36"}},
-	// Blue and orange-yellow look different to people with every kind of colour blindness. Bold differs from normal text without
-	// any colour.
+	// Blue and orange-yellow look different with every kind of colour blindness. Bold differs from normal text without any colour.
 	{"colour-blind", [roles]string{Dim: "2", Title: "1", Good: "34", Doing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Figure: "34"}},
 	{"no colour", [roles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Doing: "4"}},
 }
 
-// ANSI returns the frame as text for a terminal. The only escape sequences in it are SGR sequences (colours). The colours are
-// reset at the end of each line, and the last line has no line end.
+// ANSI returns the frame as text for a terminal. Its only escape sequences are SGR sequences (colours), which are reset at the
+// end of each line. The last line has no line end.
 func (f Frame) ANSI(t Theme) string {
 	var b strings.Builder
 	b.Grow(f.Width * f.Height * 2)

@@ -14,11 +14,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// maxMeasurements is the maximum number of measurements of a service that are kept for its graphs.
+// maxMeasurements limits the measurements of a service that are kept for its graphs.
 const maxMeasurements = 60
 
-// usageHistory holds the latest measurements of a service in seen. The field last is the newest measurement. known is false if
-// the usage could not be measured.
+// usageHistory has the measurements of a service, oldest first in seen. known is false if the last one has failed.
 type usageHistory struct {
 	last  procusage.Usage
 	known bool
@@ -30,8 +29,8 @@ func (r *usageHistory) add(u procusage.Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
 }
 
-// sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height stands
-// for the largest value, or for the argument least if that is larger.
+// sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height
+// stands for the largest value, or for least if that is larger.
 func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
@@ -61,7 +60,7 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// gradeMarks defines the colour and the sign of each grade. The sign is for users who can't see the colours.
+// gradeMarks has the colour and the sign of each grade. The sign is for users who can't see the colours.
 var gradeMarks = [grades]struct {
 	sign string
 	role frame.Role
@@ -74,16 +73,16 @@ var gradeMarks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  sortColumn // order after a click on the column's title
+	sort  sortColumn // how a click on the title sorts the table
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
-	noteMinimum = 8  // minimum width of the note; with less room, the note is left out
-	shortNote   = 20 // minimum room for the note that the five most useful optional columns must leave
-	longNote    = 40 // minimum room for the note that all other optional columns must leave
-	widestName  = 40 // maximum width of the name column
+	noteMinimum = 8  // least width of the note; with less room, there is none
+	shortNote   = 20 // room for the note that the five most useful optional columns must leave
+	longNote    = 40 // room for the note that the other optional columns must leave
+	widestName  = 40 // limit of the width of the name column
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -94,8 +93,8 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit on the screen. It chooses the more important columns first. The note gets the remaining
-// width of the line.
+// columns returns the columns that fit on the screen. It chooses the more important ones first. The note gets the rest of the
+// line.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {
@@ -104,7 +103,7 @@ func (m *Model) columns() []column {
 	}
 	most := min(widestName, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
-	if longest > most { // the names are too long: drop the common prefix of gateways
+	if longest > most { // the names are too long, so leave out the common prefix of gateways
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
@@ -121,10 +120,10 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // width left for the note, which ends the line
+	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // for the note, at the end of the line
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
-	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful columns first
+	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // most useful columns first
 		note := shortNote
 		if at >= 5 {
 			note = longNote
@@ -152,7 +151,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// optionalColumns returns the columns that stand between the state and the note if the screen has room for them.
+// optionalColumns returns the columns between the state and the note, which are shown if there is room.
 func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {

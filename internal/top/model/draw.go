@@ -11,21 +11,21 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// screenLayout is the position and height of the parts of the screen, in lines.
+// screenLayout says where the parts of the screen are, in lines.
 type screenLayout struct {
-	head  int // line with the column titles of the table; -1 if the table is not shown
+	head  int // line with the titles of the columns; -1 if the table is not shown
 	rows  int // number of rows of the table
-	pane  int // number of the line with the title of the pane
+	pane  int // line with the title of the pane
 	lines int // number of lines of the pane below its title
 }
 
-// minTableRows is the minimum number of rows that the table keeps while a pane is shown. On a shorter terminal, the pane replaces
+// minTableRows is how many rows the table keeps while a pane is shown. On a terminal without room for these, the pane replaces
 // the table.
 const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // two lines are the column titles and the last line
+	body := max(m.height-at.head-2, 0) // without the titles of the columns and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at
@@ -62,13 +62,13 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// padLines returns exactly count lines: it drops the lines at the end, or adds empty ones.
+// padLines returns exactly count lines: it drops lines at the end, or adds empty ones.
 func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
-// tableLines returns the line with the column titles, and then height lines with the visible rows of the table. It scrolls so
-// that the cursor is visible.
+// tableLines returns the line with the titles of the columns, and height lines with rows of the table. It scrolls so that the
+// cursor is visible.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
 	head := frame.Line{}
@@ -109,7 +109,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{Chosen: i == m.table.index}
 	marked := r.isService && m.table.marks[r.service.ID()]
-	// The sign at the beginning of the row marks the cursor for users who can't see its colours.
+	// The sign at the beginning of a row shows the cursor and the mark to users who can't see the colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.isService {
@@ -142,7 +142,7 @@ func (m *Model) paneHead() frame.Line {
 	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
 }
 
-// bottomLine returns the last line: a question, a message, or the keys.
+// bottomLine returns the last line of the screen: a question, a message, or the keys.
 func (m *Model) bottomLine() (l frame.Line) {
 	switch {
 	case m.asking == filterAsked:
@@ -184,8 +184,8 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// tableKeys and logKeys are the keys that the last line of the screen explains, most important first. A narrow screen shows only
-// the first keys.
+// tableKeys and logKeys are the keys in the last line of the screen, the most important first. A narrow screen shows only the
+// first ones.
 var (
 	tableKeys = [][2]string{
 		{"q", "quit"},
@@ -216,7 +216,7 @@ var (
 	}
 )
 
-// Keys lists all keys and their descriptions, for the help.
+// Keys has all keys with what they do, for the help.
 var Keys = [][2]string{
 	{"up down j k", "go through the services (or the lines of a pane)"},
 	{"pgup pgdn g G", "a page; the first, the last"},
@@ -237,8 +237,7 @@ var Keys = [][2]string{
 	{"q ctrl+c", "quit"},
 }
 
-// help returns the help screen, scrolled to m.helpTop. On a narrow screen, the description of a key is on the lines below the
-// key.
+// help returns the help, scrolled to m.helpTop. On a narrow screen, the description of a key is below the key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line

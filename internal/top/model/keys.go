@@ -12,10 +12,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// page is the number of lines by which the page keys scroll.
+// page is how many lines the keys pgup and pgdn scroll.
 const page = 10
 
-// Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must carry out.
+// Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must now carry out.
 func (m *Model) Key(key string) []Order {
 	if key == "ctrl+c" {
 		m.over = true
@@ -55,14 +55,14 @@ func (m *Model) Key(key string) []Order {
 }
 
 // Paste handles one letter of pasted text. If the user is typing a text, Paste adds the letter to it. Otherwise it ignores the
-// letter, which would act as a key.
+// letter, so that pasted text does not act like keys.
 func (m *Model) Paste(letter rune) {
 	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
 
-// editText applies a key to *text, the text that the user is typing.
+// editText applies a key to the text that the user is typing.
 func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
@@ -103,7 +103,7 @@ func (m *Model) handleMove(key string) bool {
 	return true
 }
 
-// handleView handles the keys that change the view. It returns false for any other key.
+// handleView handles the keys that change what is shown. It returns false for any other key.
 func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
@@ -123,7 +123,7 @@ func (m *Model) handleView(key string) bool {
 	case "<", ">", "left", "right":
 		count := orders
 		if len(m.hosts) == 1 {
-			count = byHost // with a single host, skip the host column, which is the last
+			count = byHost // the last column is the host's, which a screen with one host doesn't have
 		}
 		step := sortColumn(1)
 		if key == "<" || key == "left" {
@@ -168,7 +168,7 @@ func (m *Model) handleView(key string) bool {
 	return true
 }
 
-// sortBy sorts the table by a column. If the table is already sorted by that column, it reverses the direction.
+// sortBy sorts the table by a column. A second call for the same column reverses the order.
 func (m *Model) sortBy(column sortColumn) {
 	if m.table.sort == column {
 		m.table.reversed = !m.table.reversed
@@ -179,7 +179,7 @@ func (m *Model) sortBy(column sortColumn) {
 	m.rebuildRows()
 }
 
-// open shows a pane below the table. If that pane is already shown, open closes it.
+// open shows a pane below the table, or closes it if it is already shown.
 func (m *Model) open(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
@@ -190,7 +190,7 @@ func (m *Model) open(kind paneKind) {
 	}
 }
 
-// escape handles the key esc. It undoes one step, in this order: rollout, search, level of the log, pane, marks, filter.
+// escape handles the key esc: each press undoes one thing. The order is rollout, search, level of the log, pane, marks, filter.
 func (m *Model) escape() {
 	switch {
 	case m.rollout != nil:
@@ -210,7 +210,7 @@ func (m *Model) escape() {
 	}
 }
 
-// handleOrder handles the keys that mark services or request orders. It returns the orders that need no confirmation.
+// handleOrder handles the keys that mark services or give orders. It returns the orders that need no confirmation.
 func (m *Model) handleOrder(key string) []Order {
 	s, is := m.current()
 	switch key {
@@ -246,7 +246,7 @@ func (m *Model) handleOrder(key string) []Order {
 	return nil
 }
 
-// Click handles a mouse click at a position in the last frame.
+// Click handles a mouse click at a position on the screen.
 func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
@@ -273,7 +273,7 @@ func (m *Model) Click(x, y int) {
 	}
 }
 
-// Wheel handles the mouse wheel. y is the line of the mouse pointer. A positive by scrolls down.
+// Wheel handles the mouse wheel. y is the line of the pointer. A positive by scrolls down.
 func (m *Model) Wheel(y, by int) {
 	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
 		m.scroll(3 * by)
@@ -289,7 +289,7 @@ type pending struct {
 	rollout bool
 }
 
-// rollout is a restart of several services, one after the other. Each restart begins when the previous service is ready.
+// rollout restarts several services, one after the other. Each restart begins when the previous service is ready.
 type rollout struct {
 	queue   []ID
 	running ID
@@ -298,8 +298,8 @@ type rollout struct {
 	ended   bool // the user has stopped the rollout
 }
 
-// ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. The argument how
-// selects the question. If inTurn is true, the order is a rollout.
+// ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects the
+// question. inTurn says that the order is a rollout.
 func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.chosen()
 	switch {
@@ -312,7 +312,7 @@ func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	}
 }
 
-// question returns the text of the question about the pending order, for the last line of the screen.
+// question returns the question about the pending order, for the last line of the screen.
 func (m *Model) question() string {
 	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.label(id) })
 	what, whom := string(m.pending.verb), names[0]
@@ -333,8 +333,7 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user is typing. When the word is complete, handleWord returns the orders to carry
-// out.
+// handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders to carry out.
 func (m *Model) handleWord(key string) []Order {
 	was := m.asking
 	m.editText(key, &m.word)
@@ -349,7 +348,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed takes the pending order, which the user has confirmed, and returns the orders to carry out.
+// confirmed returns the orders to carry out after the user has confirmed the pending order.
 func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
@@ -364,8 +363,8 @@ func (m *Model) confirmed() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
-// nextOfRollout returns the order for the next service of the rollout. If none is left, or if the user has stopped the rollout,
-// it ends the rollout.
+// nextOfRollout returns the order for the next service of the rollout. If none is left, or the user has stopped the rollout, it
+// ends the rollout.
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -377,7 +376,7 @@ func (m *Model) nextOfRollout() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// advanceRollout handles the result of a restart in the rollout. After a failure it stops the rollout. Otherwise it returns the
+// advanceRollout handles the result of a restart in the rollout. After a failure it stops the rollout; otherwise it returns the
 // next order.
 func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout

@@ -1,9 +1,9 @@
-// Package model implements the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the
-// keys. Its outputs are frames and orders.
+// Package model is the screen of `hinit top` without a terminal. The status, the usage of processes and the keys go in; frames
+// and orders come out.
 //
-// The same inputs always produce the same frames. The package reads no clock, file or socket: the caller passes the time with the
-// inputs. Text of a service, a profile or a log is escaped before it is put into a frame. Only one goroutine may use a Model; the
-// package starts none.
+// The same inputs always give the same frames. The package reads no clock, file or socket: the caller passes the time. It escapes
+// the text of a service, a profile or a log before it puts the text into a frame. Only one goroutine may use a Model; the package
+// starts none.
 package model
 
 import (
@@ -22,17 +22,18 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is the time without a status line after which a host is shown as not answering. A working host sends lines more often.
+// Silence is how long a host may send no line of its status before the screen shows it as not answering. A working host sends
+// lines more often.
 const Silence = 2*client.WatchInterval + time.Second
 
-// Process is one process of a service. Depth is the number of its ancestors in the list.
+// Process is a process of a service. Depth is the number of its ancestors in the list, by which the screen indents it.
 type Process struct {
 	PID, Depth int
 	Memory     uint64
 	Command    string // command line, not escaped
 }
 
-// ProcessDetails holds the details that are read from a service's processes, for the detail pane.
+// ProcessDetails is what the detail pane shows about the processes of a service.
 type ProcessDetails struct {
 	ID
 	Processes   []Process
@@ -40,13 +41,13 @@ type ProcessDetails struct {
 	Missing     string   // reason why details are missing; "" if none are
 }
 
-// ID identifies a service by its name and host. Host is an index of the list that was passed to [New].
+// ID identifies a service: its name, and its host as an index of the list that was passed to [New].
 type ID struct {
 	Host int
 	Name string
 }
 
-// Service is a service and its host, an index of the list that was passed to [New].
+// Service is a service and its host, which is an index of the list that was passed to [New].
 type Service struct {
 	*client.Service
 	Host int
@@ -55,36 +56,36 @@ type Service struct {
 // ID returns the identity of the service.
 func (s Service) ID() ID { return ID{s.Host, s.Name} }
 
-// Verbs of orders that only the screen has. Package client defines all other verbs.
+// Verbs of orders that only the screen has. Package client defines the others.
 const (
 	VerbSignal client.Verb = "signal"
 	VerbShell  client.Verb = "shell"
 	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file with the path Word
 )
 
-// Order is a command to a service that the user has confirmed.
+// Order is a command for a service, which the user has confirmed.
 type Order struct {
 	Verb client.Verb
 	ID
-	Word string // name of a signal, or the path of a file
+	Word string // the name of a signal, or the path of a file
 }
 
-// DataNeeds lists the data that the screen needs from its sources now.
+// DataNeeds says which data the screen needs now, so that the caller reads only that.
 type DataNeeds struct {
 	Log    Log
 	Inside ID  // service whose processes and environment are shown; zero for none
-	PID    int // PID of the main process of the service in Inside
+	PID    int // pid of the main process of that service
 	Events bool
 }
 
-// Log identifies a log, or the part of it that a single run has written.
+// Log identifies a log, or what a single run has written to it.
 type Log struct {
 	ID                    // service of the log; zero for no log
 	File        string    // path of the current log file, from hinit
 	From, Until time.Time // start and end of an earlier run; zero to follow the log
 }
 
-// paneKind is the content of the pane below the table.
+// paneKind says what the pane below the table shows.
 type paneKind int
 
 const (
@@ -94,7 +95,7 @@ const (
 	detailPane
 )
 
-// prompt is the question that the user is being asked. It decides how the next key is used.
+// prompt is what the user is being asked. It decides what the next key means.
 type prompt int
 
 const (
@@ -107,7 +108,7 @@ const (
 	helpShown
 )
 
-// Model is the state of the screen. Make it with New.
+// Model is the state of the screen. Make it with [New].
 type Model struct {
 	width, height int
 	now           time.Time
@@ -120,20 +121,20 @@ type Model struct {
 	pending       pending // order that waits for a confirmation
 	rollout       *rollout
 	message       message
-	word          string // word that the user types: a signal or a path
+	word          string // word that the user is typing: a signal or a path
 	theme         int
 	helpTop       int // first line of the help on the screen
 	over          bool
 }
 
-// message is the text on the last line of the screen. If bad is set, the text reports a failure.
+// message is a text for the last line of the screen. bad means that it reports a failure.
 type message struct {
 	text string
 	bad  bool
 }
 
-// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits. The name of a
-// single init is not shown.
+// New returns an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits; the name of a single one is
+// not shown.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
@@ -144,7 +145,7 @@ func New(theme int, hosts ...string) *Model {
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), max(height, 1) }
 
-// Tick sets the model's current time.
+// Tick tells the model the time.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
 // IsOver reports whether the user has asked to quit.
@@ -153,11 +154,10 @@ func (m *Model) IsOver() bool { return m.over }
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
-// SetProcessDetails sets the details of a service, for the detail pane.
+// SetProcessDetails stores the details of a service for the detail pane.
 func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.inside = in }
 
-// OrderEnded records the end of an order; err is nil on success. If the order is part of a rollout, OrderEnded returns the next
-// orders.
+// OrderEnded records the result of an order. If the order was part of a rollout, OrderEnded returns the next orders.
 func (m *Model) OrderEnded(o Order, err error) []Order {
 	if m.rollout != nil && m.rollout.running == o.ID {
 		return m.advanceRollout(err)
@@ -169,7 +169,7 @@ func (m *Model) OrderEnded(o Order, err error) []Order {
 	return nil
 }
 
-// DataNeeds returns the data that the screen needs from its sources now.
+// DataNeeds returns which data the screen needs now.
 func (m *Model) DataNeeds() (w DataNeeds) {
 	w.Events = m.pane.kind == eventPane
 	s, is := m.current()
@@ -189,12 +189,12 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	return w
 }
 
-// runBefore returns the start and the end of the run that ended last. Both are zero if no run has ended.
+// runBefore returns the start and the end of the last run that has ended, or zero times if none has.
 func runBefore(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	// The last lines get their time only after the end of the run. A new run has written few lines by then.
+	// The last lines of a run get their time only after its end. A new run has written few lines by then.
 	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()
@@ -203,16 +203,16 @@ func runBefore(s Service) (from, until time.Time) {
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// host is the state of an init whose services the screen shows.
+// host is an init whose services the screen shows.
 type host struct {
 	name   string
 	status client.Status
-	heard  time.Time // when the last line of the status arrived; zero before the first one
+	heard  time.Time // when the last line of the status arrived; zero before the first
 	lost   time.Time // when the host stopped answering; zero while it answers
 	why    string
 }
 
-// Change applies a status change of a host, which is one line of the host's status stream.
+// Change applies a change of a host's status, which is one line of its status stream.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -224,7 +224,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 			m.services = append(m.services, Service{&m.hosts[i].status.Services[j], i})
 		}
 	}
-	if c.Whole { // services may have been removed
+	if c.Whole { // services may be gone
 		there := lo.KeyBy(m.services, Service.ID)
 		maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
 		maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
@@ -242,8 +242,8 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// SetUsage records the measured usage of a host's services, by service name. usage is nil if the host's processes are not visible
-// here.
+// SetUsage stores the measured usage of a host's services, by service. A nil usage means that the host's processes are not
+// visible here.
 func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
@@ -264,8 +264,7 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// silent reports whether a host is not answering. since is the start of the silence, and why is the error, or "" if it is
-// unknown.
+// silent reports whether a host does not answer. since is the begin of its silence, and why the error, or "" if that is unknown.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():
@@ -281,7 +280,7 @@ func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
 }
 
-// label returns the name of a service for the screen. With several hosts, the name of the host precedes it.
+// label returns how the screen names a service. With several hosts, the name of the host precedes it.
 func (m *Model) label(id ID) string {
 	if len(m.hosts) > 1 {
 		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
@@ -289,8 +288,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about the state of a host, and whether the host needs one. It needs one if it does not answer, stops,
-// boots, waits for its lease or has a warning.
+// hostLine returns a line about a host, and whether there is something to say: it does not answer, stops, boots, waits for its
+// lease or has a warning.
 func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
@@ -323,8 +322,8 @@ func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// hostLines returns the first lines of the screen: a summary, and the lines of the hosts. Silent hosts come first, because a
-// short terminal does not show all lines.
+// hostLines returns the first lines of the screen: a summary, and a line for each host that needs one. Silent hosts come first,
+// because a short terminal cuts the lines.
 func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -348,7 +347,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// summary adds to l the number of services in each grade, and their total usage. Services in trouble come first, because even the
+// summary adds to l how many services are in each grade, and their total usage. Services in trouble come first, because even the
 // narrowest screen must show them.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int

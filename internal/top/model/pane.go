@@ -16,36 +16,36 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Limits of the number of lines that a pane keeps.
+// Limits of what a pane keeps.
 const (
 	keptLines  = 2000
 	keptEvents = 500
 )
 
-// LogLine is a line of a log. Its text is unescaped.
+// LogLine is a line of a log, not escaped.
 type LogLine struct {
-	At   time.Time // time of the line; zero if the line has none
+	At   time.Time // zero if the line has no time
 	Text string
 
 	level loglevel.Level
 }
 
-// hostEvent is an event and the index of its host.
+// hostEvent is an event with the index of its host.
 type hostEvent struct {
 	client.Event
 	host int
 }
 
-// pane is the part of the screen below the table.
+// pane is the part of the screen below the table, with all that it can show.
 type pane struct {
 	kind         paneKind
 	focused      bool
 	zoomed       bool
-	scrollOffset int // distance in lines from the end (log, events) or the beginning (details)
+	scrollOffset int // in lines, from the end (log, events) or the beginning (details)
 	search       string
-	before       bool           // show the log of the run that ended last
-	least        loglevel.Level // minimum level of the lines to show; 0 for all
-	of           Log            // the log to which the lines in the pane belong
+	before       bool           // show the log of the last run that has ended
+	least        loglevel.Level // minimum level of the lines to show; 0: all
+	of           Log            // log to which lines belong
 	lines        []LogLine
 	levels       loglevel.Tracker
 	events       []hostEvent
@@ -60,15 +60,15 @@ func (m *Model) Event(host int, e client.Event) {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
 	if p.kind == eventPane && p.scrollOffset > 0 {
-		p.scrollOffset++ // keep the visible lines in place
+		p.scrollOffset++ // keep the visible lines where they are
 	}
 }
 
-// Log adds lines of a log, unescaped and without line ends. If lines is nil, the log is being read from its beginning again, so
-// Log drops all earlier lines.
+// Log adds lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log from its beginning again,
+// so Log drops the earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) {
 	p := &m.pane
-	if p.of != of || len(lines) == 0 { // the log is another one, or is being read from its beginning again
+	if p.of != of || len(lines) == 0 { // another log, or the same from its beginning
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0
@@ -87,7 +87,7 @@ func (m *Model) Log(of Log, lines []LogLine) {
 	}
 }
 
-// toggleRun switches the log pane between the newest lines and the lines of the run that ended last.
+// toggleRun switches the log pane between the newest lines and the lines of the last run that has ended.
 func (m *Model) toggleRun() {
 	s, is := m.current()
 	switch {
@@ -101,7 +101,7 @@ func (m *Model) toggleRun() {
 	}
 }
 
-// raiseLevel raises the minimum level of the shown log lines by one. After the highest level it shows all lines again.
+// raiseLevel raises the minimum level of the shown lines by one. After the highest level, all lines are shown again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.scrollOffset = next[m.pane.least], 0
@@ -119,7 +119,7 @@ func (p *pane) visibleLines() []LogLine {
 	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.least })
 }
 
-// LogText returns the lines that the log pane shows, unescaped, each with its time.
+// LogText returns the lines that the log pane shows, each with its time, not escaped.
 func (m *Model) LogText() string {
 	var b strings.Builder
 	for _, l := range m.pane.visibleLines() {
@@ -131,7 +131,7 @@ func (m *Model) LogText() string {
 	return b.String()
 }
 
-// scroll scrolls the pane by a number of lines. A positive number scrolls towards the end.
+// scroll scrolls the pane by a number of lines, towards the end if the number is positive.
 func (m *Model) scroll(by int) {
 	if m.pane.kind == detailPane {
 		by = -by
@@ -159,8 +159,8 @@ func (m *Model) jumpToMatch(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines returns the lines of the pane, wrapped to the width of the screen. Of a log it returns at least the last enough lines. An
-// agent can write long lines, and each frame needs only a few.
+// paneLines returns the lines of the pane, wrapped to the width of the screen. Of a log it returns at least the last enough
+// lines. It need not wrap the others, which an agent can make long.
 func (m *Model) paneLines(enough int) (out []frame.Line) {
 	switch m.pane.kind {
 	case logPane:
@@ -200,8 +200,7 @@ func (m *Model) paneTitle() string {
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// plainLogText makes the text of a log line safe to show: it removes colours, replaces tabs by spaces, and escapes control
-// characters.
+// plainLogText makes a log line safe to show: it removes colours, replaces tabs by spaces, and escapes control characters.
 func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
@@ -284,7 +283,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
-	const logged = "           | " // the beginning of a log line, which is shown even if it is empty
+	const logged = "           | " // the beginning of a line of the log; a line without text after it is kept
 	say := func(role frame.Role, head, text string) {
 		if text != "" || head == logged {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
@@ -328,7 +327,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	return out
 }
 
-// window returns the part of the pane that fits into height lines. Matches of the search are highlighted.
+// window returns the part of the pane that fits into height lines, with the matches of the search highlighted.
 func (m *Model) window(height int) []frame.Line {
 	lines := m.paneLines(m.pane.scrollOffset + height)
 	end := len(lines) - m.pane.scrollOffset
@@ -349,7 +348,7 @@ func (m *Model) window(height int) []frame.Line {
 	return lines
 }
 
-// markMatches highlights the matches of search in spans, ignoring case.
+// markMatches highlights the matches of search in spans, in upper or lower case.
 func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
@@ -357,7 +356,7 @@ func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // lower case changes the length, so positions in lower would be wrong
+			if i < 0 || len(lower) != len(text) { // a change of case has changed the length, so positions in lower would be wrong in text
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})

@@ -19,7 +19,7 @@ import (
 type sortColumn int
 
 const (
-	byTrouble sortColumn = iota // services in trouble first; services of equal grade in the order of hinit
+	byTrouble sortColumn = iota // services in trouble first; services of equal grade in hinit's order
 	byName
 	byState
 	bySince
@@ -32,13 +32,13 @@ const (
 
 var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
-// grade is the urgency with which a service needs attention. The table shows the grades in the order of the constants.
+// grade says how urgently a service needs attention. The table shows the grades in this order.
 type grade int
 
 const (
 	inTrouble grade = iota
 	ailing
-	unknown // the service's host does not answer
+	unknown // the host of the service does not answer
 	drifted
 	coming
 	well
@@ -46,11 +46,11 @@ const (
 	grades
 )
 
-// table is the list of services and groups, with the position of the cursor.
+// table is the list of services and groups, with the cursor.
 type table struct {
-	rows     []row
-	at       rowID // row with the cursor; zero for the first row
-	index    int   // index of the row with the cursor
+	rows     []row // what the filter and the folded groups leave
+	at       rowID // row of the cursor; zero for the first one
+	index    int   // index of the row of the cursor
 	top      int   // index of the first row on the screen
 	sort     sortColumn
 	reversed bool
@@ -68,7 +68,7 @@ type row struct {
 	members   []Service
 }
 
-// rowID identifies a row: a service, or the head of a group.
+// rowID identifies a row, so that the cursor can stay on it when the table changes.
 type rowID struct {
 	ID
 	head string
@@ -101,7 +101,7 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// rebuildRows rebuilds the rows of the table. It filters, sorts and groups the services. The cursor stays on its service.
+// rebuildRows makes the rows of the table anew: it filters, sorts and groups the services. The cursor stays on its service.
 func (m *Model) rebuildRows() {
 	t := &m.table
 	words := strings.Fields(t.filter)
@@ -135,10 +135,10 @@ func (t *table) add(services []Service) {
 	t.rows = append(t.rows, lo.Map(services, func(s Service, _ int) row { return row{service: s, isService: true} })...)
 }
 
-// move moves the cursor by a number of rows. A positive number moves it down.
+// move moves the cursor by a number of rows, down if the number is positive.
 func (m *Model) move(by int) { m.setCursor(m.table.index + by) }
 
-// setCursor puts the cursor on a row, or on the nearest existing one.
+// setCursor puts the cursor on a row, or on the nearest one.
 func (m *Model) setCursor(index int) {
 	t := &m.table
 	if len(t.rows) == 0 {
@@ -146,13 +146,13 @@ func (m *Model) setCursor(index int) {
 	}
 	t.index = min(max(index, 0), len(t.rows)-1)
 	t.at = t.rows[t.index].place()
-	if m.pane.kind != eventPane { // the event pane shows all services, so it keeps its position
+	if m.pane.kind != eventPane { // the event pane is about all services, so it keeps its position
 		m.pane.scrollOffset = 0
 	}
 }
 
-// matchesFilter reports whether a service matches the filter. All words of the filter must find the service, see [cmdline.Finds].
-// A word that begins with "!" excludes the services that the text after the "!" finds.
+// matchesFilter reports whether a service matches the filter. Each word must find the service, see [cmdline.Finds]. A word that
+// begins with "!" excludes the services that the rest of the word finds.
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -185,8 +185,8 @@ func (m *Model) compare(a, b Service) int {
 	}[m.table.sort]()
 }
 
-// chosen returns the services to which an order applies. These are the marked services, in the order of the table. If none is
-// marked, it is the service at the cursor, or all services of the group at the cursor.
+// chosen returns the services for an order: the marked ones, in the order of the table. If none is marked, it is the service at
+// the cursor, or all of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
 	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
@@ -222,7 +222,7 @@ func (m *Model) groupOf(s Service) string {
 	return [groupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
 }
 
-// regroup selects the next grouping in which at least one service has a group.
+// regroup selects the next grouping by which at least one service has a group.
 func (m *Model) regroup() {
 	t := &m.table
 	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
@@ -235,8 +235,8 @@ func (m *Model) regroup() {
 	m.rebuildRows()
 }
 
-// inGroups appends the rows of all groups to the table: for each group its header, and then its services unless the group is
-// folded. Groups are sorted by the position of their first service. Services without a group come last.
+// inGroups appends the rows of all groups to the table: a head for each group and, unless the group is folded, its services.
+// Groups are sorted by the position of their first service. Services without a group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)
@@ -250,7 +250,7 @@ func (m *Model) inGroups(services []Service) {
 	}
 }
 
-// writeGroupHead writes the head of a group: its name, and the numbers of services that are up, in trouble or unknown.
+// writeGroupHead writes the head of a group: its name, and how many services are up, in trouble or unknown.
 func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	sign := "▾ "
 	if m.table.folded[r.group] {
@@ -271,7 +271,7 @@ func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	}
 }
 
-// toggleFold folds or unfolds the group at the cursor.
+// toggleFold hides or shows the services of the group at the cursor.
 func (m *Model) toggleFold() {
 	t := &m.table
 	if t.groups == noGroups || len(t.rows) == 0 {
