@@ -1,7 +1,9 @@
 // Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it
-// (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease. On SIGTERM it exits
-// immediately, so the Lease stays held until it expires. On SIGPWR it releases the Lease and exits: hinit sends this signal when
-// all other processes in the container have ended. It owns one goroutine, which runs the election.
+// (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease.
+//
+// On SIGTERM it exits without releasing the Lease, which stays held until it expires: gateways may still be running. On SIGPWR it
+// releases the Lease and exits: hinit sends this signal when all other processes in the container have ended. It owns one
+// goroutine, which runs the election.
 package main
 
 import (
@@ -20,13 +22,13 @@ import (
 
 const (
 	exitFailed = 1
-	exitConfig = 78 // EX_CONFIG of sysexits.h: a restart does not help
+	exitConfig = 78 // EX_CONFIG of sysexits.h: hinit does not start the program again
 )
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	// An agent that runs as the same user must not send messages in this program's name, or read the token in this program's
+	// Keep an agent that runs as the same user from sending messages in this program's name, and from reading the token in its
 	// memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
 	klog.SetLogger(logr.Discard())                   // package lease itself reports what the operator must know

@@ -25,8 +25,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Resources of agent-sandbox's extensions API. A warm pool keeps started Sandboxes ready, which it creates from a template. A
-// claim takes one Sandbox out of the pool.
+// Resources of agent-sandbox's extensions. A warm pool keeps started Sandboxes ready, made from a template. A claim takes one
+// Sandbox out of the pool, which saves the time to start a pod.
 var (
 	extensions       = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
 	claimKind        = extensions.WithResource("sandboxclaims")
@@ -34,13 +34,12 @@ var (
 	templateResource = extensions.WithResource("sandboxtemplates")
 )
 
-// maxWarmPools limits the number of warm pools. Agents can create containers from arbitrarily many different specs, and each spec
-// needs its own pool.
+// maxWarmPools limits the warm pools. Each spec needs its own, and agents can make containers from any number of different specs.
 const maxWarmPools = 4
 
 // createClaim creates a claim for a container if a warm pool has a ready Sandbox with the same pod spec. Otherwise it returns
-// false, and the caller has to create a new Sandbox. In this case it also creates a pool for later containers with this spec, if
-// a pool can serve them.
+// false, and the caller must create a new Sandbox. Then it also makes a pool for later containers with this spec, if a pool can
+// serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
 		return false, nil // a running pod can't get more mounts
@@ -91,7 +90,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 
-// makePool creates a warm pool with its template, unless there are maxWarmPools already.
+// makePool makes a warm pool and its template, unless there are maxWarmPools already.
 func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *corev1.Pod) error {
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if err != nil || len(pools.Items) >= maxWarmPools {
@@ -116,7 +115,7 @@ func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *core
 	return err
 }
 
-// createExtension creates an object of the extensions API.
+// createExtension creates an object of agent-sandbox's extensions.
 func (e *Engine) createExtension(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
 	owner []metav1.OwnerReference,
 ) error {
@@ -151,7 +150,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	return out, nil
 }
 
-// claimOf returns the claim that owns a Sandbox. The result ok is false if the engine created the Sandbox without a claim.
+// claimOf returns the claim that owns a Sandbox. ok is false if the engine created the Sandbox without a claim.
 func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
 	owners := object.GetOwnerReferences()
 	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
@@ -161,8 +160,8 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 	return owners[at], true
 }
 
-// bind waits until a claim has been given a Sandbox, and labels the Sandbox with the container's id. agent-sandbox's controller
-// copies the labels to the pod.
+// bind waits until a claim has got a Sandbox, and labels the Sandbox with the container's id. agent-sandbox's controller copies
+// the label to the pod.
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
@@ -184,7 +183,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	return err
 }
 
-// keepClaim postpones the expiry of a claim and its Sandbox if it would expire soon.
+// keepClaim postpones the expiry of a claim and its Sandbox if it is near.
 func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -198,8 +197,8 @@ func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// deleteUnusedPools deletes each warm pool from which no container was created during the idle time. The parameter since is when
-// this process began to watch.
+// deleteUnusedPools deletes each warm pool from which no container was made during the idle time. since is the time at which this
+// process began to watch; earlier uses are unknown.
 func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil

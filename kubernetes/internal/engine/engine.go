@@ -24,22 +24,22 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// Engine runs containers on a Kubernetes cluster. It is safe for concurrent use.
+// Engine runs containers on a Kubernetes cluster. Several goroutines may use it.
 type Engine struct {
 	s       Settings
 	core    kubernetes.Interface
 	objects dynamic.Interface
-	say     func(format string, args ...any)
-	self    string // path of this program in its image
+	say     func(format string, args ...any) // reports to the operator
+	self    string                           // path of this program in its image
 
-	probing sync.Mutex // held while a test pod finds out whether pods get user namespaces
+	probing sync.Mutex // held while a test pod runs, see [Engine.haveUserNamespaces]
 
 	mu             sync.Mutex
 	own            *ownPodInfo
-	kind           string               // the kind of new containers, "" until it is known
-	userNamespaces *bool                // whether pods get user namespaces (hostUsers: false), nil until it is known
+	kind           string               // kind of new containers; "" until it is known
+	userNamespaces *bool                // pods get user namespaces (hostUsers: false); nil until it is known
 	why            map[string]string    // why containers have disappeared, by id
-	used           map[string]time.Time // when a container last sent or received a byte
+	used           map[string]time.Time // when a container last sent or received a byte, by id
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
@@ -48,11 +48,11 @@ var _ sandbox.Cluster = (*Engine)(nil)
 type ownPodInfo struct {
 	pod    *corev1.Pod
 	image  string
-	claims map[string]bool // the pod's PersistentVolumeClaims, by name; true if pods on other nodes can also mount the claim
+	claims map[string]bool // PersistentVolumeClaims of the pod by name; true if pods on other nodes can mount the claim too
 }
 
-// New returns an engine for a cluster. It does not connect yet. The function say reports to the operator which features the
-// cluster can't provide, and what the engine does by itself.
+// New returns an engine for a cluster. It does not connect yet. say tells the operator what the cluster can't provide, and what
+// the engine does by itself.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
 	if s.HostUsers != "" {
@@ -82,10 +82,10 @@ func limit(ctx *context.Context) (cancel context.CancelFunc) {
 	return cancel
 }
 
-// Close implements sandbox.Engine.
+// Close implements [sandbox.Engine]. There is nothing to close.
 func (e *Engine) Close() error { return nil }
 
-// Info implements sandbox.Engine.
+// Info implements [sandbox.Engine].
 func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
 	defer limit(&ctx)()
 	text, err := e.core.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
@@ -99,23 +99,23 @@ func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
 	return sandbox.Info{Version: version.GitVersion, API: "1.41", OS: "linux", Arch: runtime.GOARCH, Driver: "kubernetes"}, nil
 }
 
-// Image implements sandbox.Engine. It returns nothing, because only the nodes know the images that they have pulled. A sandbox
-// does not run its image's entry point.
+// Image implements [sandbox.Engine]. It returns nothing, because only the nodes know which images they have. A sandbox does not
+// run its image's entry point, so nothing is missed.
 func (e *Engine) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
 
-// Pull implements sandbox.Engine. The node pulls the image when the container starts.
+// Pull implements [sandbox.Engine]. It does nothing: the node pulls the image when the container starts.
 func (e *Engine) Pull(context.Context, string) error { return nil }
 
-// gateVolume stands for the volume with the helper. In each pod, it is an emptyDir volume.
+// gateVolume is the name that stands for the volume with the helper. In each pod, that is an emptyDir volume.
 const gateVolume = policy.GatePrefix + "pod"
 
-// Gate implements sandbox.Cluster.
+// Gate implements [sandbox.Cluster].
 func (e *Engine) Gate() string { return gateVolume }
 
-// claimsDir begins the path by which the engine names a file on a PersistentVolumeClaim: /claims/CLAIM/PATH.
+// claimsDir begins the name of a file on a PersistentVolumeClaim for the engine: /claims/CLAIM/PATH.
 const claimsDir = "/claims/"
 
-// Self implements sandbox.Cluster. The mounts of the result are the PersistentVolumeClaims of this process's container.
+// Self implements [sandbox.Cluster]. The mounts of the result are the PersistentVolumeClaims of this process's container.
 func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	if e.s.Pod == "" {
 		return sandbox.Container{}, nil
@@ -143,7 +143,7 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	return c, nil
 }
 
-// containerOf returns a container of a pod by its name. The container may be a sidecar.
+// containerOf returns a container of a pod by its name. It may be a sidecar.
 func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {
@@ -155,7 +155,7 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
-// mountOf returns the mount of a container that contains the path in the parameter at, or nil if the path is in the image.
+// mountOf returns the mount of a container that contains the path at, or nil if the path is in the image.
 func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	var out *corev1.VolumeMount
 	for i, m := range c.VolumeMounts {
@@ -167,9 +167,9 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as
-// this container. The file says which profiles are isolated, and an isolated profile must get no sandbox. Every container of
-// the pod can reach a socket in the abstract namespace.
+// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as this
+// container. That file says which profiles are isolated, and an isolated profile must get no sandbox. Every container of the pod
+// can reach a socket in the abstract namespace.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)
@@ -197,7 +197,7 @@ func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	return nil
 }
 
-// ownPod returns the pod of this process. It asks the API server only once.
+// ownPod returns the pod of this process. It asks the API server once and keeps the answer.
 func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,8 +239,8 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	return o, nil
 }
 
-// owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes these
-// objects. The owner is marked as the controller of these objects. Otherwise kubectl drain would need --force.
+// owner returns the owner reference for all objects that the engine creates: when the owner is deleted, the cluster deletes them.
+// The owner is marked as their controller, because kubectl drain would otherwise need --force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil

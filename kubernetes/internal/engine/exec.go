@@ -19,7 +19,7 @@ import (
 	"hinit/sandbox"
 )
 
-// Exec implements sandbox.Engine. The connection is a WebSocket to the API server.
+// Exec implements [sandbox.Engine] by a WebSocket to the API server.
 func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -55,7 +55,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	guard.Go("the connection to a sandbox", func() {
 		err := dialer.StreamWithContext(stream, options)
 		if ended := exec.ExitError(nil); err != nil && !errors.As(err, &ended) {
-			_, _ = a.errs.Write([]byte(err.Error())) // Said returns this text
+			_, _ = a.errs.Write([]byte(err.Error())) // [attachment.Said] returns this text
 		}
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF
@@ -74,7 +74,7 @@ func sameUser(user string, uid, gid int64) bool {
 	return err == nil && u == uid && g == gid
 }
 
-// touch records that a container was used now.
+// touch records that a container is in use now, so that it isn't suspended.
 func (e *Engine) touch(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,14 +84,14 @@ func (e *Engine) touch(id string) {
 // attachment is the connection to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
-	used   func()
-	quiet  atomic.Bool // the bytes of this connection don't count as a use of the container
+	used   func()      // called when bytes pass
+	quiet  atomic.Bool // don't call used: this connection is not a use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
-	stdin  *io.PipeReader // nil for a command without standard input
+	stdin  *io.PipeReader // nil: the command has no standard input
 	in     *io.PipeWriter
 	errs   tail
-	said   tail // the beginning of the output, where a container runtime reports errors
+	said   tail // beginning of the output, where a container runtime reports errors
 }
 
 func (a *attachment) Read(p []byte) (int, error) {
@@ -118,7 +118,7 @@ func (a *attachment) CloseWrite() error {
 	return a.in.Close()
 }
 
-// Close implements io.Closer.
+// Close implements [io.Closer].
 func (a *attachment) Close() error {
 	a.cancel()
 	_ = a.out.CloseWithError(io.ErrClosedPipe) // closing a pipe does not fail
@@ -129,10 +129,10 @@ func (a *attachment) Close() error {
 	return nil
 }
 
-// Said implements sandbox.Attachment.
+// Said implements [sandbox.Attachment].
 func (a *attachment) Said() string { return strings.TrimSpace(a.errs.String() + " " + a.said.String()) }
 
-// tail keeps the beginning or the end of a text.
+// tail keeps the end or, with begin, the beginning of a text, for an error message.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -140,7 +140,7 @@ type tail struct {
 
 const maxTail = 2 << 10
 
-// Write implements io.Writer. It keeps only the last 2 KiB.
+// Write keeps only the last 2 KiB. It never fails.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,17 +162,17 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.kept))
 }
 
-// CopyIn implements sandbox.Engine. It always fails: files can be copied only through the helper.
+// CopyIn implements [sandbox.Engine]. It always fails: only the helper can copy files.
 func (e *Engine) CopyIn(_ context.Context, id, _ string, _ io.Reader) error {
 	return apiError("copy into the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
-// CopyOut implements sandbox.FullEngine. It always fails, as CopyIn does.
+// CopyOut implements [sandbox.FullEngine]. It always fails, as CopyIn does.
 func (e *Engine) CopyOut(_ context.Context, id, _ string) (io.ReadCloser, error) {
 	return nil, apiError("copy from the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
-// Logs implements sandbox.Engine. A cluster merges stdout and stderr into one stream.
+// Logs implements [sandbox.Engine]. It writes everything to stdout, because a cluster merges the two streams.
 func (e *Engine) Logs(ctx context.Context, id string, follow bool, stdout, _ io.Writer) error {
 	r, err := e.find(ctx, id)
 	if err != nil {

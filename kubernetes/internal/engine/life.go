@@ -24,7 +24,7 @@ import (
 
 func short(id string) string { return id[:min(12, len(id))] }
 
-// List implements sandbox.Engine.
+// List implements [sandbox.Engine].
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	defer limit(&ctx)()
 	selector := labelID
@@ -96,7 +96,7 @@ func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 	return nil, fmt.Errorf("cannot %s: %w", what, sandbox.ErrGone)
 }
 
-// Inspect implements sandbox.Engine.
+// Inspect implements [sandbox.Engine].
 func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -106,10 +106,10 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	return r.container(), nil
 }
 
-// maxGoneReasons limits the number of containers for which the engine remembers why they have disappeared.
+// maxGoneReasons limits the containers for which the engine remembers why they have disappeared.
 const maxGoneReasons = 4096
 
-// rememberReason remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
+// rememberReason remembers why a container is going away, so that [Engine.Inspect] can report it when the pod no longer exists.
 func (e *Engine) rememberReason(r *record) {
 	if r.pod == nil || r.pod.DeletionTimestamp == nil && r.pod.Status.Phase != corev1.PodFailed {
 		return
@@ -124,17 +124,17 @@ func (e *Engine) rememberReason(r *record) {
 	}
 }
 
-// idLength is the length of an id in hexadecimal digits.
+// idLength is the length of a container's id in hexadecimal digits.
 const idLength = 32
 
-// Create implements sandbox.Engine.
+// Create implements [sandbox.Engine].
 func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	what := "create the sandbox " + spec.Name
 	if err := check(&spec); err != nil {
 		return "", apiError(what, err)
 	}
 	id := make([]byte, idLength/2)
-	_, _ = rand.Read(id) // crypto/rand.Read never fails
+	_, _ = rand.Read(id) // never fails
 	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
 	spec.Entrypoint = slices.Clone(spec.Entrypoint)
 	pod, err := e.build(ctx, r)
@@ -157,7 +157,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 	return r.id, apiError(what, err)
 }
 
-// Start implements sandbox.Engine. It returns when the container is running.
+// Start implements [sandbox.Engine]. It returns when the container is running.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -184,7 +184,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return apiError(what, err)
 }
 
-// ungate removes the scheduling gate of a pod.
+// ungate removes the scheduling gate of a pod, so that the cluster starts it.
 func (e *Engine) ungate(ctx context.Context, r *record) error {
 	if len(r.pod.Spec.SchedulingGates) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	return err
 }
 
-// replace creates the pod of an ended container again, because a pod can't be started twice.
+// replace creates the pod of an ended container again. A pod can't be started twice.
 func (e *Engine) replace(ctx context.Context, r *record) error {
 	if err := e.deletePod(ctx, r.pod); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	defer limit(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another caller has already created the pod
+		return nil // another caller has created it already
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the pod is gone already, and another pod may have the same name
+		return nil // it is gone already, and another pod may have the name
 	} else if err != nil {
 		return err
 	}
@@ -233,8 +233,8 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. The parameter final is
-// true if no controller replaces a deleted pod.
+// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. final is true if no
+// controller replaces a deleted pod, so that waiting for another one is pointless.
 func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
@@ -299,8 +299,8 @@ func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
 	return last.Reason + ": " + last.Message
 }
 
-// await calls the function done with the pod that the selectors find, immediately and after each change, until done returns true
-// or an error. done gets nil if no pod matches.
+// await calls done with the pod that the selectors find, at once and after each change, until done returns true or an error. done
+// gets nil if there is no such pod.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
@@ -334,7 +334,7 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 	}
 }
 
-// follow calls the function done for each event until done returns true or an error. It returns false when the event stream ends.
+// follow calls done for each event until done returns true or an error. It returns false when the stream of events ends.
 func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
 	for {
 		select {
@@ -355,11 +355,11 @@ func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) 
 	}
 }
 
-// Unpause implements sandbox.Engine. A pod is never paused.
+// Unpause implements [sandbox.Engine]. It does nothing, because a pod is never paused.
 func (e *Engine) Unpause(context.Context, string) error { return nil }
 
-// Stop implements sandbox.Engine. The pod always has a grace period of two seconds, so the parameter grace only limits how long
-// Stop waits. Files outside of the mounts are lost.
+// Stop implements [sandbox.Engine]. A pod always has two seconds to end, so grace only limits how long Stop waits. Files outside
+// of mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -375,7 +375,8 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if r.object != nil {
 		return apiError(what, e.suspend(ctx, r))
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}}) // the node ends the pod, but its object stays
+	// The node ends the pod, but the object of the pod stays.
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}})
 	if err == nil {
 		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
@@ -387,7 +388,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	return apiError(what, err)
 }
 
-// Remove implements sandbox.Engine.
+// Remove implements [sandbox.Engine].
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*answerTime)
 	defer cancel()
@@ -409,7 +410,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return apiError("remove the sandbox "+r.name, err)
 }
 
-// Rename implements sandbox.FullEngine. It always fails: an object in a cluster can't be renamed.
+// Rename implements [sandbox.FullEngine]. It always fails, because an object of a cluster can't be renamed.
 func (e *Engine) Rename(_ context.Context, id, _ string) error {
 	return apiError("rename the sandbox "+short(id), refused("objects of a cluster keep their names"))
 }

@@ -20,7 +20,7 @@ import (
 	"hinit/sandbox"
 )
 
-// sandboxResource is the Sandbox resource of agent-sandbox, whose controller creates the pods.
+// sandboxResource is the resource Sandbox of the project agent-sandbox, whose controller creates the pods.
 var sandboxResource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
 const (
@@ -28,10 +28,10 @@ const (
 	modeSuspended = "Suspended"
 
 	noteStopped = "hinit.dev/stopped" // annotation: when a Sandbox that ran before was suspended
-	expireSoon  = 2                   // the expiry is postponed when less than 1/expireSoon of the time is left
+	expireSoon  = 2                   // the expiry is postponed when less than this fraction (1/expireSoon) of the time is left
 )
 
-// kinds returns the kind of object for new containers: Sandbox if the cluster has this kind, and otherwise Pod.
+// kinds returns the kind of object for new containers: Sandbox if the cluster has that kind, otherwise Pod.
 func (e *Engine) kinds(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +88,7 @@ func toAnyMap(in map[string]string) map[string]any {
 	return out
 }
 
-// sandboxes returns the containers that are Sandboxes or claims. Their pods are not filled in.
+// sandboxes returns the containers that are Sandboxes or claims, without their pods.
 func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, error) {
 	kind, err := e.kinds(ctx)
 	if err != nil || kind != "Sandbox" {
@@ -113,7 +113,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	return out, err
 }
 
-// ofObject reads a record from a Sandbox or a claim. The result ok is false if the engine did not create the object.
+// ofObject makes a record from a Sandbox or a claim. ok is false if the engine did not create the object.
 func ofObject(o *unstructured.Unstructured) (r *record, ok bool) {
 	r = &record{id: o.GetLabels()[labelID], object: o}
 	if r.id == "" || decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
@@ -129,7 +129,7 @@ func suspended(object *unstructured.Unstructured) bool {
 	return mode == modeSuspended
 }
 
-// objectReason returns why a Sandbox is not Ready, as reported by its controller.
+// objectReason returns why a Sandbox is not Ready, as its controller reports.
 func objectReason(object *unstructured.Unstructured) string {
 	list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, one := range list {
@@ -141,16 +141,16 @@ func objectReason(object *unstructured.Unstructured) string {
 	return "its controller has not said why"
 }
 
-// change patches the annotations and the spec of a Sandbox.
+// change patches annotations (notes) and the spec of a Sandbox.
 func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
 	return e.patch(ctx, sandboxResource, r.object.GetName(), notes, spec)
 }
 
-// patch patches the annotations and the spec of an object of agent-sandbox.
+// patch patches annotations (notes) and the spec of an object of agent-sandbox.
 func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
 	defer limit(&ctx)()
 	body := map[string]any{"spec": spec}
-	if notes != nil { // a null value would remove all annotations
+	if notes != nil { // null would remove all annotations
 		body["metadata"] = map[string]any{"annotations": notes}
 	}
 	patch, err := json.Marshal(body)
@@ -160,9 +160,8 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume sets a Sandbox to running. If the Sandbox's pod has ended, resume suspends the Sandbox first, which removes the pod. The
-// next pod has the helper at another path. The owner knows the old path, and a link in a mount could redirect another mount to
-// that path.
+// resume sets a Sandbox to running. If its pod has ended, resume suspends the Sandbox first, which removes the pod. The next pod
+// has the helper at another path: the owner knows the old path, and a link in a mount could redirect another mount to it.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	again := r.pod == nil && r.object.GetAnnotations()[noteStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
@@ -206,7 +205,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	of, name, uid, policy := sandboxResource, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
-	} else if claim, claimed := claimOf(r.object); claimed { // the claim would replace a deleted Sandbox: delete the claim
+	} else if claim, claimed := claimOf(r.object); claimed { // delete the claim, which would replace a deleted Sandbox
 		of, name, uid = claimKind, claim.Name, claim.UID
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()
@@ -220,7 +219,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// postponeExpiry postpones the expiry of a Sandbox. If no service postpones the expiry any more, for whatever reason, the cluster
+// postponeExpiry postpones the expiry of a Sandbox. If the service stops doing so, because it crashed or was removed, the cluster
 // deletes the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
@@ -236,7 +235,7 @@ func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
 }
 
-// endsSoon reports whether the expiry time in the parameter text is so near that it must be postponed.
+// endsSoon reports whether an expiry time is so near that it must be postponed.
 func (e *Engine) endsSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	return err != nil || time.Until(end) <= e.s.Expire/expireSoon

@@ -18,35 +18,35 @@ import (
 
 // Labels and annotations of the objects that the engine creates.
 const (
-	labelID      = "hinit.dev/sandbox"      // the id of a container
-	labelName    = "hinit.dev/name"         // the container's name in docker commands
-	labelVolume  = "hinit.dev/volume"       // "true" on a PersistentVolumeClaim that implements a volume
-	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
-	labelNetwork = "hinit.dev/network"      // the network by which NetworkPolicies select the pod: none, default, or a name
-	labelProbe   = "hinit.dev/probe"        // "true" on a pod that only tries whether pods get user namespaces
+	labelID      = "hinit.dev/sandbox"      // id of a container
+	labelName    = "hinit.dev/name"         // name of the container in docker commands
+	labelVolume  = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a volume
+	labelHome    = "hinit.dev/installation" // value of sandbox.LabelVolume
+	labelNetwork = "hinit.dev/network"      // network by which NetworkPolicies select the pod: none, default, or a name
+	labelProbe   = "hinit.dev/probe"        // "true" on a test pod, see [Engine.probe]
 	labelPool    = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy    = "app.kubernetes.io/managed-by"
-	noteSpec     = "hinit.dev/spec" // the sandbox.Spec of the container, as JSON
+	noteSpec     = "hinit.dev/spec" // sandbox.Spec of the container, as JSON
 	noteCreated  = "hinit.dev/created"
 	noteVolume   = "hinit.dev/volume"
-	startGate    = "hinit.dev/start" // the scheduling gate that keeps a pod from being scheduled before Start
+	startGate    = "hinit.dev/start" // scheduling gate that keeps a pod from starting before [Engine.Start]
 
-	container = "sandbox" // the name of the main container in each pod
+	container = "sandbox" // name of the main container in each pod
 )
 
-// record combines the cluster's objects for one container.
+// record is one container with the cluster's objects for it.
 type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
-	pod      *corev1.Pod                // nil if the pod does not exist
-	object   *unstructured.Unstructured // the Sandbox, nil for a plain pod
-	claim    *unstructured.Unstructured // the claim, if no Sandbox was bound to it yet
+	pod      *corev1.Pod                // nil: there is no pod
+	object   *unstructured.Unstructured // Sandbox; nil for a plain pod
+	claim    *unstructured.Unstructured // claim that has no Sandbox yet
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// ofPod reads a record from a pod. The result ok is false if the engine did not create the pod.
+// ofPod makes a record from a pod. ok is false if the engine did not create the pod.
 func ofPod(pod *corev1.Pod) (r *record, ok bool) {
 	r = &record{id: pod.Labels[labelID], pod: pod}
 	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
@@ -65,7 +65,7 @@ func timeOf(text string, otherwise time.Time) time.Time {
 	return t
 }
 
-// has reports whether the container has all the labels. The value "" matches any value.
+// has reports whether the container has all these labels. The value "" matches any value.
 func (r *record) has(labels map[string]string) bool {
 	for name, value := range labels {
 		if got, set := r.spec.Labels[name]; !set || value != "" && got != value {
@@ -75,7 +75,7 @@ func (r *record) has(labels map[string]string) bool {
 	return true
 }
 
-// status returns the status of the sandbox's container in the pod, or the zero value if the pod has no such container.
+// status returns the status of the sandbox's container in a pod, or the zero value if there is none.
 func status(pod *corev1.Pod) corev1.ContainerStatus {
 	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	if at < 0 {
@@ -92,7 +92,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return pod.Status.Conditions[at]
 }
 
-// container converts the record to the type of package sandbox.
+// container converts a record to the type of package sandbox.
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
 		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
@@ -141,21 +141,21 @@ func fill(c *sandbox.Container, pod *corev1.Pod) {
 	}
 }
 
-// began returns when the container was started. The cluster reports whole seconds. A fraction derived from the pod's UID makes
-// the start times of two pods differ.
+// began returns when the container was started. The cluster reports whole seconds. Callers tell two runs of a container apart by
+// their start times, so began adds a fraction of a second that is derived from the pod's UID.
 func began(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(pod.UID)) // a hash never returns an error
+	_, _ = h.Write([]byte(pod.UID)) // writing to a hash never fails
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 
-// lost reports whether the cluster has lost contact with the node of a pod. In this case the control plane sets Ready to false,
-// while ContainersReady still has the last value that the node reported.
+// lost reports whether the cluster has lost contact with the node of a pod. Then the control plane sets Ready to false, while
+// ContainersReady keeps the last value that the node has reported.
 func lost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deleted returns a text that says why a pod is being deleted.
+// deleted says why a pod is being deleted.
 func deleted(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)
@@ -175,7 +175,7 @@ func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
 }
 
-// failure returns a text that says why a pod has ended, or "" if the exit code says enough.
+// failure says why a pod has ended, or "" if the exit code says enough.
 func failure(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -203,8 +203,7 @@ func limitOf(pod *corev1.Pod) string {
 	return q.String()
 }
 
-// waiting returns a text that says what a pod waits for. The error is not nil if the pod can't start, so that waiting is
-// pointless.
+// waiting says what a pod waits for. The error is not nil if the pod can't start, so that waiting is pointless.
 func waiting(pod *corev1.Pod) (why string, err error) {
 	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
 		return "no node takes the pod: " + c.Message, nil

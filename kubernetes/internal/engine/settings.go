@@ -23,36 +23,36 @@ import (
 
 // paths are files that the service shares with the containers of its callers.
 type paths struct {
-	socket string // the socket of the service of sandboxes
-	config string // the hinit.yaml that says whether profiles are isolated
+	socket string // socket of the sandbox service
+	config string // hinit.yaml, which says which profiles are isolated
 }
 
-// Settings hold the operator's configuration for sandboxes on a cluster. [Read] reads them from the environment.
+// Settings are the operator's configuration for sandboxes on a cluster.
 type Settings struct {
 	Namespace string
-	Pod       string // the pod of this process, "" outside of a pod
-	Container string // the name of this process's container in the pod
-	Image     string // an image with hinit-sandbox-kubernetes and the helper; "" for the image of this process
-	Owner     string // the ConfigMap that owns all sandboxes: if it is deleted, the cluster deletes them
-	Paths     paths  // the shared files, as paths in the container of this process
+	Pod       string // pod of this process; "" outside of a pod
+	Container string // name of this process's container in the pod
+	Image     string // image with hinit-sandbox-kubernetes and the helper; "" for the image of this process
+	Owner     string // ConfigMap that owns all sandboxes: when it is deleted, the cluster deletes them
+	Paths     paths  // shared files, as paths in the container of this process
 	Kind      string // Pod or Sandbox; "" for Sandbox if the cluster has that kind, otherwise Pod
 
-	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
+	Runtime     string // RuntimeClass of sandboxes; "" for the cluster's default
 	HostUsers   string // "true" or "false"; "" for false if the nodes support user namespaces
 	PullPolicy  string
 	PullSecrets []string
-	CPU, Memory resource.Quantity // the processor time and memory that a sandbox requests
-	Disk        resource.Quantity // the maximum disk space of a sandbox on its node
-	Storage     resource.Quantity // the size of a volume
-	Class       string            // the StorageClass of volumes, "" for the cluster's default
-	Idle        time.Duration     // how long a sandbox may have no commands and background jobs before it is suspended; 0 for never
-	Expire      time.Duration     // after this time without a running service, the cluster deletes a Sandbox; 0 for never
-	Warm        int               // the number of ready Sandboxes in each warm pool, if the cluster has warm pools
+	CPU, Memory resource.Quantity // processor time and memory that a sandbox requests
+	Disk        resource.Quantity // maximum disk space of a sandbox on its node
+	Storage     resource.Quantity // size of a volume
+	Class       string            // StorageClass of volumes; "" for the cluster's default
+	Idle        time.Duration     // how long a sandbox may be without commands and background jobs before it is suspended; 0: for ever
+	Expire      time.Duration     // time after which the cluster deletes a Sandbox if no service runs; 0: never
+	Warm        int               // ready Sandboxes in each warm pool, if the cluster has warm pools
 
 	API *rest.Config
 }
 
-// The names of the environment variables for the settings begin with prefix.
+// prefix begins the names of the environment variables for the settings.
 const (
 	prefix = "HINIT_SANDBOX_KUBERNETES_"
 
@@ -62,7 +62,7 @@ const (
 	configVar          = "HINIT_CONFIG"
 )
 
-// Read reads the settings from an environment. The error joins all problems.
+// Read reads the settings from environment variables. The error joins all problems.
 func Read(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {
@@ -123,7 +123,7 @@ func Read(lookup func(string) string) (Settings, error) {
 	return s, errors.Join(problems...)
 }
 
-// maxWarm is the largest allowed value of Warm.
+// maxWarm is the largest allowed value of Settings.Warm.
 const maxWarm = 64
 
 var imageWord = regexp.MustCompile(`^[^\s]+$`)

@@ -50,7 +50,7 @@ func check(s *sandbox.Spec) error {
 	return nil
 }
 
-// build returns the pod for a record, without a scheduling gate.
+// build returns the pod for a record. It has no scheduling gate, so it would start at once.
 func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	o, err := e.ownPod(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func tools(r *record) string {
 	return at
 }
 
-// renew gives the helper a new random path. No process or link that an earlier pod has left can know this path.
+// renew gives the helper a new random path, which no process or link that an earlier pod has left can know.
 func renew(r *record) {
 	old, at := tools(r), gate.Dir+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
@@ -183,8 +183,8 @@ type security struct {
 	groups       []int64
 }
 
-// securityOf returns the security contexts for a spec. The parameter mapped tells whether pods get user namespaces. Without a
-// user namespace, securityOf refuses a spec whose user is root.
+// securityOf returns the security contexts for a spec. mapped says whether pods get user namespaces. If they don't, securityOf
+// refuses a spec whose user is root.
 func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	no, yes := false, true
 	out := security{
@@ -225,7 +225,7 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	return out, nil
 }
 
-// identity parses a user in docker's format, such as 1000:1000. Names are refused, because only the image can resolve them.
+// identity parses a user in docker's format, such as 1000:1000. It refuses names, because only the image can resolve them.
 func identity(user string) (uid, gid int64, err error) {
 	name, group, has := strings.Cut(user, ":")
 	if user == "" || user == "root" {
@@ -251,7 +251,7 @@ func hostUsers(mapped bool) *bool {
 }
 
 // resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request, Kubernetes
-// would take the limit as the request. Then nodes that do not report their disk space would take no sandbox.
+// takes the limit as the request, and nodes that do not report their disk space would take no sandbox.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
 	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}
@@ -269,10 +269,10 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 	return limits, requests
 }
 
-// sharedMemory is the directory whose size the option --shm-size sets.
+// sharedMemory is the directory whose size --shm-size sets.
 const sharedMemory = "/dev/shm"
 
-// mounts adds the mounts of a record to its pod. The parameter o is the pod of this process, whose claims the pod may mount.
+// mounts adds the mounts of a record to its pod. o is the pod of this process, whose claims the pod may mount.
 func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 	c := &pod.Spec.Containers[0]
 	volume := func(name string, source corev1.VolumeSource) {
@@ -323,14 +323,14 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 	return nil
 }
 
-// sameNode returns an affinity to the node of pod. It is needed for a claim that only one node can mount.
+// sameNode returns an affinity to the node of pod, for a claim that only one node can mount.
 func sameNode(pod *corev1.Pod) *corev1.Affinity {
 	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}
 	required := []corev1.PodAffinityTerm{term}
 	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
-// tmpfs parses the mount options of a tmpfs. Only the size and ro have an effect in a pod.
+// tmpfs parses the mount options of a tmpfs. In a pod, only the size and ro have an effect.
 func tmpfs(options string) (size *resource.Quantity, readOnly bool, err error) {
 	for option := range strings.SplitSeq(options, ",") {
 		name, value, _ := strings.Cut(option, "=")

@@ -18,7 +18,7 @@ import (
 	"hinit/sandbox"
 )
 
-// CodeUnmapped is the exit code of the test program in a pod that has no user namespace.
+// CodeUnmapped is the exit code of `hinit-sandbox-kubernetes users` in a pod without a user namespace.
 const CodeUnmapped = 3
 
 // Mapped reports whether this process runs in a user namespace in which root is another user outside.
@@ -28,11 +28,11 @@ func Mapped() bool {
 	return err == nil && len(words) >= 3 && (words[0] != "0" || words[1] != "0")
 }
 
-// probeTime limits how long the test pod may take until it has run.
+// probeTime is how long the test pod may take until it has run.
 const probeTime = 40 * time.Second
 
-// haveUserNamespaces reports whether pods get user namespaces. The first call starts a test pod to find this out, and blocks
-// until the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
+// haveUserNamespaces reports whether pods get user namespaces. The first call runs a test pod to find that out, and blocks until
+// the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
 // namespace.
 func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	e.probing.Lock()
@@ -65,8 +65,8 @@ func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 // unmappable matches the event of a node that can't give a pod a user namespace.
 var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap`)
 
-// probe runs a test pod with hostUsers: false. If the result mapped is false, why explains to the operator why pods can't have a
-// user namespace.
+// probe runs a test pod with hostUsers: false. mapped says whether it got a user namespace. If not, why tells the operator the
+// reason.
 func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -108,7 +108,8 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	if pod.Spec.HostUsers == nil {
 		why = "the API server does not know hostUsers"
 	}
-	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // if this fails, deleteEndedProbes does it
+	// If this fails, deleteEndedProbes deletes it later.
+	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }()
 	for why == "" && pause.For(ctx, 300*time.Millisecond) {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {

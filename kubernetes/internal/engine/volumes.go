@@ -14,15 +14,14 @@ import (
 	"hinit/sandbox"
 )
 
-// ObjectName returns the name of the Kubernetes object for the container or volume with this docker name. The object's name
-// is a hash of the docker name, so two objects never have the same docker name. Agents choose docker names. Used directly,
-// such a name could be the name of the agents' next pod, or contain invalid characters.
+// ObjectName returns the name of the Kubernetes object for the container or volume with this docker name: a hash of it. Agents
+// choose docker names. Used directly, such a name could be invalid, or equal to the name of the agents' next pod.
 func ObjectName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])
 }
 
-// Volumes implements sandbox.Engine.
+// Volumes implements [sandbox.Engine].
 func (e *Engine) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	defer limit(&ctx)()
 	list, err := e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelVolume})
@@ -43,7 +42,7 @@ func (e *Engine) Volumes(ctx context.Context, prefix string, labels map[string]s
 	return out, nil
 }
 
-// CreateVolume implements sandbox.FullEngine.
+// CreateVolume implements [sandbox.FullEngine].
 func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[string]string) error {
 	what := "make the volume " + name
 	owner, err := e.owner(ctx)
@@ -75,7 +74,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	return apiError(what, err)
 }
 
-// RemoveVolume implements sandbox.FullEngine. It fails while a container mounts the volume.
+// RemoveVolume implements [sandbox.FullEngine]. It fails while a container mounts the volume.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	defer limit(&ctx)()
 	what := "remove the volume " + name

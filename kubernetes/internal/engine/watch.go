@@ -17,10 +17,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// sandboxCheckInterval is how often the engine looks for idle containers and for Sandboxes that would expire.
+// sandboxCheckInterval is how often the engine looks for idle containers and for Sandboxes that will expire.
 const sandboxCheckInterval = time.Minute
 
-// Watch implements sandbox.FullEngine. While it runs, it also suspends idle containers and postpones the expiry of Sandboxes.
+// Watch implements [sandbox.FullEngine]. While it runs, it also suspends idle containers and postpones the expiry of Sandboxes.
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
 	if _, err := e.haveUserNamespaces(ctx); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods, until the
-// context ends.
+// maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods, until ctx
+// ends.
 func (e *Engine) maintainSandboxes(ctx context.Context) {
 	tick := time.NewTicker(min(sandboxCheckInterval, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
@@ -83,8 +83,8 @@ func (e *Engine) maintainSandboxes(ctx context.Context) {
 	}
 }
 
-// suspendIdle stops a container in which no command and no background job has run for the idle time. The parameter since is when
-// this process began to watch.
+// suspendIdle stops a container in which no command and no background job has run for the idle time. since is the time at which
+// this process began to watch; earlier uses are unknown.
 func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
 	c := r.container()
 	if e.s.Idle == 0 || c.State != sandbox.Running {
@@ -113,7 +113,7 @@ func (e *Engine) lastUse(id string) time.Time {
 	return e.used[id]
 }
 
-// busy asks the helper whether a background job is running. This request does not count as a use of the container.
+// busy asks the helper whether a background job is running. The question does not count as a use of the container.
 func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
 	defer limit(&ctx)()
 	before := e.lastUse(r.id)

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// exec runs a command in the agents' container of a host. The parameter in may be nil. The command sees no terminal, so exec escapes
-// for a terminal what the command writes there.
+// exec runs a command in the agents' container of a host. in may be nil. An agent may have written what the command prints, so
+// exec makes escape sequences in it visible before they reach a terminal.
 func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error {
 	if f.execute != nil {
 		return f.execute(ctx, host, in, out, words...)

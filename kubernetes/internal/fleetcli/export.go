@@ -43,16 +43,16 @@ func runExport(ctx context.Context, c *call) error {
 	return (&exporter{f, outside(*to), rand.Text(), *limit}).exportAll(ctx, names, *dry)
 }
 
-// exporter is the state of one call of the command hinit-fleet export.
+// exporter is one call of `hinit-fleet export`.
 type exporter struct {
 	*fleet
 	o     outsideHinit
-	by    string // identifies this command in the notes on AgentProfiles, see note
+	by    string // identifies this command in its notes on AgentProfiles, see [note]
 	limit time.Duration
 }
 
-// exportAll exports profiles. If dry is true, it only prints what it would do. It changes nothing if one of the profiles can't be
-// exported.
+// exportAll exports profiles. With dry, it only prints what it would do. If one of the profiles can't be exported, it changes
+// nothing.
 func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) error {
 	all, err := e.o.profiles(ctx)
 	if err != nil {
@@ -94,8 +94,8 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 	return nil
 }
 
-// exportNote returns the note of an earlier export. If somebody has started the profile in the fleet since the copy, its data is
-// newer than the copy, so the profile must be copied again.
+// exportNote returns the note of an earlier export. If somebody has started the profile in the fleet since that export copied it,
+// the copy is outdated, and the result has no state.
 func exportNote(p *v1alpha1.AgentProfile) note {
 	n := readNote(p, v1alpha1.ExportAnnotation)
 	if n.state == copied && p.DeletionTimestamp.IsZero() && p.Wanted() {
@@ -104,7 +104,7 @@ func exportNote(p *v1alpha1.AgentProfile) note {
 	return n
 }
 
-// exportProfile stops a profile of the fleet, copies it to the outside hinit, and deletes its object in the cluster. If the copy
+// exportProfile stops a profile of the fleet, copies it to the hinit outside, and deletes its object in the cluster. If the copy
 // fails, the profile runs in the fleet again as before. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	n, no := note{}, false
@@ -122,7 +122,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	if err != nil {
 		back := e.change(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
 			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
-				return nil // the copy is complete, or another command continues the export
+				return nil // another command continues the export
 			}
 			delete(p.Annotations, v1alpha1.ExportAnnotation)
 			p.Spec.Running = &n.up
@@ -130,8 +130,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		})
 		return errors.Join(err, back)
 	}
-	// From here on the profile outside of the fleet is the newer one. The finalizer keeps the object, and with it the note, until
-	// the gateway outside was started.
+	// From here on, the profile outside is the newer one. The finalizer keeps the object, and with it the note, until the gateway
+	// outside was started.
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}
@@ -157,8 +157,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	})
 }
 
-// copyOut copies a stopped profile to the outside hinit, unless the note n says that an earlier command has done so. It returns
-// the AgentProfile, which then has a note that the copy is complete, and a finalizer.
+// copyOut copies a stopped profile to the hinit outside, unless the note n says that an earlier command has done so. It returns
+// the AgentProfile, now with the note that the copy is complete, and with [v1alpha1.ExportFinalizer].
 func (e *exporter) copyOut(ctx context.Context, name string, n note) (*v1alpha1.AgentProfile, error) {
 	if n.state != copied {
 		host, err := e.stopped(ctx, e.limit, name)

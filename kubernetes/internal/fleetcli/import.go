@@ -22,12 +22,12 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// importer is the state of one call of the command hinit-fleet import.
+// importer is one call of `hinit-fleet import`.
 type importer struct {
 	*fleet
 	o     outsideHinit
 	pool  string
-	by    string // identifies this command in the notes on AgentProfiles, see note
+	by    string // identifies this command in its notes on AgentProfiles, see [note]
 	limit time.Duration
 }
 
@@ -57,8 +57,8 @@ func runImport(ctx context.Context, c *call) error {
 	return i.importAll(ctx, p, plans, *dry)
 }
 
-// plans says what an import does with each profile outside of the fleet. The list words names the profiles, as NAME or NAME=NEW.
-// If it is empty, plans is about all profiles except the root profile.
+// plans returns what an import will do with each profile outside of the fleet. words names the profiles, as NAME or NAME=NEW. If
+// it is empty, the result has all profiles except the root profile.
 func (i *importer) plans(ctx context.Context, words []string) (plans []planned, err error) {
 	all, err := i.o.profiles(ctx)
 	if err != nil {
@@ -88,8 +88,8 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []planned, 
 	return plans, nil
 }
 
-// servedByAnother returns the reason why a profile can't leave, or "". It can't leave if the gateway of the root profile serves
-// it. The root profile can't leave while its gateway serves other profiles.
+// servedByAnother returns why a profile can't leave, or "". A profile can't leave if the gateway of the root profile serves it
+// too. The root profile can't leave while its gateway serves others.
 func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	for _, one := range all {
 		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
@@ -102,7 +102,7 @@ func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	return ""
 }
 
-// plan returns what an import does with one profile (step), or why it can't import this profile (refused).
+// plan returns what an import will do with one profile (step), or why it can't import it (refused).
 func (i *importer) plan(ctx context.Context, one planned) (step, refused string) {
 	p := &v1alpha1.AgentProfile{}
 	err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: one.name}, p)
@@ -132,8 +132,8 @@ func (i *importer) plan(ctx context.Context, one planned) (step, refused string)
 	return step, ""
 }
 
-// importAll carries out plans. If dry is true, it only prints them. It creates the pool p if the pool does not exist and p has an
-// image. It changes nothing if one of the plans is refused.
+// importAll imports all planned profiles. With dry, it only prints the plans. If the pool p does not exist and p has an image, it
+// creates the pool. If one of the plans is refused, it changes nothing.
 func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []planned, dry bool) error {
 	_, err := i.fleet.pool(ctx, i.pool)
 	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
@@ -165,8 +165,8 @@ func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans [
 	return nil
 }
 
-// object returns the AgentProfile for a profile that is being imported. The profile is stopped, and the object has a note. If the
-// import fails, the copied data is deleted with the object.
+// object returns the AgentProfile for a profile that is being imported: stopped, with the note n. Its data is deleted with it, so
+// that nothing remains if the import fails.
 func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
 	no := false
 	p := &v1alpha1.AgentProfile{
@@ -176,8 +176,8 @@ func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
 	return p
 }
 
-// importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After
-// an error, the outside profile is started again if it ran before. After a crash, the next call continues the import.
+// importProfile copies a profile into a pool. It stops the profile outside first, and leaves its files in place. After an error,
+// it starts the profile outside again if it ran before. After a crash, the next call continues the import.
 func (i *importer) importProfile(ctx context.Context, one planned) error {
 	n := note{copying, one.from.Want == "up", one.from.Name, i.by}
 	p, err := i.profile(ctx, one.name)
@@ -209,7 +209,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 		return i.undoImport(ctx, one, n, err, false)
 	}
 	if err := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
-		if p.Status.Host != host || p.Status.Move != nil { // its home was sent before the copy was complete
+		if p.Status.Host != host || p.Status.Move != nil { // the home was moved before the copy was complete
 			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
 		}
 		p.Spec.Running, p.Spec.OnDelete = &n.up, ""
@@ -230,7 +230,7 @@ func (i *importer) gone(ctx context.Context, name string) (p *v1alpha1.AgentProf
 	return p, cmp.Or(err2, err)
 }
 
-// copyIn stops the outside profile and copies its data into the fleet. It returns the name of the host that has the data.
+// copyIn stops the profile outside and copies its data into the fleet. It returns the host that has the data.
 func (i *importer) copyIn(ctx context.Context, one planned) (host string, err error) {
 	if host, err = i.stopped(ctx, i.limit, one.name); err != nil {
 		return "", err
@@ -252,9 +252,9 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 	return host, err
 }
 
-// undoImport starts the outside profile again if it ran before, and deletes the object in the fleet. The parameter handed is true
-// if the fleet may already have begun to run the profile. In this case the object in the fleet decides. undoImport returns nil if
-// the import has succeeded.
+// undoImport starts the profile outside again if it ran before, and deletes its object in the fleet. handed is true if the fleet
+// may already have begun to run the profile. Then the object decides which of the two runs. undoImport returns nil if the import
+// turns out to have succeeded.
 func (i *importer) undoImport(ctx context.Context, one planned, n note, err error, handed bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
 	defer cancel()
@@ -277,8 +277,8 @@ func (i *importer) undoImport(ctx context.Context, one planned, n note, err erro
 	return errors.Join(err, i.deleteUndone(ctx, one.name))
 }
 
-// deleteUndone deletes the AgentProfile of an import that was undone, with its data. It deletes nothing if another command has
-// gone on with the import since, or has completed it.
+// deleteUndone deletes the AgentProfile of an import that was undone, with its data. If another command has continued or
+// completed the import in the meantime, it deletes nothing.
 func (i *importer) deleteUndone(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p := &v1alpha1.AgentProfile{}

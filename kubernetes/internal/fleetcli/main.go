@@ -1,5 +1,5 @@
-// Package fleetcli implements the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each
-// outside command that runs while a profile is imported or exported. That goroutine ends before the call returns.
+// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each outside
+// command while a profile is imported or exported. They end before [Main] returns.
 package fleetcli
 
 import (
@@ -24,13 +24,13 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error together with the exit code that the program returns for this error.
+// codeError is an error for which the program exits with the given code.
 type codeError struct {
 	code int
 	error
 }
 
-// printedError is the exit code of a call whose help or usage error was already printed.
+// printedError is the exit code of a command line whose help or usage error was already printed.
 type printedError int
 
 func (printedError) Error() string { return "" }
@@ -39,12 +39,12 @@ func (printedError) Error() string { return "" }
 type call struct {
 	*cmdline.Call
 
-	config    string // the kubeconfig file, or "" for the default locations
+	config    string // path of the kubeconfig file; "" for the default locations
 	namespace string // "" for the namespace in the kubeconfig
 	debug     bool
 }
 
-// verb is a command of hinit-fleet. The fields args and doing describe the command in the help.
+// verb is a verb of hinit-fleet. args and doing describe it in the help.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error
@@ -66,7 +66,7 @@ func verbs() []verb {
 	}
 }
 
-// Main runs a command line and returns the exit code. SIGTERM and SIGINT cancel it.
+// Main executes a command line and returns the exit code. SIGTERM and SIGINT cancel it.
 func Main(argv []string, out, errs io.Writer) int {
 	ctx, stop := cmdline.Interruptible()
 	defer stop()
@@ -90,7 +90,7 @@ func Main(argv []string, out, errs io.Writer) int {
 	return cmdline.WrongUsage
 }
 
-// end prints an error, if there is one, and returns the exit code.
+// end prints err, if it is not nil, and returns the exit code.
 func (c *call) end(err error) int {
 	if code, is := errors.AsType[printedError](err); is {
 		return int(code)
@@ -101,7 +101,7 @@ func (c *call) end(err error) int {
 	return c.Failed("run "+c.Command(), err)
 }
 
-// usage lists the commands.
+// usage prints the list of verbs.
 func usage(w io.Writer) {
 	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
 	for _, v := range verbs() {
@@ -110,8 +110,8 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words parses the flags and returns the remaining words. It returns an error if there are fewer words than atLeast or more than
-// atMost. An atMost of -1 means any number. An error is a [printedError].
+// words parses the flags and returns the other words. If there are fewer than atLeast or more than atMost (-1: any number), or a
+// flag is wrong, it prints the usage and returns a [printedError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
@@ -120,7 +120,7 @@ func (c *call) words(atLeast, atMost int) ([]string, error) {
 	return words, nil
 }
 
-// begin parses the command line as the method words does, and connects to the API server.
+// begin parses the command line like [call.words], and connects to the API server.
 func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
 	if words, err = c.words(atLeast, atMost); err != nil {
 		return nil, nil, err
@@ -137,7 +137,7 @@ func (c *call) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.Err, &slog.HandlerOptions{Level: level}))
 }
 
-// api returns the client configuration for the API server, and the namespace.
+// api returns the configuration of the client for the API server, and the namespace.
 func (c *call) api() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.config
@@ -163,7 +163,7 @@ func runController(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 400, 800 // the API server limits the rate itself
+	config.QPS, config.Burst = 400, 800 // no limit here, because the API server limits the rate itself
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: *only, Metrics: *metrics, Log: c.log()})
 }
 
@@ -174,7 +174,7 @@ func runHost(ctx context.Context, c *call) error {
 	if err := host.Refuse(); err != nil {
 		return err
 	}
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // hide the tokens in memory from this user's other processes
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // hide the tokens in this process's memory from other processes of the user
 	init, home, err := reach(ctx, c.log())
 	if err != nil {
 		return err
@@ -186,8 +186,8 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits until the pod's hinit answers, because hinit's container starts after this one. The result home is the root
-// directory of hinit's volume.
+// reach waits until the hinit of this pod answers, because its container starts after this one. home is the root directory of
+// hinit's volume.
 func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

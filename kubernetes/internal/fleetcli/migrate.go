@@ -19,14 +19,14 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// outsideHinit runs a command of a hinit outside of the fleet. The files in and out may be nil.
+// outsideHinit runs a command of a hinit outside of the fleet. in and out may be nil.
 type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) error
 
-// outsideHelp is the help of --from and --to.
+// outsideHelp is the help of the flags --from and --to.
 const outsideHelp = "run hinit outside of the fleet with `COMMAND` before it, such as \"docker exec -i agents\"; without COMMAND, it is the hinit of this machine"
 
-// outside returns a function that runs commands of the hinit outside of the fleet. The parameter command holds the words before
-// "hinit" on the command line, such as docker exec -i agents.
+// outside returns a function that runs commands of the hinit outside of the fleet. command is what precedes "hinit" on its
+// command line, such as docker exec -i agents.
 func outside(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)
@@ -41,7 +41,7 @@ func outside(command string) outsideHinit {
 	}
 }
 
-// piped runs a hinit command outside of the fleet, and calls fn while the command runs. The file passed to fn is a pipe: the
+// piped runs a command of hinit outside of the fleet and, at the same time, fn. They are connected by a pipe: fn gets the
 // command's standard output if output is true, otherwise its standard input.
 func (o outsideHinit) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
@@ -62,7 +62,7 @@ func (o outsideHinit) piped(ctx context.Context, output bool, fn func(*os.File) 
 	return errors.Join(err, mine.Close(), <-ended)
 }
 
-// outsideProfile is a profile outside of the fleet, as hinit profile list prints it.
+// outsideProfile is a profile outside of the fleet, in the JSON of `hinit profile list`.
 type outsideProfile struct {
 	Name   string
 	Want   string
@@ -74,23 +74,23 @@ func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err e
 	return all, err
 }
 
-// The states of an import or export. A [note] records the state in an annotation of the AgentProfile, so that a second command goes
-// on after a crash of the first one.
+// The states of an import or export. A [note] in an annotation of the AgentProfile records the state, so that a second command
+// can continue after a crash of the first one.
 const (
 	copying = "copying" // the data is being copied; the gateway in the fleet is stopped
-	undone  = "undone"  // the import has failed; the profile outside is being started again, and the object deleted
+	undone  = "undone"  // the import has failed: the profile outside is being started again, and the object deleted
 	copied  = "copied"  // the copy is complete, and the other side has the profile
 )
 
-// note is the state of an import or export.
+// note is the state of an import or export, see [v1alpha1.ImportAnnotation].
 type note struct {
 	state string
-	up    bool   // the gateway ran before the import or export
-	from  string // the name of the profile outside
+	up    bool   // the gateway ran before, so it must run afterwards
+	from  string // name of the profile outside
 	by    string // identifies the command that wrote the note
 }
 
-// readNote reads a note from an annotation of an object. It returns a note without a state if the object has no note.
+// readNote reads a note from an annotation of an object. If there is none, the result has no state.
 func readNote(p *v1alpha1.AgentProfile, annotation string) (n note) {
 	up := ""
 	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete note counts as none
@@ -109,11 +109,11 @@ func (n note) write(p *v1alpha1.AgentProfile, annotation string) {
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotation, strings.Join([]string{n.state, up, n.from, n.by}, " "))
 }
 
-// errTaken means that another command has replaced the note that this command wrote on an object.
+// errTaken means that another command has replaced the note of this one, and so continues the import or export.
 var errTaken = errors.New("another hinit-fleet goes on with this profile")
 
-// change modifies the profile called name by compare-and-swap, and writes the result. If another writer has changed the object in
-// the meantime, it reads the object and calls the function change again.
+// change modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If somebody else has
+// written the object in the meantime, it starts again.
 func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.AgentProfile) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p, err := f.profile(ctx, name)
@@ -131,8 +131,8 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advance replaces the note n of a profile by a note with the given state, and calls the function change to change the profile.
-// It returns [errTaken] if the profile's note differs from n.
+// advance moves the import or export of a profile to another state: it replaces the note n, and lets change modify the profile in
+// the same write. If the profile's note is no longer n, it returns [errTaken].
 func (f *fleet) advance(ctx context.Context, name, annotation string, n note, state string, change func(*v1alpha1.AgentProfile) error) error {
 	return f.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		now := readNote(p, annotation)
@@ -145,7 +145,7 @@ func (f *fleet) advance(ctx context.Context, name, annotation string, n note, st
 	})
 }
 
-// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host's name.
+// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host.
 func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
 	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)
@@ -160,15 +160,15 @@ func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (
 	return host, err
 }
 
-// planned says what an import or export does with one profile.
+// planned says what an import or export will do with one profile.
 type planned struct {
-	from    outsideProfile
-	name    string // name of the profile in the fleet
-	step    string // the steps of the import or export, for people
-	refused string // why the import or export can't happen, or ""
+	from    outsideProfile // the profile outside
+	name    string         // name of the profile in the fleet
+	step    string         // what will be done, for people
+	refused string         // why it can't be done, or ""
 }
 
-// printPlans prints the plans if all is true. It returns an error if one of the plans is refused.
+// printPlans prints the plans if all is true, otherwise only the refused ones. It returns an error if one is refused.
 func (f *fleet) printPlans(plans []planned, all bool) error {
 	var rows []string
 	var err error

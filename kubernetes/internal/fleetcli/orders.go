@@ -18,9 +18,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// wait calls the function look every half second until its result done is true, for at most the time limit. It prints look's
-// progress message, the result word, each time it changes. The error for a timeout names the condition with the text in the
-// parameter what.
+// wait calls look every half second until it returns done, for at most limit. It prints look's word, which says what look has
+// seen, each time it changes. After the limit, the error says that what was not reached.
 func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -83,7 +82,8 @@ func runMove(ctx context.Context, c *call) error {
 	})
 }
 
-// pin pins a profile to a host, or to none if to is "". It removes the record of failed moves, so that the profile moves at once.
+// pin pins a profile to the host to, or removes the pin if to is "". It also removes the record of failed moves, so that the
+// profile moves at once.
 func (f *fleet) pin(ctx context.Context, p *v1alpha1.AgentProfile, to string) error {
 	old := p.DeepCopy()
 	p.Spec.Pin = to
@@ -99,7 +99,7 @@ func (f *fleet) pin(ctx context.Context, p *v1alpha1.AgentProfile, to string) er
 	return nil
 }
 
-// poolOf returns the pool that a host belongs to. It fails if host is a pod that serves only one profile.
+// poolOf returns the pool of a host. It fails for the pod of a single profile.
 func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)
@@ -136,7 +136,7 @@ func runDrain(ctx context.Context, c *call) error {
 	}
 	host := words[0]
 	var p *v1alpha1.AgentPool
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the patch replaces the whole list
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the patch replaces the whole list, so it must fail if the list has changed
 		if p, err = f.poolOf(ctx, host); err != nil {
 			return err
 		}

@@ -24,13 +24,13 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// fleet is a connection to the fleet of one namespace.
+// fleet is a connection to the API server for the fleet in one namespace.
 type fleet struct {
 	*call
 	api    client.Client
 	config *rest.Config
 
-	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces exec in tests
+	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces [fleet.exec] in tests
 }
 
 func (c *call) fleet() (*fleet, error) {
@@ -47,7 +47,7 @@ func (c *call) fleet() (*fleet, error) {
 	return &fleet{call: c, api: api, config: config}, nil
 }
 
-// profiles returns the named profiles, or all if no name is given, sorted by name.
+// profiles returns the named profiles, or all if there are no names, sorted by name.
 func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.AgentProfile, error) {
 	list := &v1alpha1.AgentProfileList{}
 	if len(names) == 0 {
@@ -82,7 +82,8 @@ func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfil
 	return p, nil
 }
 
-// escape replaces what would control a terminal in the texts of a status. A host lives beside agents, who may have chosen them.
+// escape makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not control the
+// user's terminal.
 func escape(s *v1alpha1.AgentProfileStatus) {
 	texts := []*string{&s.Message, &s.Cause, &s.Host}
 	if s.LastExit != nil {
@@ -116,14 +117,14 @@ func size(q *resource.Quantity) string {
 	return fmt.Sprintf("%d MB", q.Value()>>20)
 }
 
-// table prints rows, whose cells are separated by tabs, in aligned columns.
+// table prints rows in aligned columns. Tabs separate the cells of a row.
 func table(w io.Writer, head string, rows []string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // ignore the error: the reader may be gone
+	_ = t.Flush() // fails only if the reader of the output is gone
 }
 
 func runStatus(ctx context.Context, c *call) error {

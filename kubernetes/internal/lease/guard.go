@@ -13,19 +13,20 @@ import (
 
 const (
 	guardEvery = 20 * time.Millisecond
-	// guardTime is the time after the end of a lease for which the guard kills processes if the init is stopped. An init that is
-	// stopped later has already ended its gateways itself.
+	// guardTime is how long after the end of the lease the guard kills the processes of a stopped init. An init that is stopped
+	// later has ended its gateways before.
 	guardTime = 5 * time.Second
 )
 
-// guard kills all other processes in the container if the lease has ended while the init is stopped. A stopped init can't kill
-// them itself. guard works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other processes.
+// guard kills all other processes in the container if the lease ends while the init is stopped (SIGSTOP, a tracer), because a
+// stopped init can't do so. It works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other
+// processes.
 type guard struct {
-	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0 for none
+	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0: none
 	log func(format string, args ...any)
 }
 
-// watch checks the lease and the init until ctx ends. It does nothing if the init is not process 1.
+// watch checks the lease and the init until ctx ends. If the init is not process 1, it does nothing.
 func (g *guard) watch(ctx context.Context) {
 	if os.Getppid() != 1 {
 		return
@@ -42,7 +43,7 @@ func (g *guard) watch(ctx context.Context) {
 		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
 			continue
 		}
-		_ = unix.Kill(-1, unix.SIGKILL) // kill(-1) spares this process and process 1; it fails if no other process exists
+		_ = unix.Kill(-1, unix.SIGKILL) // spares this process and process 1; fails if there is no other
 		if told != end {
 			told = end
 			g.log("the lease has ended and hinit is stopped: killed every other process of the container")

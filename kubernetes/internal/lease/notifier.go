@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier sends datagrams to the init. It never blocks.
+// notifier sends messages to the init over a datagram socket (sd_notify(3)). It never blocks.
 type notifier struct {
 	fd int
 	to *unix.SockaddrUnix
@@ -20,7 +20,7 @@ func dial(path string) (*notifier, error) {
 	return &notifier{fd, &unix.SockaddrUnix{Name: path}}, nil
 }
 
-// say sends lines of the form NAME=VALUE. It fails if the init's receive queue is full.
+// say sends lines of the form NAME=VALUE in one datagram. It fails if the init's receive queue is full.
 func (n *notifier) say(lines string) error {
 	if err := unix.Sendto(n.fd, []byte(lines), unix.MSG_NOSIGNAL, n.to); err != nil {
 		return fmt.Errorf("cannot tell the init at %q: %w", n.to.Name, err)

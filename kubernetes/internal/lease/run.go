@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Run acquires the Lease and holds it until ctx ends. Then it releases the Lease if it holds it. The caller must not cancel ctx
-// until everything that depends on the Lease has ended. The function log receives messages for the operator.
+// Run acquires the Lease and holds it until ctx ends. Then it releases the Lease, so the caller must not cancel ctx before
+// everything that depends on the Lease has ended. log receives messages for the operator.
 func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
 	s.API.Timeout = s.renewDeadline() / 2
 	client, err := coordination.NewForConfig(s.API)
@@ -45,17 +45,16 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 	return lock.release(context.WithoutCancel(ctx))
 }
 
-// renewDeadline is the time for which the holder tries to renew the Lease before it gives up.
+// renewDeadline returns for how long the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// stopMargin is the time before the end of the Lease at which the init must begin to end its processes. On a busy machine,
-// killing them takes hundreds of milliseconds, however short the Lease is.
+// stopMargin returns how long before the end of the Lease the init must begin to kill its processes. On a busy machine that takes
+// hundreds of milliseconds, however short the Lease is.
 func (s *Settings) stopMargin() time.Duration {
 	return max(s.Duration/5, min(time.Second, s.Duration/3))
 }
 
-// elect runs client-go's leader election with the durations of the settings. elect calls the function began when this pod holds
-// the Lease.
+// elect runs client-go's leader election with the durations of the settings. It calls began when this pod holds the Lease.
 func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
@@ -68,9 +67,9 @@ func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began fu
 	return nil
 }
 
-// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This interval delays a
-// takeover twice, because the standby notices both the last renewal and the end of the Lease late. A read request costs the API
-// server little.
+// askEvery is the shortest time between two requests of a pod that waits for the Lease; client-go takes up to 2.2 times as long.
+// It delays a takeover twice, because the pod is late to notice both the last renewal and the end of the Lease. It is short,
+// because a read costs the API server little.
 const askEvery = 150 * time.Millisecond
 
 // acquire waits until this pod holds the Lease.
@@ -80,9 +79,9 @@ func (l *reportingLock) acquire(ctx context.Context) error {
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod holds the
-// Lease, renew returns immediately, and the wait for the Lease begins. client-go counts the other pod's Lease from that time. If
-// renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
+// renew renews the Lease until that has failed for renewDeadline, or until another pod holds the Lease. In the second case it
+// returns at once, so that this pod begins to wait. client-go counts the other pod's Lease from the time at which it is first
+// seen. A later return would delay the next takeover by up to two thirds of a Lease.
 func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
@@ -92,7 +91,7 @@ func (l *reportingLock) renew(ctx context.Context) error {
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
-// reportingLock wraps a client-go lock. It tells the init the result of each request. client-go calls it from one goroutine at a
+// reportingLock is a lock of client-go that tells the init the result of each request. client-go calls it from one goroutine at a
 // time.
 type reportingLock struct {
 	resourcelock.Interface
@@ -102,10 +101,10 @@ type reportingLock struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	other   string // the other holder that the init was last told about, or "" if none
-	holds   bool   // it was logged that this pod holds the Lease
-	trouble string // the last problem that was logged, or "" if none
-	lost    func() // ends the renewal; nil while waiting for the Lease
+	other   string // holder that the init was last told about; "" for none
+	holds   bool   // the log says that this pod holds the Lease
+	trouble string // last problem in the log; "" for none
+	lost    func() // ends the renewal; nil while this pod waits for the Lease
 }
 
 // Create implements [resourcelock.Interface].
@@ -124,7 +123,7 @@ func (l *reportingLock) Update(ctx context.Context, r resourcelock.LeaderElectio
 func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return r, raw, err // client-go will create the Lease
+		return r, raw, err // there is no Lease yet; client-go creates it
 	}
 	l.tell(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
@@ -136,7 +135,8 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 	return r, raw, err
 }
 
-// reportWrite handles the result of a request that wrote the Lease r. The parameter began is the time just before the request.
+// reportWrite handles the result of a request that wrote the Lease r. began is the time just before the request, from which the
+// Lease counts.
 func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // a conflict only means that another pod was faster
 		l.tell(ctx, err)
@@ -147,7 +147,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	l.other = ""
 	end := began + l.settings.Duration - l.settings.stopMargin()
 	l.guard.end.Store(int64(end))
-	// The message fails if the init is stopped and the init's queue is full. The init then gets the message of the next renewal.
+	// This fails if the init is stopped and its queue is full. The init then gets the message of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {
 		l.holds = true
@@ -156,17 +156,16 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	return nil
 }
 
-// waits tells the init and the log that another pod, the parameter who, holds the Lease. It reports each such pod once.
+// waits tells the init and the log that the pod who holds the Lease. It reports each holder once.
 func (l *reportingLock) waits(who string) {
 	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
-		return // waits is called again after the next request
+		return // the next request reports it
 	}
 	l.other, l.holds = who, false
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
 }
 
-// tell logs a problem with the API server once, when it begins, and once more when it is over. It ignores requests that were
-// canceled.
+// tell logs a problem with the API server when it begins, and again when it is over. It ignores requests that were canceled.
 func (l *reportingLock) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -189,7 +188,7 @@ func (l *reportingLock) tell(ctx context.Context, err error) {
 	l.trouble = text
 }
 
-// release releases the Lease if this pod holds it. It takes no longer than renewDeadline.
+// release releases the Lease if this pod holds it, within renewDeadline.
 func (l *reportingLock) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
 	defer cancel()
@@ -206,7 +205,8 @@ func (l *reportingLock) release(ctx context.Context) error {
 	}
 }
 
-// boottime returns CLOCK_BOOTTIME (clock_gettime(2)). The init uses the same clock, and it does not stop during a suspend.
+// boottime returns CLOCK_BOOTTIME (clock_gettime(2)), the clock of the messages to the init. It goes on while the machine is
+// suspended, as the Lease does.
 func boottime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // every Linux that runs Go has this clock

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Environment variables for the settings. [docs/reference/environment.md] describes them.
+// Environment variables of this program, described in docs/reference/environment.md.
 const (
 	nameVar        = "HINIT_LEASE_NAME"
 	namespaceVar   = "HINIT_LEASE_NAMESPACE"
@@ -32,18 +32,18 @@ const (
 	maxDuration        = time.Hour
 )
 
-// Settings specify the Lease to hold, and the pod and the init that it is held for.
+// Settings say which Lease to hold, for which pod, and which init to tell.
 type Settings struct {
 	Name, Namespace string
-	Identity        string        // identifies this pod; no other pod may ever have the same identity
-	Duration        time.Duration // duration of the Lease in whole seconds
-	Socket          string        // the socket on which the init receives datagrams
+	Identity        string        // identifies this pod; no other pod ever has the same
+	Duration        time.Duration // in whole seconds
+	Socket          string        // socket on which the init receives messages
 	API             *rest.Config
 }
 
 var identityWord = regexp.MustCompile(`^[!-~]{1,200}$`)
 
-// Read reads the settings from an environment. The error joins all problems.
+// Read reads the settings from environment variables. The error joins all problems.
 func Read(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {
