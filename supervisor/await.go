@@ -5,16 +5,15 @@ import (
 	"errors"
 )
 
-// TaskLoop is the part of a [Loop] that [AwaitTask] uses.
+// TaskLoop is the part of a [Loop] that AwaitTask needs. Tests replace it.
 type TaskLoop interface {
 	Snapshot() *Snapshot
 	News() <-chan struct{}
 	Ended() <-chan struct{}
 }
 
-// AwaitTask blocks until the registered task called name is down, and returns the exit code of the task. The code is 128+n if
-// signal n ended the task. If the task did not produce an exit code, the error says why. If ctx ends first, the error is
-// context.Cause(ctx).
+// AwaitTask blocks until the registered task with this name is down. It returns the exit code of the task, or 128+n if signal
+// n ended it. The error says why there is no exit code. If ctx ends first, the error is context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
 		news := loop.News()
@@ -35,6 +34,7 @@ func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err e
 	}
 }
 
+// taskCode returns the exit code of a finished task, see AwaitTask.
 func taskCode(x *Exit) (code int, err error) {
 	switch {
 	case x == nil:

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Handover is the state that a loop passes on when PID 1 re-executes itself. The loop of the new program continues from
-// this state.
+// Handover is the state that a loop passes to the loop of the new program when PID 1 re-executes itself. internal/reexec
+// encodes it.
 type Handover struct {
 	Machine  Machine
 	Services []*service // all services, in the order of registration
 	Units    []*unit
-	Runs     map[uint64]string
+	Runs     map[uint64]string // service names by run number
 	Lingers  []uint64
 	Orphans  uint64
 	OOMKills uint64
@@ -22,14 +22,14 @@ type Handover struct {
 	Notify   map[uint64]*os.File // readiness pipes of live runs, by run number
 }
 
-// RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same
+// RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned. It returns the same
 // errors as Do.
 func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 	return l.sendRequest(ctx, request{call: call})
 }
 
-// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from RunInLoop or OnPanic),
-// and use the result only there.
+// HandOver returns the state for the loop of the next program. Call it, and use the result, only in the loop's goroutine: in
+// RunInLoop or OnPanic.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
 		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explained,
@@ -51,10 +51,10 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. The
-// function mainPID returns the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop
-// may have lost the event of a start or an exit. TakeOver finds such events by comparing the state with these PIDs.
-// When TakeOver returns, the snapshot shows the services.
+// TakeOver fills a new loop with the state of the loop before the re-execution. Call it before Run. mainPID returns the PID
+// of a run's main process, or 0 if the process has been reaped. After a fault in the old loop, the event of a start or an
+// exit may be missing from the state. TakeOver finds such events by comparing the state with these PIDs. When it returns, the
+// snapshot shows all services.
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
@@ -82,21 +82,21 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))
-		// The stop command has ended, but a fault of the old loop lost that event.
+		// The stop command has ended, but a fault in the old loop lost the event.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
 		}
 	}
-	l.dropped = true // so that publish rebuilds all views
+	l.dropped = true // makes publish rebuild all entries of the snapshot
 	l.publish()
 }
 
-// Resume adds an event that Run feeds to the machine before any other event. Call Resume before Run.
+// Resume queues an event that Run handles before any other. Call it before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares a service's state with mainPID, the PID of its main process (0 for none). If a fault lost the event of a
-// start or an exit, reconcile queues that event for Run.
+// reconcile compares the state of a service with mainPID, the PID of its main process (0 if none is alive). If a fault has
+// lost the event of a start or an exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, mainPID int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
@@ -107,7 +107,7 @@ func (l *Loop) reconcile(s *service, mainPID int) {
 	case starting:
 		l.resumed = append(l.resumed, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
 	case s.pid != 0 && s.pid != mainPID:
-		l.addLingering(s.name, run) // the next reap looks for its remaining processes
+		l.addLingering(s.name, run) // the next reap looks for living descendants
 		l.resumed = append(l.resumed,
 			Remark{Service: s.name, Text: "how it ended is not known: hinit had a fault at that moment"},
 			Exited{Name: s.name, PID: s.pid, Code: -1, Leftover: true})
@@ -116,6 +116,7 @@ func (l *Loop) reconcile(s *service, mainPID int) {
 	}
 }
 
+// addLingering makes the next reaps look for the end of a run's descendants.
 func (l *Loop) addLingering(name string, run uint64) {
 	l.runs[run] = name
 	if !slices.Contains(l.lingeringRuns, run) {
@@ -123,7 +124,7 @@ func (l *Loop) addLingering(name string, run uint64) {
 	}
 }
 
-// restore fills a new ring with records from an old ring, oldest first.
+// restore fills a new ring with the records of an old one. They must be sorted by Seq.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.store(&rec)

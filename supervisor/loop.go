@@ -15,7 +15,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// Errors of the loop's methods.
+// Errors that the loop returns to commands.
 var (
 	ErrUnknown        = errors.New("no such service")
 	ErrStopping       = errors.New("the container is stopping")
@@ -24,8 +24,8 @@ var (
 	ErrForeignProcess = errors.New("it is no process of the service")
 )
 
-// Spawner starts, signals and reaps processes. [proc.Table] implements this interface. Only the loop's goroutine calls a
-// Spawner. The methods may wait for the kernel, but for nothing else.
+// Spawner starts, signals and reaps processes, see [proc.Table] for each method. Only the loop calls it. Its methods may wait
+// for the kernel, but not for a disk, a pipe or another goroutine.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	RecordMembers(id uint64)
@@ -39,57 +39,58 @@ type Spawner interface {
 	Forget(id uint64)
 }
 
-// LogSink provides the standard output and error of services, and the last lines of their output. Its methods must not
+// LogSink provides the pipes for the output of services, and the last lines that came through them. Its methods must not
 // block.
 type LogSink interface {
-	// Pipes returns the write ends for the next run of a service. The loop closes these ends after the process was started.
+	// Pipes returns the write ends for the next run of a service. The loop closes them after the start of the process.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail requests the last lines of a service's output and returns immediately. When hinit has read all output that the service
-	// has written so far, Tail calls the function done with these lines, in another goroutine.
+	// Tail asks for the last lines of a service's output, and returns immediately. When hinit has read everything that the
+	// service has written so far, another goroutine calls done with these lines.
 	Tail(name string, done func(lines []string))
 }
 
-// Config configures a [Loop]. The loop calls the functions in its own goroutine.
+// Config configures a [Loop]. The loop calls its functions in the loop's goroutine, so they must not block.
 type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // maximum number of services with Policy.LimitedStarts that may be starting at one time; 0 for no limit
-	ParallelExtra int                                // added to Parallel once a service with Policy.LimitedStarts has become ready
+	Parallel      int                                // how many services with Policy.LimitedStarts may be starting at one time; 0 for no limit
+	ParallelExtra int                                // added to Parallel as soon as such a service has become ready
 	Children      <-chan os.Signal                   // delivers SIGCHLD; the channel's capacity is 1
-	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if that is impossible
-	Signals       <-chan os.Signal                   // signals to pass to OnSignal
-	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none
-	Admit         func(name string, kind Kind) error // an error refuses the start of a process; a nil Admit allows every start
+	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if that is impossible
+	Signals       <-chan os.Signal                   // signals for OnSignal
+	OnSignal      func(os.Signal) Event              // returns the event for a signal, or nil to ignore it
+	Admit         func(name string, kind Kind) error // an error refuses the start of a main process; nil allows all
 	OOMKills      func() uint64                      // number of out-of-memory kills in the container; nil if the kernel does not count them
 
-	// OnPanic, if not nil, is called in the loop's goroutine after a panic, and Run returns its result. At that time the
-	// machine has the state from before the failed event, so OnPanic may call HandOver. If OnPanic is nil, the panic continues.
+	// OnPanic, if not nil, is called in the loop's goroutine after a panic, and Run returns its result. The machine then has the
+	// state from before the failed event, so OnPanic may call HandOver and re-execute PID 1. If OnPanic is nil, the panic
+	// continues.
 	OnPanic func(value any, stack []byte) int
 }
 
-// Loop owns the machine and all other mutable state of the supervisor. Run executes the loop in the calling goroutine. All
-// other methods may be called from any goroutine, unless they say otherwise.
+// Loop owns the machine and all other state of the supervisor that changes. Run is the loop itself. Any goroutine may call
+// the other methods, unless they say otherwise.
 type Loop struct {
 	cfg            Config
 	machine        Machine
 	units          map[string]*unit
-	runs           map[uint64]string         // service names by run number, for runs that have a living process
-	readinessPipes map[uint64]*readinessPipe // pipes on which live runs may still report readiness, by run number
-	lingeringRuns  []uint64                  // lingering runs: their main process has ended, but descendants are alive
+	runs           map[uint64]string         // service names by run number, for runs with a living process
+	readinessPipes map[uint64]*readinessPipe // pipes of live runs that have not reported readiness, by run number
+	lingeringRuns  []uint64                  // runs whose main process has ended, but not all descendants
 	orphansEnded   map[uint64]int            // number of reaped orphans of each lingering run
 	requests       chan request
-	ended          chan struct{}
+	ended          chan struct{} // closed when Run is about to return
 	exitCode       int
 	shutdownDone   bool
-	orphans        atomic.Uint64
+	orphans        atomic.Uint64 // number of reaped processes that belonged to no run
 	flood          flood
 	oomKills       oomKills
 	undo           undo
-	resumed        []Event    // events that TakeOver and Resume have queued; Run handles them first
-	orderedBy      *client.By // the client whose order the next step carries out; nil for none
+	resumed        []Event    // events of TakeOver and Resume, which Run handles first
+	orderedBy      *client.By // the client whose command the next step carries out; nil for none
 
-	// The state that readers see, and the list of the changes that the next snapshot must show.
+	// The state that readers see, and the changes for the next snapshot.
 
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
@@ -98,29 +99,30 @@ type Loop struct {
 	dropped  bool    // a service was removed since the last snapshot
 }
 
+// request is a message from another goroutine to the loop. The loop replies when its effect shows in the snapshot.
 type request struct {
 	event Event
-	unit  *Unit  // the definition in a request to add a service
-	call  func() // a function that the loop calls; set instead of event
+	unit  *Unit  // the new definition, if event is Add
+	call  func() // function for the loop to call, instead of an event
 	reply chan error
-	by    *client.By
+	by    *client.By // client that gave the command; nil for none
 }
 
 type authorKey struct{}
 
-// WithAuthor returns a context that carries a client. The history names this client as the author of all commands given with
-// the context.
+// WithAuthor returns a context that names the client whose request is being handled. The history shows this client as the
+// author of all commands given with the context.
 func WithAuthor(ctx context.Context, by *client.By) context.Context {
 	return context.WithValue(ctx, authorKey{}, by)
 }
 
-// AuthorOf returns the client that WithAuthor has stored in a context, or nil.
+// AuthorOf returns the client that WithAuthor has stored in the context, or nil.
 func AuthorOf(ctx context.Context) *client.By {
 	by, _ := ctx.Value(authorKey{}).(*client.By)
 	return by
 }
 
-// NewLoop returns a loop that is not running yet.
+// NewLoop returns a loop. Register services, then call Run.
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
 		cfg:            cfg,
@@ -139,28 +141,29 @@ func NewLoop(cfg Config) *Loop {
 	return l
 }
 
-// Snapshot returns the state of all services. It never blocks.
+// Snapshot returns the current state of all services. It never blocks.
 func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
-// News returns a channel that is closed when the snapshot changes. Call News before Snapshot. Otherwise a change between the two
-// calls is missed.
+// News returns a channel that is closed when the snapshot changes. Call it before Snapshot. Otherwise a change between the
+// two calls wakes no reader.
 func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 
-// History returns the event history. A change appears in the snapshot before its record appears in the history.
+// History returns the event history. The snapshot shows a change before the history has its record.
 func (l *Loop) History() *Ring { return &l.history }
 
-// Orphans returns the number of reaped orphans. It never blocks.
+// Orphans returns the number of orphans that PID 1 has reaped. It never blocks.
 func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 
-// Ended returns a channel that is closed when Run is about to return.
+// Ended returns a channel that is closed when Run is about to return. From then on every command fails with ErrStopping.
 func (l *Loop) Ended() <-chan struct{} { return l.ended }
 
-// Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown
-// service, ErrStopping during a shutdown, or the error of ctx. It is ErrIsCMD or ErrReservedSignal for a command that the
-// service does not accept.
+// Do hands an event to the loop, and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown
+// service, ErrStopping during a shutdown, or the error of ctx. For a command that the service does not accept, it is ErrIsCMD
+// or ErrReservedSignal.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
-// Sweep reaps all processes that have ended by now. It returns when the snapshot shows their exits, with the same errors as Do.
+// Sweep reaps all processes that have ended by now, and waits until the snapshot shows their exits. It returns the same
+// errors as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.sendRequest(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
@@ -168,15 +171,15 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.RegisterSoon(ctx, &u, want)()
 }
 
-// RegisterSoon queues a Register and returns immediately. The returned function answer blocks until the result is known. The loop
-// adds services in the order of the calls. It keeps u, which must not change any more.
+// RegisterSoon queues a Register, and returns immediately. The returned function blocks until the service is registered. The
+// loop keeps u, so the caller must not change it any more. It registers services in the order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u *Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, &u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: u})
 }
 
 func (l *Loop) sendRequest(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
 
-// enqueue queues a request for the loop. The returned function answer blocks until the loop has answered the request.
+// enqueue queues a request for the loop. The returned function blocks until the loop has answered.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	r.reply, r.by = make(chan error, 1), AuthorOf(ctx)
 	select {
@@ -203,9 +206,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// HandleNotify passes the sd_notify message t from process pid to the machine, and returns the run to which the process belongs.
-// HandleNotify blocks until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service
-// t.Name, and ErrStopping if the loop has ended.
+// HandleNotify passes an sd_notify message of process pid to the machine, and returns the run of that process. It blocks
+// until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of the service t.Name, and
+// ErrStopping if the loop has ended.
 func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 	var stranger error
 	err = l.sendRequest(context.Background(), request{call: func() {
@@ -218,7 +221,7 @@ func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 	return t.Run, cmp.Or(err, stranger)
 }
 
-// Post queues an event for the loop and doesn't wait for its effect. It blocks while the queue is full.
+// Post queues an event for the loop without waiting for its effect. It blocks while the queue is full.
 func (l *Loop) Post(e Event) {
 	select {
 	case l.requests <- request{event: e}:
@@ -226,11 +229,12 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// inputsPerSnapshot is the maximum number of queued inputs (requests and signals) that the loop handles before it publishes the
-// next snapshot.
+// inputsPerSnapshot is how many queued requests and signals the loop handles before it publishes a snapshot. A snapshot for
+// each of them would cost too much, and their clients wait for it.
 const inputsPerSnapshot = 64
 
-// Run supervises the services until the container has been shut down, and returns the container's exit code. Call it only once.
+// Run supervises the services until the container has been shut down, and returns the exit code for the container. Call it
+// only once.
 func (l *Loop) Run() (code int) {
 	defer close(l.ended)
 	defer func() {
@@ -254,7 +258,7 @@ func (l *Loop) Run() (code int) {
 		l.step(e)
 	}
 	l.resumed = nil
-	l.reap() // processes may have ended before this process listened for SIGCHLD
+	l.reap() // processes may have ended before hinit listened for SIGCHLD
 	var answers []request
 	for {
 		for i := 0; i < inputsPerSnapshot && !l.shutdownDone; i++ {
@@ -274,7 +278,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.shutdownDone && !time.Now().Before(at) {
 			l.step(Tick{})
-			l.reap() // a process that is traced (ptrace) may end without a SIGCHLD
+			l.reap() // a traced process (ptrace) may end without a SIGCHLD
 		}
 		if l.flood.on && !l.shutdownDone && !time.Now().Before(l.flood.next) {
 			l.reap()
@@ -283,7 +287,7 @@ func (l *Loop) Run() (code int) {
 		for _, r := range answers {
 			r.reply <- nil
 		}
-		answers = nil // an array that is used again would keep the definitions of services
+		answers = nil // a reused array would keep old definitions of services in memory
 		if l.shutdownDone {
 			return l.exitCode
 		}
@@ -306,7 +310,7 @@ func (l *Loop) Run() (code int) {
 	}
 }
 
-// nextDeadline returns the earliest time at which the loop must act without an input, or false if there is no such time.
+// nextDeadline returns the next time at which the loop must act without an input. The result is false if there is none.
 func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.on && (!ok || l.flood.next.Before(at)) {
@@ -315,8 +319,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It appends an accepted request to the list answers. Run replies to the requests in this list
-// after the next snapshot. handleRequest replies to a refused request immediately.
+// handleRequest executes a request. It adds an accepted request to answers, and Run replies after the next snapshot. It
+// replies to a refused request at once.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
@@ -345,6 +349,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 	return answers
 }
 
+// checkRequest returns the error of a command that the loop refuses.
 func (l *Loop) checkRequest(r request) error {
 	switch r.event.(type) {
 	case Start, Stop, Restart, Once, StayDown, Pause, Continue, SignalMain, Remove, InputsChanged:
@@ -377,7 +382,8 @@ func (l *Loop) handleSignal(s os.Signal) {
 	}
 }
 
-// step feeds an event to the machine and executes the resulting actions. Then it handles the events that these actions cause.
+// step feeds an event to the machine and executes the resulting actions. It then handles the events that these actions have
+// caused.
 func (l *Loop) step(e Event) {
 	var follow []Event
 	by := l.orderedBy
@@ -414,7 +420,7 @@ func (l *Loop) step(e Event) {
 			}
 		case CloseOutput:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
-				_ = u.Files[1].Close() // an error changes nothing: the loop never writes here, and the owner may have closed the file
+				_ = u.Files[1].Close() // an error does not matter: hinit writes nothing here, and the owner may have closed the file
 			}
 		case End:
 			l.shutdownDone, l.exitCode = true, a.Code

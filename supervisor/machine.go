@@ -1,12 +1,28 @@
 package supervisor
 
-// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process ends, the
-// machine ends its descendants: SIGTERM, half a second later SIGKILL. Then the finish command runs, if any (event "dies"). Then
-// the service enters the state that the exit has chosen: down, backoff, parked, failed, or starting.
+// The transition table. Each row says: in this state, this event leads to that next state, and the machine then performs that
+// action. TestTransitionTable executes every row.
 //
-// Some events in the table are conditions or have other sources. "lacking": a need of the service is unmet. "crowded": too many
-// services are starting, so the service must wait for its turn. "full": memory is short; "room": memory is no longer short.
-// "due": the schedule of a task. "follow": Policy.RestartOn. "ending": the service has announced its own end through sd_notify.
+// Most events are types of machine_events.go in lower case. Some names mean something else.
+//
+//	unwant, send        StayDown, SignalMain
+//	lacking, needsmet   a service that this one needs is not ready yet; all of them are ready
+//	met                 the loop has reported the last condition of Add.Needs (NeedMet)
+//	crowded, turn       too many services are starting; this service is next in the queue
+//	full, room          memory is short; memory is no longer short
+//	due                 the schedule of a task wants a run
+//	follow              a service of Policy.RestartOn has started again
+//	crash, again, park  the process exited; with a code of Policy.ImmediateOn; with a code of Policy.ParkOn
+//	over, never, limit  the restart policy forbids a restart: after a success; after a failure; MaxRestarts is reached
+//	leftover, gone      descendants outlive the main process; the last descendant has ended
+//	ending              the service has sent STOPPING=1 with sd_notify
+//	dies                the main process ended, and the service has a finish command
+//	finished, permanent the finish command ended; it asks that the service stays down (Policy.PermanentFinish)
+//	inputssoon          the input files changed right after the service was parked
+//	shed                memory is short, so the service must end
+//
+// After the main process ends, its remaining descendants get SIGTERM, and SIGKILL half a second later. Then the finish
+// command runs, if the service has one. Only then does the service enter the next state of the row.
 //
 //	state      event       next       does
 //	---------  ----------  ---------  -------------------
@@ -117,7 +133,7 @@ package supervisor
 //	failed     unwant      down
 //	failed     due         starting   spawn
 //
-// An event without a row changes nothing.
+// An event that has no row for the current state changes nothing.
 
 import (
 	"slices"
@@ -125,47 +141,34 @@ import (
 )
 
 const (
-	// leftoverGrace is the time between SIGTERM and SIGKILL for processes that outlive their main process.
+	// leftoverGrace is the time between SIGTERM and SIGKILL for descendants that are alive after their main process has ended.
 	leftoverGrace = 500 * time.Millisecond
-	// firstKillInterval is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in
-	// between. After firstKillCount repetitions, each further repetition doubles the time, up to maxKillInterval.
+	// firstKillInterval is the time between two SIGKILLs to a process tree. The machine repeats SIGKILL, because a process can
+	// fork while the machine kills the others. After firstKillCount repetitions the time doubles with each SIGKILL, up to
+	// maxKillInterval.
 	firstKillInterval = 10 * time.Millisecond
 	firstKillCount    = 25
 	maxKillInterval   = time.Second
-	// drainTime is how long a service with Policy.DrainsInput (a logger) may read its input after all other services have ended.
+	// drainTime is how long a logger (Policy.DrainsInput) may read its remaining input during a shutdown, after all other
+	// services have ended.
 	drainTime = time.Second
-	// maxQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
-	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
+	// maxQuickRestarts is how many times in a row a service can obtain a restart without a delay by its exit code
+	// (Policy.ImmediateOn). Only runs shorter than the first restart delay count. Further restarts get that delay.
 	maxQuickRestarts = 3
 )
 
-// Reasons of transitions. Other packages compare reasons with these texts.
+// Texts for the reason of a transition or record. Other packages compare reasons with these texts.
 const (
-	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
-	ReasonReplaced = "another instance has taken over" // reason of a service that is parked because another instance took over
+	ReasonShutdown = "the container is stopping"       // every transition that a shutdown causes
+	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
 	// SuffixProfileGone ends the reason of an exit that followed the renaming or removal of the service's profile.
 	SuffixProfileGone = "because its profile was renamed or removed"
-	ReasonLoop        = "crash loop" // prefix of the remark that explains a crash loop
+	ReasonLoop        = "crash loop" // prefix of the record that explains why a service is in a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )
 
-// Numbers of the signals that the machine uses, see signal(7). A test compares them with the numbers of the operating system.
-const (
-	sigHup  = 1
-	sigInt  = 2
-	sigQuit = 3
-	sigKill = 9
-	sigTerm = 15
-	sigCont = 18
-	sigStop = 19
-)
-
-// wakingSignals lists the signals that ask a process to end or to reload. With each of them, the machine sends SIGCONT, because
-// a stopped process would not handle the signal.
-var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
-
-// phase is the stage of the container's life.
+// phase is the stage of the container's life: the services run, then a shutdown passes through the other three.
 type phase int
 
 const (
@@ -175,16 +178,17 @@ const (
 	finished
 )
 
-// Machine supervises all services. It is a pure state machine, see the package documentation. Only one goroutine may use it.
+// Machine decides when services start and stop. It is a pure state machine, see the package comment. Only the goroutine of
+// the [Loop] may use it.
 type Machine struct {
-	// Budget limits the time of a container shutdown, from the first Shutdown to End.
+	// Budget is the maximum duration of a container shutdown, from the first Shutdown event to the End action.
 	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
-	// Parallel is the maximum number of services with Policy.LimitedStarts that may be starting at the same time; 0 means no limit.
+	// Parallel is how many services with Policy.LimitedStarts may be starting at the same time; 0 means no limit.
 	Parallel int `reexec:"-"`
-	// ParallelExtra is added to Parallel once one of these services has become ready. A starting service often waits, so a
-	// few more starts keep the processor busy.
+	// ParallelExtra is added to Parallel as soon as one of these services has become ready. A starting service often waits for
+	// disk or network, so a few more starts keep the processor busy.
 	ParallelExtra int `reexec:"-"`
 
 	services          map[string]*service `reexec:"-"`
@@ -196,20 +200,20 @@ type Machine struct {
 	exitCode    int       `reexec:"code"`
 	shortage    shortage  `reexec:"short"`
 	cmdExitCode *int      `reexec:"mainCode"`
-	killAt      time.Time // in phase stopping: when living services are killed; in phase sweeping: when all other processes are killed
-	hardEnd     time.Time // the shutdown ends at this time, even if processes are alive
-	killSent    bool      `reexec:"killed"` // phase sweeping: SIGKILL has been sent
+	killAt      time.Time // phase stopping: when the remaining services are killed; phase sweeping: when all other processes are killed
+	hardEnd     time.Time // when the shutdown ends, even if processes are alive
+	killSent    bool      `reexec:"killed"` // SIGKILL was sent in phase sweeping
 	effects     effects   `reexec:"-"`
 }
 
-// effects holds the results of one call of Step.
+// effects collects the results of one call of Step.
 type effects struct {
 	servicesChanged bool // a service has changed, so startReleased must check the waiting services again
 	actions         []Action
 }
 
-// Step handles one event and returns the actions that it causes, in order. The time now must never go backwards. The next call of
-// Step reuses the returned slice. Events about unknown services or runs are ignored.
+// Step handles one event and returns the actions for the loop, in order. The times of successive calls must not go backwards.
+// Step reuses the returned slice at its next call. It ignores events about unknown services or runs.
 func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.effects.actions = m.effects.actions[:0]
 	if m.phase == finished {
@@ -219,7 +223,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.handleAdd(now, e)
 	case NeedMet:
-		// The most recently used services get the first chance to start.
+		// Services that were used most recently start first, because the number of simultaneous starts is limited.
 		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.handleNeedMet(now, s, e.Need)

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// This file computes the readiness of services with checks, and stops a service whose checks fail.
+// This file computes whether a service is ready, from its own reports and its checks, and stops a service whose liveness
+// check fails.
 
-// ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
+// ReasonUnhealthy begins the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// readinessReport says whether a run is ready, according to the run itself or to its checks.
+// readinessReport says whether a run is ready, in the opinion of the run itself or of its checks.
 type readinessReport struct {
 	ready bool
 	text  string `reexec:"said"`
 }
 
-// handleReports replaces the reports of the run itself and of its checks. It ignores reports about another run.
+// handleReports stores the two reports of a run: its own, and its checks'. It ignores reports about an earlier run.
 func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, checks readinessReport) {
 	if s.state == Up && s.number == run {
 		s.ownReport, s.checkReport = own, checks
@@ -25,8 +26,8 @@ func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, chec
 	}
 }
 
-// updateReadiness computes whether a running service is ready. The run itself must be ready. If the service has readiness
-// checks, they must also have passed.
+// updateReadiness computes whether a running service is ready, and records a change in the history. The run itself must be
+// ready, and so must its checks if it has any.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
@@ -46,7 +47,8 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 	m.markChanged(s)
 }
 
-// handleUnhealthy stops a run whose check has failed for too long. Depending on the event, the service is then restarted or parked.
+// handleUnhealthy stops a run whose liveness check has failed for too long. The event says whether the service is then
+// restarted or parked.
 func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.number != e.Run || s.policy.IsCMD || m.phase != running {
 		return
@@ -57,15 +59,15 @@ func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
 
 // The rest of this file handles the sd_notify(3) messages from the processes of a service.
 
-// maxExtensionFactor limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC. The limit is this many grace
-// periods.
+// maxExtensionFactor limits how long a stopping service can delay SIGKILL with EXTEND_TIMEOUT_USEC: to this many grace
+// periods from the start of the stop.
 const maxExtensionFactor = 10
 
-// reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
+// reasonEnding is the reason of the state stopping for a service that has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// handleNotified handles a message from the current run of a service. It ignores messages from other runs, and messages
-// that arrive after the end of the main process.
+// handleNotified handles an sd_notify message from the current run of a service. It ignores messages from earlier runs, and
+// messages that arrive after the main process has ended.
 func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 	if s.number != e.Run || !s.isRunning() {
 		return
@@ -79,7 +81,7 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 		m.updateReadiness(now, s)
 	}
 	if e.Stopping && s.state == Up && m.phase == running && !s.policy.IsCMD {
-		// The service ends by itself: hinit sends no signal, and the exit decides what follows.
+		// The service ends by itself. So hinit sends no signal, and the exit decides what follows.
 		s.paused = false
 		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}
@@ -94,8 +96,8 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 	}
 }
 
-// markOverdue marks a service as unhealthy if it has announced its own end with STOPPING=1, but is still alive after the grace
-// period.
+// markOverdue records a failed check as the cause for SIGKILL, if the service has sent STOPPING=1 but is alive after the
+// grace period. So the service restarts after the kill.
 func (m *Machine) markOverdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
 		s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"

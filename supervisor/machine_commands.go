@@ -6,11 +6,26 @@ import (
 	"time"
 )
 
-// This file handles commands to a service, from operators or from hinit itself, and sends the signals that these
-// commands cause.
+// This file handles commands to a service, from an operator or from hinit itself, and sends the signals that they cause.
+
+// Signal numbers, see signal(7). The machine must not import syscall. A test compares them with the numbers of the operating
+// system.
+const (
+	sigHup  = 1
+	sigInt  = 2
+	sigQuit = 3
+	sigKill = 9
+	sigTerm = 15
+	sigCont = 18
+	sigStop = 19
+)
+
+// wakingSignals lists the signals that ask a process to end or to reload. A process that is stopped (SIGSTOP) can't handle
+// them, so the machine sends SIGCONT after each of them.
+var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 func (m *Machine) start(now time.Time, s *service) {
-	if m.phase != running || s.removing { // only an Add event makes a removed service wanted again
+	if m.phase != running || s.removing { // only an Add event brings a removed service back
 		return
 	}
 	held := m.shortage.held[s.name] != ""
@@ -23,7 +38,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
 		s.restartAfterRun = true
 		m.markChanged(s)
-	case Up: // the service runs already, but its earlier failures are forgotten
+	case Up: // the running service continues, and its earlier failures are forgotten
 		s.forgetFailures()
 		s.deadline = time.Time{}
 		m.markChanged(s)
@@ -55,14 +70,14 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 			return
 		}
 		m.noteCause(s)
-		if s.state == Stopping && s.policy.KillNever { // no deadline ends this state, so repeat the stop signal
+		if s.state == Stopping && s.policy.KillNever { // KillNever sets no deadline, so a second stop repeats the signal
 			m.sendStop(now, s)
 		}
 	case Down, Waiting, Starting, Finishing, Backoff, Parked, Failed:
 	}
 }
 
-// setWantDown sets the desired state to down without ending a running process.
+// setWantDown sets the desired state to down. A running process continues.
 func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	s.want, s.restartAfterRun, s.once, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
@@ -74,7 +89,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	}
 }
 
-// startOnce starts a service for a single run. After the run the service stays down.
+// startOnce starts a service for a single run, after which it stays down.
 func (m *Machine) startOnce(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
@@ -91,7 +106,7 @@ func (m *Machine) startOnce(now time.Time, s *service) {
 	}
 }
 
-// evict kills the processes of a service without a grace period, and forgets the service after they have ended.
+// evict kills all processes of a service at once, and forgets the service after their end. It spares the CMD.
 func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.IsCMD {
 		return
@@ -106,7 +121,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.dropIfDown(now, s)
 }
 
-// setPaused stops the processes of a service with SIGSTOP, or continues them with SIGCONT.
+// setPaused sends SIGSTOP or SIGCONT to a service, and records whether it is paused.
 func (m *Machine) setPaused(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
@@ -118,7 +133,7 @@ func (m *Machine) setPaused(s *service, signal int, group bool) {
 	}
 }
 
-// sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for the stop signal of the service.
+// sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for the stop signal of its policy.
 func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
@@ -135,7 +150,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 
-// noteCause records the cause for which hinit ends a run: an operator, or the shutdown. A cause that is already recorded is kept.
+// noteCause records why hinit is ending a run: shutdown or operator. The first recorded cause is kept.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":
@@ -146,15 +161,15 @@ func (m *Machine) noteCause(s *service) {
 	}
 }
 
-// requestEnd begins to stop the running process of a service.
+// requestEnd asks the running process of a service to end, and sets the deadline for SIGKILL.
 func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
 	m.noteCause(s)
 	m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
 	m.sendStop(now, s)
 }
 
-// sendStop runs the stop command, or sends the stop signal if the service has no stop command. It also sends SIGCONT, so that a
-// process that is stopped (SIGSTOP) can react.
+// sendStop runs the stop command, or sends the stop signal if the service has no stop command. It also sends SIGCONT, because
+// a process that is stopped (SIGSTOP) would not react.
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
@@ -169,8 +184,8 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
 }
 
-// handleStopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal.
-// Processes that the stop command has left behind are killed.
+// handleStopCommandEnded sends the stop signal to the main process after the stop command has ended. It kills what the stop
+// command left behind.
 func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.stopCommand.run == 0 || s.stopCommand.run != e.Run {
 		return
@@ -194,8 +209,8 @@ func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopComman
 	}
 }
 
-// awaitStopCommand handles a service whose main process is gone while the stop command or its descendants are alive. The
-// stop command and its descendants may run until the grace period of the stop is over. Then the machine kills them.
+// awaitStopCommand is called when the main process has ended before the stop command. The stop command and its descendants
+// may run until the grace period of the stop is over. Then they are killed.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.stopCommand.end); now.Before(end) {
@@ -205,8 +220,8 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns the time now plus d. If the parameter never is true, it returns the zero time, which means no deadline.
-// During a shutdown the deadline is no later than the end of the shutdown's budget.
+// deadlineIn returns the time now plus d, or no deadline (zero) if never is true. During a shutdown it is no later than the
+// end of the budget.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
@@ -215,8 +230,8 @@ func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never b
 	return m.withinBudget(s, deadline)
 }
 
-// withinBudget limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) have a later limit,
-// so they are killed last.
+// withinBudget limits a deadline to the budget of the current shutdown, if any. Draining services (loggers) have a later
+// limit, so they are killed last.
 func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline
@@ -231,8 +246,9 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends SIGKILL to the processes that the policy of the service selects (at shutdown: to the whole tree). It also sets the
-// time of the next SIGKILL, because the machine repeats kill until the processes are gone.
+// kill sends SIGKILL to the processes that Policy.KillScope selects; during a shutdown, or after the main process has ended,
+// to the whole tree. It also sets the deadline for the next SIGKILL, because the machine repeats kill until no process is
+// left.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {
@@ -245,10 +261,10 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
 	doublings := max(0, s.killProgress.kills-firstKillCount+1)
-	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit keeps the shift from an overflow
+	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit of 10 prevents an overflow of the shift
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < maxKillInterval {
-		s.deadline = now.Add(again) // the history already has the first SIGKILL
+		s.deadline = now.Add(again) // the history already has a record of the first SIGKILL
 	} else {
 		m.setState(now, s, state, now.Add(again), reason)
 	}
@@ -257,7 +273,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})
-	if s.stopCommand.run != 0 && s.pid != 0 { // the main process is being killed, so its stop command gets no more time
+	if s.stopCommand.run != 0 && s.pid != 0 { // its main process is being killed, so the stop command gets no more time
 		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 }

@@ -2,9 +2,9 @@ package supervisor
 
 import "time"
 
-// This file makes the transitions that happen when a deadline has been reached.
+// This file finds the next deadline, and acts on the ones that have passed.
 
-// Deadline returns the time at which Step needs a Tick event. The result is false if no deadline is pending.
+// Deadline returns the time at which Step next needs a Tick event. The result is false if nothing is due.
 func (m *Machine) Deadline() (time.Time, bool) {
 	var first time.Time
 	earlier := func(t time.Time) {
@@ -33,6 +33,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	return first, !first.IsZero()
 }
 
+// handleTick acts on each deadline that has passed.
 func (m *Machine) handleTick(now time.Time) {
 	for _, s := range m.order {
 		if s.deadline.IsZero() || now.Before(s.deadline) {
@@ -49,11 +50,11 @@ func (m *Machine) handleTick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running { // the shutdown lets the service run to drain its input
+			if m.phase != running { // the shutdown let the service run on, for its dependants or its input, and that time is over
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}
-			s.forgetFailures() // the run was long enough to clear earlier failures
+			s.forgetFailures() // the run has lasted for Policy.ResetAfter
 			s.deadline = time.Time{}
 			m.markChanged(s)
 		case Down, Waiting, Starting, Parked, Failed:

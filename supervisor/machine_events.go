@@ -2,15 +2,16 @@ package supervisor
 
 import "time"
 
-// Event is an input of the machine. Only this package defines events.
+// Event is an input of the machine: a request, an exit, a report or a tick. Only this package defines events.
 type Event interface {
 	// target returns the name of the service that the event is for, or "" if it is for none. Step ignores unknown services.
 	target() string
 }
 
-// Events that the loop feeds to the machine.
+// The events. The loop creates them, or passes on the ones that other packages give to [Loop.Do] and [Loop.Post].
 type (
-	// Add registers a service, or changes the policy of a known one. The service starts when Want is up and its needs are met.
+	// Add registers a service, or replaces the policy of a registered one. If Want is up, the service starts as soon as its
+	// needs are met.
 	Add struct {
 		Name   string
 		Policy *Policy
@@ -20,7 +21,8 @@ type (
 		// event. If Policy.ReportsReadiness is also set, the service must also have sent a Ready event.
 		HasReadinessChecks bool
 	}
-	// NeedMet reports that a condition is met. It concerns all services that list the condition in Add.Needs.
+	// NeedMet reports that a condition, such as the end of the boot, is met. It concerns all services that list the condition in
+	// Add.Needs.
 	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
@@ -31,27 +33,26 @@ type (
 		Cause  Cause // cause to record for the exits of these services; "" for CauseOperator
 		Reason string
 	}
-	// Start sets the desired state to up and starts a service at once, without a restart delay. Earlier failures are forgotten.
+	// Start sets the desired state to up, forgets earlier failures, and starts the service at once, without a restart delay.
 	Start struct{ Name string }
 	// Stop sets the desired state to down and ends the running process.
 	Stop struct{ Name string }
-	// Restart ends the running process and then starts the service again at once. If the service is not running, Restart starts
-	// it.
+	// Restart ends the running process and then starts the service again at once. A service that is not running is only started.
 	Restart struct{ Name string }
 	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
 	// continues until its current run ends, and then stays down.
 	Once struct{ Name string }
 	// StayDown sets the desired state to down and drops a pending start, but lets a running process continue.
 	StayDown struct{ Name string }
-	// Scheduled carries the next start time from the schedule of a task. If Now is set, the task also starts immediately,
-	// unless it is running or about to start.
+	// Scheduled carries the next start time from the schedule of a task. With Now the task also starts immediately, unless it is
+	// already running or about to start.
 	Scheduled struct {
 		Name string
 		Next time.Time // zero if the task has no schedule
 		Now  bool
 	}
-	// Pause sends SIGSTOP to the main process, or with Group to its process group. The status shows the service as paused
-	// until it ends, or until hinit continues or stops it.
+	// Pause sends SIGSTOP to the main process, or with Group to its process group. The status shows "paused" until the run ends,
+	// or until hinit continues or stops the service.
 	Pause struct {
 		Name  string
 		Group bool
@@ -61,8 +62,8 @@ type (
 		Name  string
 		Group bool
 	}
-	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the process,
-	// the restart policy of the service applies. Signal 0 stands for the service's stop signal.
+	// SignalMain sends a signal to the main process, or with Group to its process group. If the process ends, the restart policy
+	// decides what follows, as after any exit. Signal 0 stands for Policy.StopSignal.
 	SignalMain struct {
 		Name   string
 		Signal int
@@ -81,7 +82,7 @@ type (
 		Temporary bool // the kernel lacked a resource, but may have it again soon
 		Code      int  // the exit code with which a shell reports this error: 126 or 127
 	}
-	// Exited reports the end of a main process or of a finish command.
+	// Exited reports that a main process or a finish command has been reaped.
 	Exited struct {
 		Name         string
 		PID          int
@@ -89,64 +90,64 @@ type (
 		Signal       int    // signal that ended the process; 0 if the process exited by itself
 		OOM          bool   // the kernel's out-of-memory killer killed the process
 		Leftover     bool   // descendants of the process are alive
-		MaybeMembers string // PIDs of living orphans whose run is unknown and may be this one; "" for none
+		MaybeMembers string // PIDs of living orphans that may belong to this run or to another; "" for none
 		CPU          time.Duration
 		MaxRSS       int64
 	}
-	// StopCommandEnded reports that the stop command of a service has ended, or could not be started.
+	// StopCommandEnded reports that the stop command of a service has been reaped, or could not be started.
 	StopCommandEnded struct {
 		Name     string
 		Run      uint64 // run number of the stop command
 		Fault    string // how the command failed; "" if it succeeded
 		Leftover bool   // descendants of the command are alive
 	}
-	// Gone reports that all processes of the last run of a service, or of its stop command, have ended.
+	// Gone reports that no process of a run is alive any more. Run is the last run of the service, or its stop command.
 	Gone struct {
 		Name string
 		Run  uint64
 	}
-	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is the number of descendants that have ended
-	// since the end of the main process. If Count grows with every SIGKILL, new processes replace the killed ones.
+	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is how many descendants have ended since the main
+	// process ended. If Count grows with every SIGKILL, the descendants fork faster than hinit kills them.
 	DescendantsEnded struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// CorrectCause corrects the recorded cause of an exit when a better cause becomes known. The new cause is CauseReplaced, or
-	// CauseOperator if the profile was renamed or removed.
+	// CorrectCause replaces the recorded cause of an exit, when hinit learns the real one only after the exit. The new cause is
+	// CauseReplaced, or CauseOperator if the profile was renamed or removed.
 	CorrectCause struct {
 		Name  string
 		Run   uint64
 		Cause Cause
 	}
-	// LastLines delivers the last lines of output of a run.
+	// LastLines delivers the last lines of output of a run, for Exit.Tail.
 	LastLines struct {
 		Name  string
 		Run   uint64
 		Lines []string
 	}
-	// Ready carries the report of a running service about its own readiness.
+	// Ready carries what a running service says about its own readiness, for example through a state file, a pipe or sd_notify.
 	Ready struct {
 		Name  string
 		Run   uint64
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// StatusText sets the warning that the running service shows. Its readiness stays the same.
+	// StatusText replaces the warning that a running service shows, and leaves its readiness unchanged.
 	StatusText struct {
 		Name string
 		Run  uint64
 		Text string
 	}
-	// ChecksReported carries the result of the ready and start-up checks of a running service. The service is ready only if both
-	// the checks and its own Ready event say so.
+	// ChecksReported carries the combined result of the ready and start-up checks of a running service. The service is ready
+	// only if both this event and its own Ready event say so.
 	ChecksReported struct {
 		Name  string
 		Run   uint64
 		Ready bool
 		Text  string // why the checks fail, or a warning
 	}
-	// Unhealthy stops a running service, because one of its checks has failed for too long.
+	// Unhealthy stops a running service whose liveness check has failed for too long.
 	Unhealthy struct {
 		Name   string
 		Run    uint64
@@ -179,17 +180,17 @@ type (
 		Name   string
 		Signal int
 	}
-	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only if the
-	// record is a notice from a client.
+	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only for a
+	// notice that a client has posted.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything immediately.
+	// Shutdown stops all services and ends the container within Machine.Budget. A second Shutdown kills everything immediately.
 	Shutdown struct {
 		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
 		Reason string
 	}
-	// Swept reports that PID 1 has no child process left.
+	// Swept reports during a shutdown that PID 1 has no child process left, so the container can end.
 	Swept struct{}
-	// Tick tells the machine the current time, so that it can handle deadlines.
+	// Tick makes the machine act on deadlines that have passed. The loop sends it when Machine.Deadline is reached.
 	Tick struct{}
 )
 
@@ -233,7 +234,7 @@ func (Tick) target() string       { return "" }
 // defines actions.
 type Action interface{ action() }
 
-// Actions that the machine asks the loop for.
+// The actions.
 type (
 	// Spawn starts the main process. The loop answers with Spawned or SpawnFailed, before any other event.
 	Spawn struct {
@@ -263,14 +264,14 @@ type (
 	}
 	// SignalDescendants sends a signal to all descendants of this process. The machine uses this action when no service is alive.
 	SignalDescendants struct{ Signal int }
-	// Changed reports that the published view of a service is out of date.
+	// Changed reports that the entry of a service in the snapshot is out of date.
 	Changed struct{ Name string }
-	// Note adds a record to the history. If the record has Dropped set, the loop forgets the service afterwards.
+	// Note adds a record to the history. If Record.Dropped is set, the loop then forgets the service.
 	Note struct{ Record Record }
-	// CloseOutput reports during a shutdown that all processes of a service have ended. The loop then closes the pipe for their
-	// output.
+	// CloseOutput reports during a shutdown that no process of a service is alive any more. The loop then closes
+	// Unit.StdOverrides[1], so that a logger that reads this pipe sees the end of its input.
 	CloseOutput struct{ Name string }
-	// End ends the loop. Run then returns Code.
+	// End ends the loop: Loop.Run returns Code.
 	End struct{ Code int }
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This file handles the starts and exits of the processes of a service, and the transitions that follow from them.
+// This file handles the start and the exit of processes of a service, and chooses the state that follows an exit.
 
 func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
@@ -38,7 +38,7 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 
 func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state == Finishing && s.pid == 0 {
-		if e.Code != 127 { // 127: the service has no finish command
+		if e.Code != 127 { // exit code 127 means that the service has no finish command
 			m.emit(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
 		m.finishVerdict(now, s, -1)
@@ -101,16 +101,16 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 			code = 128 + e.Signal
 		}
 		if exit.Cause == CauseShutdown && e.Signal == s.policy.StopSignal {
-			code = m.exitCode // the CMD ended by its stop signal, so the code of the shutdown applies
+			code = m.exitCode // the CMD obeyed the stop signal, so the container ends with the code of the Shutdown event
 		}
 		m.cmdExitCode = &code
 	}
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants that a dead process has left behind. The parameter dead names that process in the
-// reason text: the main process or the finish command. If leftover is false, no descendants are left, and the next
-// transition follows immediately.
+// endLeftovers sends SIGTERM to the descendants that are alive after their process has ended. The parameter dead is the name
+// of that process in the reason: main process or finish command. If leftover is false, nothing is left to end, and
+// leftoversGone follows at once.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -129,9 +129,9 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead st
 	m.emit(Signal{s.name, s.liveRun(), sigTerm, ScopeTree, false})
 }
 
-// leftoversGone is called after all descendants of the run, or of the finish command, have ended. If the stop command is still
-// alive, leftoversGone waits for the end of this command. Then it starts the finish command, or settles the service if the finish
-// command has already run.
+// leftoversGone is called when the last descendant of the run, or of its finish command, has ended. It waits for a stop
+// command that is still alive. Then it starts the finish command, or enters the next state if the finish command has already
+// run.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.stopCommand.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -147,8 +147,8 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finishRun, *s.lastExit})
 }
 
-// finishVerdict handles the exit code of a finish command. The restart delay begins at the time now. The exit code may say that
-// the service must not start again. A start that was requested after the exit of the main process overrides the code.
+// finishVerdict handles the exit code of a finish command; -1 if it could not be run. The restart delay begins now. A code in
+// Policy.PermanentFinish keeps the service down, unless an operator asked for a start after the main process had ended.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.delayStart = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
@@ -157,7 +157,8 @@ func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit chooses the state that follows an exit, and updates the counters of failures.
+// afterExit returns the state that follows an exit, and updates the failure counters. It does not enter the state:
+// descendants and the finish command come first.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describeExit(exit)
 	switch {
@@ -181,7 +182,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return nextState{state: Starting, reason: reason + " after it had been ready"}
 	}
-	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose this exit code, so the code has a meaning
+	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose its exit code; after a signal or a failed check the code means nothing
 	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
 		return nextState{state: Parked, reason: reason}
 	}
@@ -198,24 +199,23 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if next, ok := s.stateWithoutRestart(exit, reason); ok {
 		return next
 	}
-	// The first crash after a healthy run is followed by a restart without a delay. An exit with code 0 gets a delay: another
-	// instance may have taken over, and hinit learns that only a little later.
+	// The first crash after a long run gets no delay. An exit with code 0 gets one, because another instance may have taken
+	// over: hinit learns that from a file a little later, and then parks the service.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
 	if s.ready && s.policy.ReportsReadiness && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
-		m.countFailure(now, s) // so that the next restart has a delay
+		m.countFailure(now, s) // a second crash gets a delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
-	if exit.Cause == CauseOperator { // an operator ended the service with a signal, so the service did not fail
+	if exit.Cause == CauseOperator { // an operator ended the process with a signal, so this is no failure
 		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// handleInputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was
-// long, or if it was parked for longer than its restart delay. Otherwise the service may have changed the files itself. Then
-// the change counts as a fast exit, and the service waits for the rest of the delay.
+// handleInputsChanged starts a parked service after its input files have changed. The service may have changed them itself.
+// So a service that parked after a short run waits for the rest of its restart delay, and the change counts as a fast exit.
 func (m *Machine) handleInputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -231,12 +231,13 @@ func (m *Machine) handleInputsChanged(now time.Time, s *service) {
 	m.setState(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describeExit(s.lastExit))
 }
 
-// afterFailure counts a fast exit and returns the delay before the restart.
+// afterFailure counts a fast exit, and returns the restart delay that follows it.
 func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 	m.countFailure(now, s)
 	return s.policy.Backoff.Delay(s.failures, m.random())
 }
 
+// countFailure counts a fast exit, and finds out whether the service is in a crash loop.
 func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
@@ -257,11 +258,11 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// maxErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file
-// names, and programs in the container choose their length.
+// maxErrorText is the maximum length in bytes of an error in the history and in exit records. Errors contain file names,
+// which programs in the container choose.
 const maxErrorText = 1 << 10
 
-// Shorten cuts a text to the greatest length that the history keeps, which is maxErrorText bytes.
+// Shorten cuts a text to maxErrorText bytes, for the history.
 func Shorten(text string) string {
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
@@ -277,7 +278,7 @@ func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	m.markChanged(s)
 }
 
-// describeExit returns a text that says how a run ended.
+// describeExit says in words how a run ended: by a failed start, a failed check, a signal or an exit code.
 func describeExit(e *Exit) string {
 	switch {
 	case e.Cause == CauseSpawn:
@@ -290,6 +291,7 @@ func describeExit(e *Exit) string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
+// handleGone handles the end of the last process of a run, or of the stop command.
 func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
 	switch only := s.stopCommandAlone(); {
 	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
@@ -303,7 +305,8 @@ func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
 	}
 }
 
-// enterNextState enters the next state after a run, when all its processes and its finish command have ended.
+// enterNextState ends a run: all its processes and its finish command have ended. It enters the state that afterExit or
+// finishVerdict chose, unless an operator or a shutdown has asked for another one since then.
 func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
@@ -321,7 +324,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 		m.startOrWait(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.startTime().After(now):
 		m.startOrWait(now, s, next.reason)
-	case next.state == Down: // an earlier order ended the run, and a later order wants the service up
+	case next.state == Down: // a stop or a finish command chose down, but a later command wants the service up
 		m.startOrWait(now, s, "wanted up")
 	default:
 		m.setState(now, s, next.state, next.startTime(), next.reason)
@@ -329,6 +332,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 	m.dropIfDown(now, s)
 }
 
+// dropIfDown forgets a service that is being removed, once it is down.
 func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
@@ -339,10 +343,11 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// certainCauses lists the causes that are known for certain, so a CorrectCause event must not replace them.
+// certainCauses lists the causes that hinit itself has brought about. A CorrectCause event must not replace them.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// parkRefused parks a service if its last output says that a restart would not help, see Policy.ParkOnOutput.
+// parkRefused parks a service that waits for its restart delay, if its last lines of output say that a restart would not help
+// (Policy.ParkOnOutput).
 func (m *Machine) parkRefused(now time.Time, s *service) {
 	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.lastExit.Code < 1 {
 		return

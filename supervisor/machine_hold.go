@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// This file handles holds. A held service is ended or waits before its start, because the container lacks memory or its
-// profile uses too much disk space. A hold does not change the desired state of a service.
+// This file handles holds. A hold ends a service, or delays its start, while the container lacks memory or the service's
+// profile uses too much disk space. The desired state of the service stays the same.
 
-// shortage records which services must not run, because memory or disk space is short.
+// shortage records which services must not run at present.
 type shortage struct {
-	startsHeld string            `reexec:"full"` // why all services with Policy.Sheddable must wait before they start; "" if they need not wait
-	held       map[string]string // why a single service must not run, by name; a step replaces the map, so that undo can restore the old one
+	startsHeld string            `reexec:"full"` // why services with Policy.Sheddable must not start; "" if they may
+	held       map[string]string // reason of the hold on each held service; replaced and never modified, so that undo can restore the old map
 }
 
-// setHold records why a service must not run. An empty reason releases the service.
+// setHold records why a service must not run. An empty reason removes the hold.
 func (m *Machine) setHold(name, reason string) {
 	if m.shortage.held[name] == reason {
 		return
@@ -30,8 +30,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held = held
 }
 
-// NeedMemory and NeedDisk appear in the list of unmet needs of a waiting service. NeedMemory means that the container lacks memory,
-// NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with NeedDisk.
+// NeedMemory and NeedDisk stand in the list of unmet needs of a service that waits because of a hold. The container lacks
+// memory, or the service's profile uses too much disk space. The Reason of a [Hold] with Disk must begin with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -39,7 +39,8 @@ const (
 
 func isDiskHold(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
 
-// handleHold handles a Hold event: it ends a running service and keeps it from starting, or releases it if the event has no reason.
+// handleHold ends a running service and prevents its next start. An event without a reason releases the service. A hold for
+// disk space replaces one for memory, and only an event with Disk changes it.
 func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
 	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {
@@ -60,8 +61,8 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	}
 }
 
-// handleHoldStarts makes all services with Policy.Sheddable wait before they start, and shows them the given reason. With an empty
-// reason it starts the waiting services.
+// handleHoldStarts makes services with Policy.Sheddable wait before they start, for the given reason. With an empty reason it
+// starts those that wait only for memory.
 func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	if m.shortage.startsHeld == reason || m.phase != running {
 		return
@@ -79,7 +80,7 @@ func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	}
 }
 
-// shortageFor returns the reason why a service must wait for memory or disk space, and the name of this need: NeedMemory or
+// shortageFor returns why a service must not start for lack of memory or disk space, and the kind of shortage: NeedMemory or
 // NeedDisk. The reason is "" if the service may start.
 func (m *Machine) shortageFor(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {

@@ -7,53 +7,52 @@ import (
 	"time"
 )
 
-// This file handles dependencies between services, limits on restarts, and tasks.
+// This file handles dependencies between services, the limit on restarts, and tasks, which run once and end.
 
-// RestartAfter says which kinds of exit are followed by an automatic restart. It does not apply to exits that hinit requested.
+// RestartAfter says which exits an automatic restart follows. Exits that hinit requested are never followed by one.
 type RestartAfter string
 
-// The values of RestartAfter. After an exit without a restart, the service is down if the exit code means success. Otherwise the
-// service is failed.
+// The values of RestartAfter. A service that is not restarted is down if its exit code means success, and failed otherwise.
 const (
 	RestartAlways    RestartAfter = ""
-	RestartOnFailure RestartAfter = "on-failure" // an exit code that does not mean success, or a signal
-	RestartOnSuccess RestartAfter = "on-success" // an exit code that means success
+	RestartOnFailure RestartAfter = "on-failure" // restart after a signal, or an exit code that does not mean success
+	RestartOnSuccess RestartAfter = "on-success" // restart after an exit code that means success
 	RestartNever     RestartAfter = "never"
 )
 
-// Until is the condition that a needed service must meet before its dependant may start.
+// Until is the condition on a needed service that must hold before its dependant starts.
 type Until string
 
 // The values of Until.
 const (
-	UntilStarted Until = "started" // the service is up; a task has been started at least once
+	UntilStarted Until = "started" // the service is up, or is a task that has been started at least once
 	UntilReady   Until = "ready"   // the service is up and ready
-	UntilDone    Until = "done"    // down after a run that ended by itself with success
-	UntilTried   Until = "tried"   // the service is up and ready, or has ended at least once; this need does not delay the end of services at shutdown
+	UntilDone    Until = "done"    // the service is down after a run that ended with a success code and was not stopped
+	UntilTried   Until = "tried"   // the service is up and ready, or has ended at least once; at shutdown it does not wait for its dependants
 )
 
-// Need names a service that another service waits for before each start.
+// Need is a service that must meet a condition before another service starts.
 type Need struct {
 	Name     string
 	Until    Until
-	Optional bool // the need counts as met while that service is unknown or not wanted up
+	Optional bool // also met while the needed service is unknown or its desired state is down
 }
 
-// RestartAndNeeds is the part of a [Policy] about dependencies, tasks and restarts. The zero value is a service without needs or
-// limits.
+// RestartAndNeeds is the part of a [Policy] about restarts, dependencies and tasks. With the zero value a service always
+// restarts and needs nothing.
 type RestartAndNeeds struct {
 	RestartPolicy      RestartAfter  `reexec:"After"`
 	MaxRestarts        int           // limit of automatic restarts within RestartsWindow; 0 means no limit
-	RestartsWindow     time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
+	RestartsWindow     time.Duration // time window of MaxRestarts; one more exit within it makes the service failed
 	Needs              []Need
-	RestartOn          []string  // names of services; this service restarts when one of them starts again, or when a task succeeds
-	IsConfiguredTask   bool      `reexec:"OneShot"`   // the service is a task (of hinit.yaml), so its end is expected
-	LimitedStarts      bool      `reexec:"Turns"`     // the number of simultaneous starts of such services is limited, see [Machine.Parallel]
-	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; for the first start, recently used services come first in the queue
-	RunBeforeEachStart bool      `reexec:"EachStart"` // the service is a task that runs again before each start of a service that needs it with UntilDone
+	RestartOn          []string  // names of services; each start of one of them after its first, or success of a task, restarts this service
+	IsConfiguredTask   bool      `reexec:"OneShot"`   // a task of hinit.yaml: it is expected to end
+	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.Parallel] services with this flag start at the same time
+	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; the queue starts recently used services first
+	RunBeforeEachStart bool      `reexec:"EachStart"` // a task that runs before each start of a service that needs it with UntilDone
 }
 
-// dependsOnOthers returns 1 if the policy makes a service depend on others. Otherwise it returns 0.
+// dependsOnOthers returns 1 for a service that depends on others, and 0 otherwise. Machine.dependentServices is the sum.
 func (o *RestartAndNeeds) dependsOnOthers() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
@@ -61,7 +60,7 @@ func (o *RestartAndNeeds) dependsOnOthers() int {
 	return 0
 }
 
-// taskNeed is a need for a task. Only a run with a number greater than Run meets the need.
+// taskNeed says that a task must succeed in a run whose number is greater than Run. Earlier runs of the task do not count.
 type taskNeed struct {
 	Name string
 	Run  uint64
@@ -73,8 +72,8 @@ var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 // idleStates lists the states in which no process of a service runs and no start is pending.
 var idleStates = []State{Down, Parked, Failed}
 
-// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with RunBeforeEachStart that s needs
-// with the condition UntilDone. Each of them runs once for each start of s.
+// startNeededTasks starts the tasks with RunBeforeEachStart that s needs with UntilDone. Each of them must succeed once more
+// before s starts.
 func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
@@ -93,6 +92,7 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	}
 }
 
+// taskNeedFor returns the pending run of the task with this name, or nil.
 func (s *service) taskNeedFor(name string) *taskNeed {
 	i := slices.IndexFunc(s.taskNeeds, func(n taskNeed) bool { return n.Name == name })
 	if i < 0 {
@@ -101,13 +101,13 @@ func (s *service) taskNeedFor(name string) *taskNeed {
 	return &s.taskNeeds[i]
 }
 
-// wantUpAgain sets the desired state to up and forgets earlier failures.
+// wantUpAgain sets the desired state to up and forgets earlier failures and restarts.
 func (m *Machine) wantUpAgain(s *service) {
 	s.want, s.once, s.respawns = WantUp, false, nil
 	s.forgetFailures()
 }
 
-// unmetNeeds returns the names of the unmet needs of s, and a text that says what s waits for.
+// unmetNeeds returns the names of the services for which s must wait, and a text for the reason of the state waiting.
 func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	var why []string
 	for _, n := range s.policy.Needs {
@@ -119,7 +119,7 @@ func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// whyUnmet returns a text that says why a need is unmet, or "" if it is met.
+// whyUnmet says in words why a need is unmet. The text is "" if the need is met.
 func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
@@ -158,8 +158,8 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// waitForNeeds puts a service into the state waiting if a need is unmet, or if the service must wait for memory or disk
-// space. It reports whether the service has to wait.
+// waitForNeeds puts a service into the state waiting if a need is unmet, or if memory or disk space is short. It reports
+// whether the service has to wait.
 func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	need, reason := m.shortageFor(s)
 	names := []string{need}
@@ -183,8 +183,8 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startReleased starts the waiting services whose needs are now met. Step calls startReleased after each event. It does
-// nothing if no service has changed.
+// startReleased starts waiting services whose needs are now met. Step calls it after each event. It returns at once if no
+// service has changed.
 func (m *Machine) startReleased(now time.Time) {
 	if m.dependentServices == 0 || m.phase != running {
 		return
@@ -202,8 +202,8 @@ func (m *Machine) startReleased(now time.Time) {
 	}
 }
 
-// restartFollowers restarts the running services whose Policy.RestartOn lists t. Call it after t has started again, or
-// after the task t has succeeded.
+// restartFollowers restarts the running services whose Policy.RestartOn names t. It is called after t has started again, or
+// has succeeded as a task.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
 	if m.dependentServices == 0 || m.phase != running {
 		return
@@ -216,8 +216,8 @@ func (m *Machine) restartFollowers(now time.Time, t *service) {
 	}
 }
 
-// stateWithoutRestart returns the state that a service enters if its restart policy does not restart it after this exit. ok is
-// false if the policy restarts the service.
+// stateWithoutRestart returns the state after this exit if the restart policy forbids a restart: down or failed. The result
+// ok is false if the policy allows a restart.
 func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.RestartPolicy {
@@ -246,8 +246,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts checks the next state of a service. If this state is an automatic restart, limitRestarts counts the restart, and
-// returns the state failed beyond the limit Policy.MaxRestarts. Otherwise it returns next unchanged.
+// limitRestarts counts an automatic restart, and returns the state failed if Policy.MaxRestarts would be exceeded. Otherwise
+// it returns next unchanged, also if next is no restart.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
@@ -266,8 +266,8 @@ func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	return nextState{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// handleSchedule handles a Scheduled event. It stores the next scheduled time, and starts the task if e.Now is set. If the task
-// is running or about to start, this start is skipped.
+// handleSchedule stores the next start time of a task. If e.Now is set it also starts the task, unless the task is running or
+// about to start.
 func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.markChanged(s)
@@ -281,13 +281,14 @@ func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	}
 }
 
-// isActive reports whether any process of a service runs or is about to start.
+// isActive reports whether a process of the service is alive or about to start.
 func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns a height for each service that others need: the length of the longest chain of live
-// dependants above it. The result top is the greatest height. A shutdown ends services in the order of their heights.
+// dependantHeights returns the order in which a shutdown ends services. The height of a service is the length of the longest
+// chain of active services that depend on it; it is missing for services that none depends on. The result top is the greatest
+// height. Services end in the order of their heights.
 func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
@@ -304,7 +305,7 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 			return h
 		}
 		h := 0
-		heights[s] = h // ends a recursion in a cycle
+		heights[s] = h // a cycle of needs must not recurse for ever
 		for _, t := range above[s] {
 			h = max(h, height(t)+1)
 		}
@@ -317,7 +318,7 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	return heights, top
 }
 
-// endUnneeded ends, during a shutdown, the services whose dependants have all ended.
+// endUnneeded asks services to end, during a shutdown, as soon as no active service needs them.
 func (m *Machine) endUnneeded(now time.Time) {
 	if m.dependentServices == 0 {
 		return

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// service is the state of one service in the machine.
+// service is what the machine knows about one service.
 type service struct {
 	name   string
-	policy *Policy  // replaced, never modified: undo keeps only a shallow copy of the service
-	needs  []string // conditions from Add.Needs for which no NeedMet event has come yet
+	policy *Policy  // replaced, never modified, because undo copies only the pointer
+	needs  []string // conditions of Add.Needs that no NeedMet event has reported yet
 
 	state    State
 	since    time.Time
 	reason   string    // why the service is in this state
-	deadline time.Time // when the machine must act on this state; zero for never
+	deadline time.Time // when the machine must act on this state (handleTick); zero for never
 
 	want          Want
 	removing      bool
 	once          bool  // the pending start is for one run only
 	respawn       bool  // the pending start is an automatic restart
-	queuePosition int64 `reexec:"place"` // position in the queue of services that wait to start, lowest first; 0 when not queued
+	queuePosition int64 `reexec:"place"` // place in the queue of services that wait to start, lowest first; 0 when not queued
 
 	run
 
@@ -29,16 +29,16 @@ type service struct {
 	started      bool
 	processSince time.Time `reexec:"turned"`  // when the main process last started or ended
 	hasChecks    bool      `reexec:"checked"` // the service has checks, so it is ready only after they pass
-	readySince   time.Time // when the service became ready; between two runs: when the last run was over
+	readySince   time.Time // when the service became ready; while no run exists, the end of the last run
 	lastExit     *Exit     `reexec:"last"`
-	succeeded    bool      `reexec:"done"` // the last run ended by itself with success
+	succeeded    bool      `reexec:"done"` // the last run ended with a success code and without a request to stop
 
 	restarts      int
 	exits         causeCounts // all exits by cause, including failed starts
 	restartCauses causeCounts `reexec:"restarted"` // the exits that were followed by a restart, by cause
 	respawns      []time.Time // times of the automatic restarts within Policy.RestartsWindow
 
-	// These counters decide about restart delays, crash loops and parking.
+	// Counters of failures. They decide about restart delays, crash loops and parking.
 
 	failures        int         // number of fast exits in a row
 	quickRestarts   int         `reexec:"quick"`  // consecutive short runs whose exit code requested a restart
@@ -51,7 +51,7 @@ type service struct {
 	nextRun   time.Time  // when the schedule starts the service next; zero without a schedule
 }
 
-// run is the current or last run of a service. It includes the finish command.
+// run is the current or the last run of a service, with its finish command. Each start replaces it.
 type run struct {
 	number         uint64 `reexec:"run"`
 	pid            int    // PID of the main process, or of the finish command in state finishing; 0 for none
@@ -59,9 +59,9 @@ type run struct {
 	readinessText  string `reexec:"said"` // text of the last Ready event
 	status         string // text of the last NotifyMessage event with a status
 	paused         bool
-	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent
-	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if the process was not asked
-	leftover       bool         // the main process is gone, but descendants are alive
+	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent; an exit by it has CauseOperator
+	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not ask
+	leftover       bool         // the main process has ended, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
 	finishRun       uint64 `reexec:"finish"`    // run number of the finish command, 0 before it starts
@@ -71,24 +71,25 @@ type run struct {
 
 	ownReport    readinessReport `reexec:"own"`    // report of the run itself
 	checkReport  readinessReport `reexec:"probed"` // report of its ready and start-up checks
-	failedAnswer string          `reexec:"answer"` // last answer of the failed check for which hinit ended the run
+	failedAnswer string          `reexec:"answer"` // last answer of the check because of which hinit ended the run
 	parkAfterRun bool            `reexec:"park"`   // park the service after this run
 }
 
-// killProgress records whether repeated SIGKILLs reduce the number of processes of a run.
+// killProgress records whether repeated SIGKILLs reduce the number of processes of a run. A fork bomb can keep it constant.
 type killProgress struct {
 	kills     int
 	deaths    int  // number of the run's processes that have ended since its main process ended
 	treeGrows bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
 }
 
-// stopCommand describes a stop command while any of the command's processes is alive.
+// stopCommand describes the stop command of a service that is being stopped.
 type stopCommand struct {
-	run uint64    // run number of the stop command; 0 when neither the command nor a descendant of it is alive
+	run uint64    // run number of the stop command; 0 if the command and all its descendants have ended, or if it never ran
 	end time.Time // when the command and its descendants will be killed
 }
 
-// nextState is the state that a service enters when all processes of its run and of its finish command have ended.
+// nextState is the state that a service enters after a run. It is chosen when the main process ends, and entered when all
+// processes of the run and the finish command have ended.
 type nextState struct {
 	state      State
 	delay      time.Duration // restart delay
@@ -96,7 +97,7 @@ type nextState struct {
 	reason     string
 }
 
-// startTime returns the end of the restart delay, or the zero time if the state is not backoff.
+// startTime returns when the restart delay ends. It is zero if the state is not backoff.
 func (n nextState) startTime() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
@@ -104,7 +105,7 @@ func (n nextState) startTime() time.Time {
 	return n.delayStart.Add(n.delay)
 }
 
-// forgetFailures resets the counters of fast exits.
+// forgetFailures resets the counters of fast exits, so the next restart gets the shortest delay.
 func (s *service) forgetFailures() {
 	s.failures, s.quickRestarts, s.looping, s.loopReported = 0, 0, false, false
 	s.recentFastExits = nil
@@ -113,8 +114,8 @@ func (s *service) forgetFailures() {
 // isRunning reports whether the main process is alive.
 func (s *service) isRunning() bool { return s.pid != 0 && s.state != Finishing }
 
-// liveRun returns the number of the run whose processes are alive. Normally that is the current run. If only the stop command is
-// left, it is the run of the stop command. After the finish command has started, it is the run of the finish command.
+// liveRun returns the number of the run to which the living processes belong. It is the finish command's once that has
+// started, the stop command's if nothing else is alive, and otherwise the run's own number.
 func (s *service) liveRun() uint64 {
 	switch {
 	case s.finishRun != 0:
@@ -125,10 +126,10 @@ func (s *service) liveRun() uint64 {
 	return s.number
 }
 
-// stopCommandAlone reports whether only the stop command or its descendants are alive.
+// stopCommandAlone reports whether the stop command or its descendants are the only living processes of the service.
 func (s *service) stopCommandAlone() bool { return s.stopCommand.run != 0 && s.pid == 0 && !s.leftover }
 
-// hasProcess reports whether any process of the service is alive.
+// hasProcess reports whether any process of the service is alive, also a finish or stop command.
 func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.stopCommand.run != 0 }
 
 func (s *service) classify(e Exited) Cause {
@@ -149,8 +150,8 @@ func (s *service) classify(e Exited) Cause {
 	return CauseCrash
 }
 
-// without returns a copy of a slice without the elements for which drop returns true. The original stays unchanged, so that
-// undo can restore it.
+// without returns a copy of a slice without the elements that drop selects. It never changes the original, which undo may
+// have to restore.
 func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
 // causeCounts counts exits by cause. It is immutable, so snapshots can share it.

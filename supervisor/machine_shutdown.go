@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// This file shuts down the container.
+// This file shuts down the container: it ends the services, then all other processes.
 
 func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
@@ -17,9 +17,9 @@ func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown immediately asks all services to end, except loggers and services that other services need. A needed service is
-// asked when its dependants have ended, or when its share of the time budget is over. The last part of the budget is reserved for
-// the time after SIGKILL.
+// beginShutdown asks all services to end, except loggers and services that others need. A needed service is asked when its
+// dependants have ended, or when its share of the budget has passed. The last tenth of the budget, at most half a second,
+// remains for the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
@@ -52,8 +52,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// startDraining is called when only services with Policy.DrainsInput are left. It gives them drainTime to read the rest of their
-// input, and sends them the signal Policy.DrainSignal.
+// startDraining is called when only services with Policy.DrainsInput are left. They get drainTime to read the rest of their
+// input, and the signal Policy.DrainSignal.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
@@ -65,7 +65,7 @@ func (m *Machine) startDraining(now time.Time) {
 	}
 }
 
-// killAtOnce handles a second request to stop: it sends SIGKILL to every service.
+// killAtOnce handles a second Shutdown: it sends SIGKILL to every service.
 func (m *Machine) killAtOnce(now time.Time) {
 	m.emit(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
@@ -76,7 +76,8 @@ func (m *Machine) killAtOnce(now time.Time) {
 	m.killAt = now
 }
 
-// advanceShutdown moves a shutdown to its next phase when the current one is over.
+// advanceShutdown begins or continues a shutdown. Step calls it after each event. The phases are: the services end, all other
+// processes end, finished.
 func (m *Machine) advanceShutdown(now time.Time) {
 	if m.phase == running && m.cmdExitCode != nil {
 		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.cmdExitCode))
@@ -84,7 +85,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 	if m.phase == stopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) { // the last service usually ends last, so a search from the end is short
+		for _, s := range slices.Backward(m.order) { // the last registered service usually ends last, so the search is short from the end
 			if s.isActive() {
 				alive, writing = true, !s.policy.DrainsInput
 			}

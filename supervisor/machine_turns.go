@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// A turn is the permission to start. The number of turns limits how many services start at the same time. A starting
-// service mainly needs the processor, so many simultaneous starts would delay each other.
+// This file limits how many services start at the same time. A turn is the permission to start. Starting services compete for
+// the processor, so too many at once would all become ready late.
 
 const (
-	// turnTime is the maximum time for which a service that is not ready counts as starting, and so keeps its turn.
+	// turnTime is how long a service that is not ready keeps its turn. After that, the next service may start.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime when many services in a row have not become ready in time, probably because they do
-	// not report readiness. If each of 500 services counted as starting for 10 s, the last one would start after 40
-	// minutes.
+	// shortTurn replaces turnTime after many services in a row have kept their turn for the whole time. Such services probably
+	// never report readiness. With turnTime, the last of 500 would start after 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn is the prefix of the reason of a service that waits because too many services are starting.
+	// ReasonTurn begins the reason of a service that waits because too many services are starting.
 	ReasonTurn = "waits for its turn"
-	// maxShownPositions is the maximum length of a queue in which each waiting service shows its position.
+	// maxShownPositions is the length of queue up to which the status of each waiting service shows its position.
 	maxShownPositions = 256
 )
 
-// turns holds the services that are starting, and the queue of services that wait to start. A step replaces the slices
-// instead of modifying them, so that undo can restore the old ones.
+// turns holds the starting services, and the queue of services that wait to start. A step replaces the slices and never
+// modifies them, so that undo can restore the old ones.
 type turns struct {
-	starting      []*service `reexec:"-"`
-	queue         []*service `reexec:"-"` // not sorted: service.queuePosition gives the order
-	lastPosition  int64      `reexec:"tickets"`
-	timedOutTurns int        `reexec:"-"` // number of turns that timed out since a service with Policy.LimitedStarts last became ready
-	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
+	starting      []*service `reexec:"-"`       // services that have a turn
+	queue         []*service `reexec:"-"`       // not sorted: service.queuePosition gives the order
+	lastPosition  int64      `reexec:"tickets"` // highest queue position that was given to a service
+	timedOutTurns int        `reexec:"-"`       // turns that ran out before the service was ready, since a limited service last became ready
+	anyReady      bool       `reexec:"-"`       // a service has become ready since `starting` was last empty, so ParallelExtra applies
 }
 
-// holdsTurn reports whether a service counts as starting at the time now, against the limit on simultaneous starts.
+// holdsTurn reports whether a service still counts as starting: it is not ready, and its turn has not run out.
 func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
 
-// turnLimit returns the maximum time for which a service that is not ready counts as starting.
+// turnLimit returns how long a service that is not ready keeps its turn.
 func (m *Machine) turnLimit() time.Duration {
 	if m.timedOutTurns >= 2*m.Parallel {
 		return shortTurn
@@ -46,8 +45,8 @@ func (m *Machine) turnLimit() time.Duration {
 	return turnTime
 }
 
-// enqueue puts a service into the queue if too many services are starting, and reports whether the service has to wait.
-// Automatic restarts don't wait.
+// enqueue gives a service its turn, or puts it into the queue if too many services are starting. It reports whether the
+// service has to wait. An automatic restart never waits.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
@@ -66,8 +65,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	}
 	m.lastPosition++
 	s.queuePosition = m.lastPosition
-	// Recently used services come first. The agent controls Policy.LastUsed, so this time may have any value. Position 0 is
-	// reserved for "not in the queue".
+	// Services that were used recently come first, so they get negative positions. The agent controls Policy.LastUsed, so the
+	// time may have any value: also one that would give position 0, which means "not queued".
 	if ns := s.policy.LastUsed.UnixNano(); !s.started && !s.policy.LastUsed.IsZero() && ns != 0 {
 		s.queuePosition = -ns
 	}
@@ -77,8 +76,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	return true
 }
 
-// freeTurns returns how many more services may start now. First it removes from the list of starting services those that
-// are ready, have ended or took too long.
+// freeTurns returns how many more services may start now. It takes the turn from services that are ready, have ended or took
+// too long.
 func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
@@ -93,7 +92,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 	return m.Parallel - len(m.starting)
 }
 
-// dequeue removes a service from the queue.
+// dequeue removes a service from the queue, if it is there.
 func (m *Machine) dequeue(s *service) {
 	if s.queuePosition != 0 {
 		s.queuePosition = 0
@@ -102,7 +101,8 @@ func (m *Machine) dequeue(s *service) {
 	}
 }
 
-// startQueued starts the first services of the queue, as many as may start now.
+// startQueued starts services from the head of the queue while turns are free. A service whose needs are no longer met waits
+// for them instead.
 func (m *Machine) startQueued(now time.Time) {
 	if len(m.queue) == 0 || m.phase != running {
 		return
@@ -121,8 +121,8 @@ func compareQueuePositions(a, b *service) int {
 	return cmp.Compare(a.queuePosition, b.queuePosition)
 }
 
-// updateQueuePositions updates the reason of each queued service, which says how many services are before it.
-// updateQueuePositions does nothing for a long queue, because updating all its services would cost too much.
+// updateQueuePositions writes into the reason of each queued service how many services are before it. It skips long queues,
+// where each change would publish hundreds of services.
 func (m *Machine) updateQueuePositions() {
 	if len(m.queue) > maxShownPositions {
 		return
@@ -135,7 +135,8 @@ func (m *Machine) updateQueuePositions() {
 	}
 }
 
-// servicesAwaitingTurn returns the services that startQueued, dequeue and updateQueuePositions may change in one step, for undo.
+// servicesAwaitingTurn returns, for undo, the queued services that a step may change. These are the services that may start,
+// or the whole queue if it shows positions.
 func (m *Machine) servicesAwaitingTurn() []*service {
 	if len(m.queue) <= maxShownPositions {
 		return m.queue
@@ -143,7 +144,7 @@ func (m *Machine) servicesAwaitingTurn() []*service {
 	return slices.SortedFunc(slices.Values(m.queue), compareQueuePositions)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
 }
 
-// resumeTurns rebuilds the queue and the list of starting services after a re-execution.
+// resumeTurns rebuilds the queue and the list of starting services after a re-execution, from the state of each service.
 func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.queuePosition != 0 {

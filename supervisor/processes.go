@@ -14,9 +14,9 @@ import (
 	"hinit/internal/proc"
 )
 
-// This file starts, signals and reaps processes for the loop.
+// This file starts, signals and reaps processes for the loop, by the methods of Spawner.
 
-// spawn starts the main process of a run.
+// spawn starts the main process of a run, and returns Spawned or SpawnFailed.
 func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
 	if l.cfg.Admit != nil {
@@ -42,7 +42,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	return answer
 }
 
-// spawnFinish starts the finish command of a service after a run.
+// spawnFinish starts the finish command of a service, and returns Spawned or SpawnFailed.
 func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u := l.units[a.Name]
 	if u.Finish == "" {
@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // s6 passes this value if a signal ended the run
+		code = 256 // value of s6 for a run that a signal ended
 	}
 	u.lastFinishRun = a.Run
 	spec := u.Spec
@@ -58,7 +58,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	return l.startProcess(u, a.Run, spec, oomAdjCheap, nil)
 }
 
-// spawnStopCommand starts the stop command of a service. If that fails, it returns a StopCommandEnded event.
+// spawnStopCommand starts the stop command of a service. It returns StopCommandEnded if the command can't be started.
 func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
@@ -69,8 +69,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	return nil
 }
 
-// startProcess starts a process of a service and returns a Spawned or SpawnFailed event. The error in SpawnFailed names the
-// command, and the directory if that may be the reason.
+// startProcess starts a process of a service, and returns Spawned or SpawnFailed.
 func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *readinessPipe) Event {
 	files, own, err := l.openFiles(u)
 	if err != nil {
@@ -90,7 +89,8 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 	return Spawned{u.Name, pid}
 }
 
-// signalRun sends a signal to processes of a run, and returns the events that follow from it.
+// signalRun sends a signal to the processes of a run that a.Scope selects. It returns Gone if no process of the tree is
+// alive.
 func (l *Loop) signalRun(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
@@ -104,10 +104,11 @@ func (l *Loop) signalRun(a Signal) []Event {
 	case ScopeGroup:
 		_ = procs.SignalGroup(a.Run, a.Signal)
 	case ScopeMain:
-		if !l.machine.Stopping() { // a shutdown ends all processes anyway
+		if !l.machine.Stopping() { // a shutdown kills all processes, also unrecorded ones
+			// Record the descendants while their parent lives, so that a later stop finds those that leave the process group.
 			procs.RecordMembers(a.Run)
 		}
-		_ = procs.Signal(a.Run, a.Signal) // no error for a process that has ended but is not yet reaped: its exit follows
+		_ = procs.Signal(a.Run, a.Signal) // a process that has ended but is not reaped is no error: its exit follows
 		if a.Wake {
 			_ = procs.Signal(a.Run, sigCont)
 		}
@@ -117,18 +118,18 @@ func (l *Loop) signalRun(a Signal) []Event {
 
 func closeAll(files ...*os.File) {
 	for _, f := range files {
-		_ = f.Close() // an error does not matter: these are copies of pipe ends that were never written to, or nil
+		_ = f.Close() // a file may be nil; nothing was written to the others, so an error means nothing
 	}
 }
 
-// reap collects ended processes and feeds their exits to the machine.
+// reap reaps all ended processes, feeds the exits of services to the machine, and counts the rest as orphans.
 func (l *Loop) reap() {
 	l.sampleOOMKills()
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.Mute != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
-		if !l.flood.on { // SIGCHLD was off, so processes may have ended without a signal
+		if !l.flood.on { // processes may have ended while SIGCHLD was off
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}
@@ -142,6 +143,8 @@ func (l *Loop) reap() {
 	}
 }
 
+// handleExit handles one reaped process. It corrects the cause by the out-of-memory counters, asks for the last log lines,
+// and steps the machine.
 func (l *Loop) handleExit(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {
@@ -157,20 +160,20 @@ func (l *Loop) handleExit(x proc.Exit) {
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	recent := true
-	if l.cfg.OOMKills != nil { // read at every exit, so that the kill of one process is not attributed to a later exit of another
+	if l.cfg.OOMKills != nil { // read at every exit, so that no kill explains two exits
 		kills := l.cfg.OOMKills()
 		recent = kills > l.oomKills.old
 		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
 		l.oomKills.explained = kills
 	}
-	if x.OOM != nil { // the count of the run's own control group is more precise
+	if x.OOM != nil { // the run's own control group counts more precisely
 		e.OOM = *x.OOM && recent
 	}
 	s := l.machine.services[name]
 	stops := s != nil && s.stopCommand.run == x.ID
 	if x.Leftover && (s == nil || stops || !s.policy.LeaveDescendants) {
 		l.lingeringRuns = append(l.lingeringRuns, x.ID)
-	} else { // nothing is left, or the rest may stay: to wait for its end would cost a scan of /proc for each orphan
+	} else { // nothing is left, or it may stay: waiting for its end would cost a scan of /proc for each orphan
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
@@ -186,7 +189,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 		delete(l.readinessPipes, x.ID)
 		n.close()
 	}
-	if u != nil && !u.Stdio && u.lastFinishRun != x.ID { // must precede the step, which may start the next run
+	if u != nil && !u.Stdio && u.lastFinishRun != x.ID { // must precede the step, which may start the next run and so add its output
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) {
 			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) }) // Post may wait for the loop
@@ -195,25 +198,26 @@ func (l *Loop) handleExit(x proc.Exit) {
 	l.step(e)
 }
 
-// oomKills holds earlier values of Config.OOMKills. A kill explains only an exit that comes soon after it, because a process whose
-// child was killed may live on.
+// oomKills remembers earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains
+// only an exit that follows within seconds: the victim may have been a child of a process that lives on and ends much later.
 type oomKills struct {
-	explained uint64 // value at the last exit
-	sampled   uint64 // value at the last sample
-	old       uint64 // value at the sample before it; these kills explain no exit any more
-	at        time.Time
+	explained uint64    // value at the last exit; those kills explain no other exit
+	sampled   uint64    // value at the last sample
+	old       uint64    // value at the sample before it; those kills are too old to explain an exit
+	at        time.Time // time of the last sample
 }
 
-// oomSamplePeriod is the shortest time between two samples. A killed process needs less time to free its memory and end.
+// oomSamplePeriod is the minimum time between two samples. A killed process frees its memory and ends in less time.
 const oomSamplePeriod = 10 * time.Second
 
+// sampleOOMKills moves the sampled value to old, at most once in oomSamplePeriod.
 func (l *Loop) sampleOOMKills() {
 	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
 		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()
 	}
 }
 
-// formatPIDs formats a list of PIDs for people, and shortens a long list.
+// formatPIDs lists PIDs for a message to people, at most eight of them.
 func formatPIDs(pids []int) string {
 	const most = 8
 	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]"), " ", ", ")
@@ -223,7 +227,7 @@ func formatPIDs(pids []int) string {
 	return text
 }
 
-// forgetRun forgets a run. It is called after the last process of the run has ended, if the main process ended earlier.
+// forgetRun forgets a run whose last descendant has ended after its main process, and reports Gone to the machine.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

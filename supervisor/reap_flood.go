@@ -13,18 +13,18 @@ const (
 )
 
 // flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood
-// the loop reaps at intervals of floodPause, so it may notice the end of a service this much later. The zero value means no
-// flood.
+// the loop reaps every floodPause instead, and so notices the end of a service later by up to this time. The zero value means
+// no flood.
 type flood struct {
 	on    bool
-	next  time.Time // time of the next reap in a flood
+	next  time.Time // time of the next reap during a flood
 	count int       // outside a flood: orphans reaped since `since`; during a flood: consecutive reaps without an orphan
-	since time.Time
+	since time.Time // start of the present floodWindow
 }
 
-// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of orphans that the reap
-// found. The parameter matters is false during a shutdown; a flood then ends immediately. The result changed tells whether f.on
-// has changed.
+// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of reaped orphans. A
+// false matters ends a flood at once: a shutdown must notice each exit immediately. The result tells whether f.on has
+// changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

@@ -10,38 +10,38 @@ import (
 const (
 	ringSize        = 1024 // number of records in the ring, for all services together
 	keptSize        = 8    // number of overwritten records that are kept for each service
-	maxKeptServices = 512  // number of services for which overwritten records are kept
+	maxKeptServices = 512  // overwritten records are kept for at most this many services
 
-	rootOrders     = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
-	keptRootOrders = 64     // number of overwritten records of root's orders that are kept
+	rootOrders     = "\x00" // key in Ring.kept for records of commands by root; it can't be the name of a service
+	keptRootOrders = 64     // number of overwritten records of commands by root that are kept
 )
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. No method blocks: a slow
-// reader loses the oldest records, but learns how many. One busy service could overwrite the records of all other services. So
-// the ring also keeps, for longer, the last few records of each service and the last orders of root, see [Ring.KeptRecords].
+// reader loses the oldest records, and learns how many. A busy service can overwrite the records of all others, so the ring
+// also keeps a few overwritten records of each service and of root's commands, see [Ring.KeptRecords].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced, not modified
-	last  uint64                                  // Seq of the newest record, 0 for none; used by the loop only
+	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; adding a service replaces the map
+	last  uint64                                  // Seq of the newest record, 0 for none; only the loop reads it
 	head  atomic.Uint64                           // Seq of the newest record that readers see
 	news  broadcast
 }
 
-// add gives a record the next number and appends it. Readers see the record after the next publish. Only the loop may call add.
+// add appends a record and gives it the next number. Readers see it after the next publish. Only the loop may call add.
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
 	r.store(&rec)
 }
 
-// keptRecords is a small ring of overwritten records, of one service or of root's orders.
+// keptRecords is a small ring with the overwritten records of one service, or of root's commands.
 type keptRecords struct {
 	slots []atomic.Pointer[Record]
-	next  int // index to write next; used by the loop only
+	next  int // index of the next write; only the loop uses it
 }
 
-// store puts a record into the ring. The record that it overwrites is kept for its service, or among root's orders. Overwritten
-// notices are not kept, because clients can post any number of them.
+// store puts a record into the ring, and keeps the record that it overwrites for that record's service, or among root's
+// commands. Notices are not kept, because clients can post any number of them.
 func (r *Ring) store(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
@@ -75,9 +75,9 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// KeptRecords returns older records with a Seq below end, oldest first. The ring itself no longer contains them. They are the
-// last overwritten records of each service, of the container, and of root's orders. KeptRecords may be called from any goroutine
-// and does not block.
+// KeptRecords returns the kept records that the ring itself no longer contains, with a Seq below end, oldest first. These are
+// the last records of each service, of the container, and of root's commands. Any goroutine may call KeptRecords. It does not
+// block.
 func (r *Ring) KeptRecords(end uint64) (records []Record) {
 	for _, rec := range r.KeptBetween(0, end) {
 		records = append(records, *rec)
@@ -85,7 +85,7 @@ func (r *Ring) KeptRecords(end uint64) (records []Record) {
 	return records
 }
 
-// KeptBetween works like KeptRecords, but returns only the records with a Seq above the parameter after, and doesn't copy them.
+// KeptBetween is KeptRecords without copying, limited to records with a Seq above after. The caller must not modify them.
 func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {
@@ -100,7 +100,8 @@ func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 	return records
 }
 
-// publish makes the added records visible to readers. Only the loop may call it, after it has published the snapshot.
+// publish shows the added records to readers. The loop calls it after it has published the snapshot, so that a reader of a
+// record also sees its effect.
 func (r *Ring) publish() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
@@ -108,9 +109,9 @@ func (r *Ring) publish() {
 	}
 }
 
-// Since returns the records after cursor, oldest first. The result lost is the number of records after cursor that were
-// overwritten before the caller could read them. A cursor is the Seq of the last record that was read, or 0 to begin. Since may
-// be called from any goroutine and does not block.
+// Since returns the records after a cursor, oldest first, and how many of them were overwritten before the call. A cursor is
+// the Seq of the last record that the reader has seen, or 0 for the beginning. Any goroutine may call Since. It does not
+// block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	head := r.head.Load()
 	if head > ringSize && cursor < head-ringSize {
@@ -119,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // overwritten while this loop ran, so all earlier records are also lost
+		if rec.Seq != seq { // the loop overwrote this slot meanwhile, and so all earlier ones
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue
@@ -132,11 +133,11 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 // Last returns the Seq of the newest record that readers see.
 func (r *Ring) Last() uint64 { return r.head.Load() }
 
-// News returns a channel that is closed at the next publish. Call News before Since, or records published between the two calls
-// are missed.
+// News returns a channel that is closed at the next publish. Call it before Since. Otherwise records that are published
+// between the two calls wake no reader.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
-// broadcast wakes all waiting goroutines once. It has no lock and costs nothing if no goroutine waits.
+// broadcast wakes all goroutines that wait on its channel. It has no lock, and wake costs nothing if none waits.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }
 
 func (b *broadcast) wait() <-chan struct{} {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Snapshot is the state of all services after one iteration of the loop. It is immutable.
+// Snapshot is the state of all services at one moment. It never changes, so any goroutine may read it.
 type Snapshot struct {
 	Services   []*Service // all services, in the order of registration
 	Stopping   bool       // the container is shutting down
-	HoldReason string     // why starts must wait for memory; "" if they need not wait
+	HoldReason string     // why no service with Policy.Sheddable may start (memory is short); "" if they may
 }
 
-// Find returns the service with this name, or nil.
+// Find returns the service with this name, or nil if there is none.
 func (s *Snapshot) Find(name string) *Service {
 	for _, v := range s.Services {
 		if v.Name == name {
@@ -22,52 +22,52 @@ func (s *Snapshot) Find(name string) *Service {
 	return nil
 }
 
-// Service is the state of one service. It is immutable.
+// Service is the entry of one service in a [Snapshot]. It never changes.
 type Service struct {
 	Name    string
 	Profile string // "" if the service belongs to no profile
-	// Group is a name under which operators address several services; "" for none.
+	// Group is the name under which operators address this and other services; "" for none.
 	Group           string
 	Kind            Kind
-	YieldsToProfile bool     // a profile of the same name takes precedence, see [Unit]
+	YieldsToProfile bool     // a profile of the same name replaces this service, see [Unit]
 	Log             string   // path of the current log file; "" if the service has none
 	Command         []string // command of the running process, or of the next start if no process is running
-	Drifted         bool     // the definition has changed since the running process was started
+	Drifted         bool     // the definition has changed since the process was started
 	State           State
 	Want            Want
 	Reason          string    // why the service is in this state
 	Since           time.Time // when the service entered this state
-	ProcessSince    time.Time // when the main process last started or ended; before the first start, when the service was registered
+	ProcessSince    time.Time // when the main process last started or ended; before the first start, the time of registration
 	PID             int       // PID of the main process, 0 if it is not running; never the PID of a finish command
-	Run             uint64    // number of the current or last run, 0 before the first
+	Run             uint64    // number of the current or last run, 0 before the first run
 	Ready           bool
-	// ReadySince is the time at which the service became ready, or zero while it is not ready. While no process of the service
-	// runs, it is the end of the last run.
+	// ReadySince is when the service became ready; zero while a run is not ready. While no run exists, it is the end of the last
+	// one.
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
-	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
-	Status        string    // status text from the running service about its current work, see [NotifyMessage]; never a warning
+	Warning       string    // text of the last [Ready] or [StatusText]; the service controls it
+	Status        string    // status of the last [NotifyMessage], about the service's current work
 	Paused        bool      // an operator has stopped the process with SIGSTOP
 	Started       bool      // the service has started at least once
-	Permanent     bool      // the service won't start again by itself: its finish command said so, or it is parked or failed
+	Permanent     bool      // the service won't start by itself: its finish command said so, or it is parked or failed
 	Restarts      int       // number of automatic restarts
-	Failures      int       // number of fast exits in a row
-	CrashLoop     bool      // the service had too many fast exits within the window, and now restarts with the longest delay
-	NextStart     time.Time // when the service starts by itself, zero if it doesn't
-	Needs         []string  // names of the services and other conditions that the service waits for
-	Held          bool      // the service was ended, or must not start, because memory is short; see [Hold]
-	OOMAdj        int       // oom_score_adj of the service's processes, minus the oom_score_adj of hinit
+	Failures      int       // number of fast exits in a row, see [Policy]
+	CrashLoop     bool      // at least Policy.LoopCount fast exits within Policy.LoopWindow
+	NextStart     time.Time // when the restart delay ends; zero if the service is not in backoff
+	Needs         []string  // services and other conditions for which the service waits
+	Held          bool      // the service was ended or must not start because memory is short, see [Hold]
+	OOMAdj        int       // oom_score_adj of the processes minus hinit's own
 	LastExit      *Exit
-	NextRun       time.Time    // next start by the schedule; zero without a schedule
-	RestartPolicy RestartAfter // kinds of exit that restart the service
+	NextRun       time.Time    // next start by the schedule; zero without one
+	RestartPolicy RestartAfter // which exits an automatic restart follows
 	Task          bool         // the service is a task: its end is expected
-	Done          bool         // the last run ended by itself with success
+	Done          bool         // the last run ended by itself with a success code
 
-	Exits     []CauseCount // number of exits by cause; must not be changed
-	Restarted []CauseCount // number of restarts by the cause of the preceding exit; must not be changed
+	Exits     []CauseCount // number of exits by cause; do not modify
+	Restarted []CauseCount // number of restarts by the cause of the exit before them; do not modify
 }
 
-// CauseCount is the number of exits that had the given cause.
+// CauseCount is a number of exits with one cause.
 type CauseCount struct {
 	Cause Cause
 	N     int
@@ -106,7 +106,7 @@ func (l *Loop) viewOf(s *service, u *unit) *Service {
 	return v
 }
 
-// publish shows the changed services to readers, and then the history records about these changes.
+// publish stores a new snapshot with the changed services, and then shows readers the history records about these changes.
 func (l *Loop) publish() {
 	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
@@ -139,7 +139,7 @@ func (l *Loop) publish() {
 	l.news.wake()
 }
 
-// markChanged records that the snapshot's entry of a unit is out of date.
+// markChanged makes the next publish renew the entry of a unit.
 func (l *Loop) markChanged(u *unit) {
 	if !u.dirty {
 		u.dirty = true

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// undo restores the machine after a step that panicked, so that the next loop starts from a consistent state. It keeps only
-// shallow copies. So a step must replace slices and maps, and never change their contents.
+// undo restores the machine if a step panics, so that the loop of the next program starts from a consistent state. It saves
+// only shallow copies. So a step must replace slices and maps, and never change their contents.
 type undo struct {
 	armed         bool
 	savedMachine  Machine
@@ -15,15 +15,15 @@ type undo struct {
 	savedCopies   []service
 }
 
-// prepare saves all state that a step with event e may change.
+// prepare saves everything that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed, u.savedMachine = true, *m
-	if cap(u.savedCopies) > 2*len(m.queue)+16 { // do not keep the memory for copies of all services
+	if cap(u.savedCopies) > 2*len(m.queue)+16 { // free the memory of a step that saved all services
 		u.savedServices, u.savedCopies = nil, nil
 	}
 	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
 	add, ok := e.(Add)
-	one := m.services[cmp.Or(add.Name, e.target())]                        // an Add event names its service itself
+	one := m.services[cmp.Or(add.Name, e.target())]                        // Add has no target, because it may name an unknown service
 	if m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
 			if s.policy.dependsOnOthers() > 0 || s.policy.RunBeforeEachStart {
@@ -38,14 +38,14 @@ func (u *undo) prepare(m *Machine, e Event) {
 	case Add, Remark:
 		u.save(one)
 	case Tick:
-		now := time.Now().Add(time.Second) // Step reads the clock a little later, so include all deadlines of the next second
+		now := time.Now().Add(time.Second) // Step reads the clock a little later, so include the deadlines of the next second
 		for _, s := range m.order {
 			if !s.deadline.IsZero() && !now.Before(s.deadline) {
 				u.save(s)
 			}
 		}
 	default:
-		if one != nil && !one.policy.IsCMD { // the end of the CMD affects every service
+		if one != nil && !one.policy.IsCMD { // the end of the CMD changes every service
 			u.save(one)
 			return
 		}
@@ -64,7 +64,7 @@ func (u *undo) save(s *service) {
 	u.savedCopies = append(u.savedCopies, *s)
 }
 
-// restore resets the machine to the state before the step, unless the step has completed.
+// restore resets the machine to the state before the last step, if that step panicked.
 func (u *undo) restore(m *Machine) {
 	if !u.armed {
 		return

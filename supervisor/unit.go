@@ -15,56 +15,56 @@ import (
 	"hinit/internal/proc"
 )
 
-// Unit is the definition of a service, as it is passed to Register.
+// Unit is the definition of a service. [Loop.Register] passes it to the supervisor.
 type Unit struct {
 	Name            string
 	Profile         string
 	Kind            Kind
-	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service, so a profile of the same name takes precedence
+	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service; a profile of the same name replaces it
 	Policy          Policy
-	Spec            proc.Spec // at each start the loop sets ID, Name and Files
+	Spec            proc.Spec // how to start the process; the loop sets ID, Name and Files at each start
 	Log             string
 	Needs           []string
 	Group           string // name under which operators address several services; "" for none
 
-	// Stdio, if not nil, lists the descriptors of the process, starting with descriptor 0. Such a service has no log.
+	// Stdio, if not nil, is the list of the process's descriptors, from 0 on. The output of such a service goes to no log.
 	Stdio []*os.File `reexec:"-"`
-	// StdOverrides replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1
-	// and 2. The owner of these files closes them after the loop has forgotten the service. During a shutdown the loop closes
-	// StdOverrides[1] when the service is down, so that the reader of that pipe sees the end of the input.
+	// StdOverrides are descriptors 0, 1 and 2 of the process. Where it is nil, descriptor 0 is /dev/null, and 1 and 2 are the
+	// pipes of LogSink. The owner of these files closes them after the loop has forgotten the service. During a shutdown the
+	// loop closes StdOverrides[1] when the service is down, so that the reader of that pipe sees the end of its input.
 	StdOverrides [3]*os.File `reexec:"-"`
 
-	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It is
-	// used together with Policy.ReportsReadiness.
+	// NotifyFD is the descriptor to which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It
+	// needs Policy.ReportsReadiness.
 	NotifyFD int
 
-	// HasReadinessChecks is true if the service has readiness checks. It is then ready only after a ChecksReported event.
+	// HasReadinessChecks means that the service has readiness checks. It is then ready only after a ChecksReported event.
 	HasReadinessChecks bool `reexec:"Checked"`
 
-	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the
-	// descriptors, environment, directory and user of the service. Its arguments are the same as in s6: exit code (256
-	// after a signal), signal or 0, name, PID. A program that does not exist is ignored.
+	// Finish is the program that runs after each run, if Policy.Finish is set. It gets the descriptors, environment, directory
+	// and user of the service. The arguments are the same as in s6: exit code (256 after a signal), signal or 0, name, PID. A
+	// missing program is ignored.
 	Finish string
 
-	// OpenDir is the open directory to which Spec.Dir refers by descriptor number, or nil. While the unit keeps it open, that number
-	// can't refer to another file.
+	// OpenDir is an open directory, if Spec.Dir names it by descriptor number (/proc/self/fd/N), or nil. The unit keeps it open
+	// so that the number can't refer to another file.
 	OpenDir *os.File `reexec:"Pin"`
 }
 
 // MaxNotifyFD is the highest value of Unit.NotifyFD.
 const MaxNotifyFD = 1023
 
-// unit is a registered definition, together with the descriptors of its service.
+// unit is a registered definition with the descriptors for its next start and its entry in the snapshot.
 type unit struct {
-	*Unit    `reexec:"Unit"` // never modified: the machine keeps a pointer to its Policy
-	LastSpec *proc.Spec      `reexec:"Ran"` // definition of the last run, if the next run has a different one
-	Stdio    bool            // the output goes to Files and not to a log; descriptors that Files lacks are /dev/null
+	*Unit    `reexec:"Unit"` // never modified, because the machine keeps a pointer to its Policy
+	LastSpec *proc.Spec      `reexec:"Ran"` // Spec of the last run, if the definition has changed since
+	Stdio    bool            // Files has all descriptors (nil for /dev/null), and there is no log
 	Files    [3]*os.File     // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
 
 	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
 	view          *Service `reexec:"-"`
-	index         int      `reexec:"-"` // index of the unit's view in the snapshot
-	dirty         bool     `reexec:"-"`
+	index         int      `reexec:"-"` // index of view in the snapshot
+	dirty         bool     `reexec:"-"` // view is out of date
 }
 
 // setDefinition replaces the unit's definition. The running process keeps the old one until its next start.
@@ -80,7 +80,8 @@ func (u *unit) setDefinition(next *Unit) {
 	}
 }
 
-// openFiles returns the descriptors for a new process. The result own lists the files that the caller must close after the start.
+// openFiles returns descriptors 0, 1 and 2 for a new process. The caller must close the files of the result own after the
+// start.
 func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {
@@ -94,12 +95,12 @@ func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	return files, []*os.File{stdout, stderr}, nil
 }
 
-// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine waits for data, and the loop reads
-// them. So what the loop has not handled stays in the pipe, and a re-execution loses no newline.
+// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine only waits for data; the
+// loop reads them. So data that the loop has not handled stay in the pipe, and a re-execution loses no newline.
 type readinessPipe struct {
-	fd    int // descriptor number of the writing end in the new process
+	fd    int // descriptor number of the write end in the new process
 	r, w  *os.File
-	taken int // number of bytes that were read
+	taken int // number of bytes read so far
 }
 
 func newReadinessPipe(fd int) (*readinessPipe, error) {
@@ -113,8 +114,8 @@ func newReadinessPipe(fd int) (*readinessPipe, error) {
 	return &readinessPipe{fd: fd, r: r, w: w}, nil
 }
 
-// addTo extends the list files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that
-// addTo adds below fd are closed in the new process.
+// addTo adds the write end of the pipe to the files of a new process, as descriptor fd. Missing descriptors below fd are
+// closed in that process.
 func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
@@ -125,21 +126,21 @@ func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	return all
 }
 
-// closeWriter closes hinit's copy of the writing end. Call closeWriter after the process was started.
+// closeWriter closes hinit's copy of the write end. Call it after the process was started, or the pipe never ends.
 func (n *readinessPipe) closeWriter() { _ = n.w.Close() }
 
-// close closes the reading end, which ends the goroutine.
+// close closes the read end, which ends the goroutine of watchReadiness.
 func (n *readinessPipe) close() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
-// maxReadinessText is the maximum size of the text before the newline that says "ready". A process that writes more without one
-// could keep hinit busy for ever.
+// maxReadinessText limits the bytes before the newline. A process that writes endlessly would otherwise keep the loop busy.
 const maxReadinessText = 4096
 
-// awaitData waits until the pipe has data, or has no writer any more. It returns false if this process has closed the pipe.
+// awaitData blocks until the pipe has data or its last writer has closed it. It returns false if hinit has closed the read
+// end.
 func (n *readinessPipe) awaitData() bool {
 	raw, err := n.r.SyscallConn()
 	return err == nil && raw.Read(func(fd uintptr) bool {
@@ -148,7 +149,7 @@ func (n *readinessPipe) awaitData() bool {
 	}) == nil
 }
 
-// watchReadiness starts the goroutine that waits for data in the readiness pipe of a run.
+// watchReadiness starts a goroutine that waits for data in the readiness pipe of a run and lets the loop read them.
 func (l *Loop) watchReadiness(run uint64, n *readinessPipe) {
 	l.readinessPipes[run] = n
 	guard.Go("waiting for readiness", func() {
@@ -157,8 +158,8 @@ func (l *Loop) watchReadiness(run uint64, n *readinessPipe) {
 	})
 }
 
-// readReadiness reads the readiness pipe of a run without waiting, and tells the machine of a newline. It ignores the text before
-// the newline. After the newline, too much text, or the end of the data, it closes the pipe.
+// readReadiness reads the readiness pipe of a run without waiting. A newline makes the run ready; text before it is ignored.
+// The pipe is closed after the newline, too much text, or the end of the data.
 func (l *Loop) readReadiness(run uint64) {
 	n := l.readinessPipes[run]
 	if n == nil {
