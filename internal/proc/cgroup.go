@@ -14,20 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
+// cgroupRoot is where the kernel shows the container its control groups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// maxCgroups is the maximum number of cgroups that are read for one service: its own cgroup and the cgroups below it.
+// maxCgroups is the maximum number of cgroups that are read for one service: its own cgroup and those below it. An agent may
+// create any number.
 const maxCgroups = 64
 
-// memoryCgroups finds the cgroups in which the kernel measures the memory of services.
+// memoryCgroups finds the cgroup in which the kernel counts the memory of a service.
 type memoryCgroups struct {
 	root         string
 	readProcFile func(name string) []byte // reads a file below /proc
 }
 
-// cgroupOf returns the directory of a process's cgroup if it is below the container's own cgroup, and otherwise "". Such a cgroup
-// was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
+// cgroupOf returns the directory of a process's cgroup, or "" if the process is in the container's own cgroup. A cgroup of
+// its own was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.readProcFile("self/cgroup"), v.controller)), cgroupPath(c.readProcFile(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -35,7 +36,8 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
-		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} { // with and without a cgroup namespace
+		// path with the host's cgroup namespace, and with one of the container
+		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} {
 			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
 				return dir
 			}
@@ -44,8 +46,8 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 	return ""
 }
 
-// oomKillsInOwnCgroup returns the number of processes that the kernel has killed for lack of memory in the cgroup of the process
-// main. ok is true only if hinit made this cgroup and the cgroup limits memory.
+// oomKillsInOwnCgroup returns how many processes the kernel has killed for lack of memory in the cgroup of the process main.
+// The result ok is false if hinit did not make this cgroup, or if the cgroup does not limit memory.
 func (c memoryCgroups) oomKillsInOwnCgroup(main int) (killed uint64, ok bool) {
 	dir := c.cgroupOf(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
@@ -54,8 +56,8 @@ func (c memoryCgroups) oomKillsInOwnCgroup(main int) (killed uint64, ok bool) {
 	return oomKillsIn(dir)
 }
 
-// containerCgroup returns the container's cgroup, given the cgroup of PID 1. They differ if PID 1 has moved into the child
-// cgroup leafCgroup.
+// containerCgroup returns the cgroup of the container, given the cgroup of PID 1. They differ if PID 1 has moved into
+// leafCgroup.
 func containerCgroup(path string) string {
 	if above, is := strings.CutSuffix(path, "/"+leafCgroup); is {
 		return cmp.Or(above, "/")
@@ -63,8 +65,8 @@ func containerCgroup(path string) string {
 	return path
 }
 
-// cgroupPath returns the path of the cgroup for a controller. text is the content of /proc/PID/cgroup. An empty controller
-// stands for version 2, which has one hierarchy for all controllers.
+// cgroupPath finds the path of a cgroup in text, the content of /proc/PID/cgroup. Version 1 has a path for each controller,
+// such as "memory". The empty controller stands for version 2, which has one path for all.
 func cgroupPath(text []byte, controller string) string {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
@@ -78,7 +80,8 @@ func cgroupPath(text []byte, controller string) string {
 	return ""
 }
 
-// cgroupPIDs returns the processes in a cgroup and in the cgroups below it. ok is false if they can't be read.
+// cgroupPIDs returns the processes in a cgroup and in the cgroups below it. ok is false if one can't be read, or if there are
+// more than maxCgroups.
 func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	pids = make(map[int]bool)
 	dirs := []string{dir}
@@ -105,11 +108,10 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory that a cgroup uses, in bytes, and the parts of it that are shared memory and memory of the
-// kernel. The latter includes the buffers of TCP, but no page tables, which belong to processes. Inactive file pages don't count,
-// because the kernel drops these first. If swap is true, swapped-out memory is included.
-// If swap is false, active file pages and reclaimable slabs are left out, because the kernel can drop these later. ok is false if
-// the cgroup does not measure memory.
+// cgroupMemory returns the memory that a cgroup uses, in bytes, and two parts of it: shared memory, and memory of the kernel
+// such as the buffers of TCP. Page tables count as memory of processes. Inactive file pages are left out, because the kernel
+// drops them first. With swap, swapped-out memory is added. Without swap, active file pages and reclaimable slabs are left
+// out too, because the kernel drops them when memory gets short. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
@@ -128,14 +130,15 @@ func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	return n - min(idle, n) + swapped, shared, kernel, ok
 }
 
-// readNumber reads a file of a cgroup that holds one number. ok is false for "max" and for a file that can't be read.
+// readNumber reads a cgroup file that holds one number. ok is false if it holds "max" (no limit) or can't be read.
 func readNumber(file string) (n uint64, ok bool) {
 	text, _ := os.ReadFile(file)
 	n, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
 	return n, err == nil
 }
 
-// valueOf returns the number after a name in a file of a cgroup, such as memory.stat.
+// valueOf returns the number after a name in the text of a cgroup file such as memory.stat, which has one name and number a
+// line.
 func valueOf(text []byte, name string) (n uint64, ok bool) {
 	for line := range bytes.Lines(text) {
 		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
@@ -147,27 +150,27 @@ func valueOf(text []byte, name string) (n uint64, ok bool) {
 }
 
 const (
-	// leafCgroup is the control group of this process, and of processes that `docker exec` starts. It is a child of the
-	// container's own group, because a group with controllers for its children can't contain processes (cgroups(7), "no internal
+	// leafCgroup is the control group of PID 1, and of processes that `docker exec` starts. It is a child of the container's own
+	// group, because a group whose children have controllers can't contain processes itself (cgroups(7), "no internal
 	// processes").
 	leafCgroup = "hinit"
-	// cgroupPrefix is the prefix of the names of the services' control groups. They are siblings of leafCgroup.
+	// cgroupPrefix begins the name of a service's control group. These groups are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// maxMoves is the maximum number of times that DivideCgroup moves all processes out of the container's own group. New
-	// processes may appear there during each move.
+	// maxMoves is how many times DivideCgroup moves all processes out of the container's own group. A process that is started
+	// during a move may appear there again.
 	maxMoves = 10
 )
 
-// Cgroups is the control group of this container (cgroups(7), version 2). Each service that needs one has a child group in it.
+// Cgroups is the container's own control group (cgroups(7), version 2). It has a child group for each service with limits.
 type Cgroups struct {
 	dir         string
 	controllers []string // controllers that the child groups can use
 }
 
-// DivideCgroup moves every process of the container's own control group into a child group, and enables the controllers for
-// memory, processor and number of processes for child groups. A second call changes nothing. The error says why this
-// container can't have child groups. Only PID 1 may call DivideCgroup, because all processes in the group must belong to
-// this container. The call may wait for a lock of the kernel.
+// DivideCgroup prepares the container's control group for child groups: it moves all processes into leafCgroup, and enables
+// the controllers for memory, processor and number of processes. A second call changes nothing. The error says why this
+// container can't have child groups. Only PID 1 may call DivideCgroup, because every process in the group must belong to this
+// container. The call may wait for a lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -201,7 +204,7 @@ func divideCgroup(root string) (*Cgroups, error) {
 	return c, nil
 }
 
-// moveToLeaf moves the processes of the container's own group into leafCgroup.
+// moveToLeaf moves all processes of the container's own group into leafCgroup.
 func (c *Cgroups) moveToLeaf() error {
 	text, err := os.ReadFile(c.dir + "/cgroup.procs")
 	if err != nil {
@@ -218,8 +221,8 @@ func (c *Cgroups) moveToLeaf() error {
 	return nil
 }
 
-// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own
-// group prevents this; the caller then moves that process and tries again.
+// enableControllers enables the controllers for child groups. It returns false if a new process in the container's own group
+// prevents that. The caller then moves that process and tries again.
 func (c *Cgroups) enableControllers() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -237,22 +240,22 @@ func (c *Cgroups) enableControllers() bool {
 	return true
 }
 
-// Has reports whether child groups have a controller. A nil Cgroups has no controllers.
+// Has reports whether child groups have a controller, such as "memory". A nil Cgroups has none.
 func (c *Cgroups) Has(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
 
-// CgroupLimits holds the limits of a service's control group. In every field 0 stands for no limit.
+// CgroupLimits are the limits of one service's control group. 0 means no limit.
 type CgroupLimits struct {
 	High, Max uint64 // memory.high and memory.max, in bytes
-	// share of the processor, relative to other groups (cpu.weight); 0 is the default of 100
+	// share of the processor, relative to other groups (cpu.weight); 0 means the default, 100
 	Weight int
 	// maximum number of processes and threads (pids.max)
 	PIDs int
 }
 
-// Set changes s so that its command runs in the control group of service, with the given limits. The given limits replace
-// all earlier limits of the group. A limit whose controller is not available is ignored.
+// Set changes s so that its command runs in the control group of a service, with these limits. They replace all limits that
+// the group had before. A limit is ignored if its controller is not available.
 func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -269,7 +272,7 @@ func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
 	add("pids", "pids.max", uint64(limits.PIDs), "max")
 }
 
-// Remove removes the control group of a service if it is empty.
+// Remove removes the control group of a service. It fails if the group still contains a process.
 func (c *Cgroups) Remove(service string) error {
 	return unix.Rmdir(c.dir + "/" + cgroupPrefix + service)
 }
@@ -280,8 +283,9 @@ func InServiceCgroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// runByCgroup returns the run whose control group contains the process pid, or 0 if there is none. An agent's process can't leave
-// its control group. If several services share the group, the result is 0: a command of a profile is in the group of its gateway.
+// runByCgroup returns the run whose control group contains process pid, or 0. An agent's process can't leave its control
+// group, so this answer is certain. It is 0 if several services share the group, as commands of a profile share the group of
+// its gateway.
 func (t *Table) runByCgroup(pid int) (id uint64) {
 	at, service := "", ""
 	for _, r := range t.runs {
@@ -294,15 +298,15 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 		switch inside := strings.HasPrefix(at, r.cgroup+"/"); {
 		case inside && id != 0 && r.service != service:
 			return 0
-		case inside && (id == 0 || r.id < id): // the finish command and the stop command are younger than the run of their service
+		case inside && (id == 0 || r.id < id): // a finish or stop command has a higher number than the run of its service
 			id, service = r.id, r.service
 		}
 	}
 	return id
 }
 
-// killGroup kills all processes in a run's control group in one step, even if they fork faster than /proc can be scanned. If
-// another run uses the same group, killGroup does nothing.
+// killGroup kills all processes in the control group of a run in one step, however fast they fork. It does nothing if another
+// run uses the same group.
 func (t *Table) killGroup(r *run) {
 	if r.cgroup == "" {
 		return
@@ -312,10 +316,10 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 lack this file; the caller then kills the processes one by one
+	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1") // missing before Linux 5.14; the caller also kills the processes one by one
 }
 
-// WriteKernelFile writes text to an existing file of a kernel file system, such as /sys/fs/cgroup.
+// WriteKernelFile writes to an existing file of a kernel file system such as /sys/fs/cgroup. It never creates a file.
 func WriteKernelFile(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program has started and waits for. A program that has a Table must not use Child.
+// Child is a process that a command-line program has started and waits for. It is not for PID 1: a program that has a Table
+// would reap the process there.
 type Child struct{ pid int }
 
-// StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter, the calling goroutine
-// must stay locked to its thread, because the process is killed when this thread ends. The error is a *SpawnError.
+// StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter the kernel kills
+// the process when the calling thread ends, so the caller must stay locked to its thread. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: make(map[int]bool)}
 	pid, err := t.Spawn(spec)
@@ -28,7 +29,7 @@ func StartChild(spec Spec) (*Child, error) {
 	return &Child{pid}, nil
 }
 
-// Signal signals the process. It must not be called after Wait.
+// Signal sends a signal to the process. Do not call it after Wait: the PID may then belong to another process.
 func (c *Child) Signal(s syscall.Signal) error {
 	if err := unix.Kill(c.pid, s); err != nil {
 		return fmt.Errorf("cannot signal process %d: %w", c.pid, err)
@@ -36,7 +37,7 @@ func (c *Child) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Wait blocks until the process has ended, and reaps it.
+// Wait blocks until the process has ended, reaps it, and returns how it ended.
 func (c *Child) Wait() (Exit, error) {
 	var status unix.WaitStatus
 	for {
@@ -55,8 +56,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// Run starts a process and waits for its end. When ctx ends, Run kills the process, and the process group that the process
-// leads. It then returns as soon as the kernel has ended the process. Like StartChild, Run is for programs without a Table.
+// Run starts a process and waits for its end. If ctx ends first, Run kills the process and its process group, and returns as
+// soon as they are dead. Like StartChild, Run is for programs without a Table.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -65,7 +66,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // safe: the process is not reaped yet
+		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // the PID is valid, because the process is not reaped yet
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
@@ -78,8 +79,8 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output works like Run, for a program that reads no input. It replaces the first three of spec.Files. out and errs are the
-// beginnings of the program's standard output and standard error, each with up to maxBytes bytes. The rest is dropped. The
+// Output runs a program that reads no input. It replaces the first three of spec.Files. It returns up to maxBytes of the
+// program's standard output (out) and standard error (errs), and drops the rest. Both go to memory and not to a pipe, so the
 // program never blocks while it writes.
 func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
@@ -96,12 +97,12 @@ func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x
 		defer spec.Files[1+i].Close()
 	}
 	x, err = Run(ctx, spec)
-	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, maxBytes)) // a read from memory doesn't fail
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, maxBytes)) // reading from memory does not fail
 	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, maxBytes))
 	return out, errs, x, err
 }
 
-// SetEnv returns a copy of an environment in which the given variables are set. It appends new variables sorted by name.
+// SetEnv returns a copy of an environment with the given variables set. New variables are appended, sorted by name.
 func SetEnv(env []string, set map[string]string) []string {
 	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -114,7 +115,8 @@ func SetEnv(env []string, set map[string]string) []string {
 	return out
 }
 
-// Getenv returns the value of a variable in an environment, or "" if it is not set. Of several definitions it uses the last one.
+// Getenv returns the value of a variable in an environment, or "". If it is defined several times, the last definition
+// counts.
 func Getenv(env []string, name string) string {
 	for _, kv := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {

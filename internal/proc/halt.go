@@ -15,16 +15,17 @@ import (
 	"hinit/internal/procstat"
 )
 
-// uninterruptibleLimit is the time after which [FreezeOthers] treats a thread in an uninterruptible wait as stopped. The parent
-// in a vfork(2) waits like this for its child, which is itself stopped. A shorter wait is no proof: a fork may also wait, for
-// instance while a process moves to another control group.
+// uninterruptibleLimit is the time after which [FreezeOthers] counts a thread in an uninterruptible wait as stopped. The
+// parent in a vfork(2) waits like that for its child, which is itself stopped. A shorter wait proves nothing: a fork that is
+// not stopped may wait too, for instance while its process changes the control group.
 const uninterruptibleLimit = time.Second
 
-// FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
-// which also stops a child that is being forked at that moment. The result before lists the processes that were already stopped;
-// pass it to [Resume]. beyond is a process that this user is not allowed to stop, or 0 if there is none. FreezeOthers blocks
-// until all threads are stopped. If that takes longer than patience, it returns an error. After an error all processes run again.
-// Only PID 1 may call FreezeOthers, because elsewhere -1 would include processes that don't belong to hinit.
+// FreezeOthers stops every other process of the PID namespace, so that none can start a new one. PID 1 calls it before a
+// re-execution when few PIDs are free, so that no process takes the PIDs that the new program needs. It uses kill(2) with -1,
+// which also reaches a child that is just being forked. The result before lists the processes that were already stopped, for
+// [Resume]. The result beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
+// stopped, or returns an error after patience. After an error all processes run again. It fails outside PID 1, where -1 would
+// include processes that do not belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -57,9 +58,8 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// stopShells stops the shells with job control first, the oldest first, and waits until each of them has stopped. A shell that
-// still runs when its job is stopped would take the terminal back. stopShells handles only the first few shells, because an
-// agent can start any number.
+// stopShells stops the oldest shells with job control, and waits until each of them has stopped. A shell that still runs when
+// its job is stopped would take the terminal back. There is a limit, because an agent can start any number of shells.
 func (s *scanner) stopShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
@@ -75,7 +75,7 @@ func (s *scanner) stopShells() {
 	}
 	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
 	for _, shell := range shells[:min(len(shells), most)] {
-		_ = unix.Kill(shell.PID, unix.SIGSTOP) // a failure does no harm: kill(-1) follows
+		_ = unix.Kill(shell.PID, unix.SIGSTOP) // an error does no harm: kill(-1) follows
 		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
 			if now, ok := s.readStat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
@@ -84,11 +84,11 @@ func (s *scanner) stopShells() {
 	}
 }
 
-// findUnstopped returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Each is 0
-// if there is no such process. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
+// findUnstopped returns a process with a thread that is not stopped yet, and one that this user may not stop (beyond); 0 for
+// none. The map waiting records since when each thread is in an uninterruptible wait. Pass the same map to each call.
 func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
-		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers continues to wait
+		return 1, 0 // /proc can't be read, so make FreezeOthers continue to wait
 	}
 	now := time.Now()
 	for _, p := range s.stats {
@@ -110,15 +110,15 @@ func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) 
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // don't return yet: the waits of the other threads must be recorded
+				pid = p.PID // the waits of the other threads must still be recorded
 			}
 		}
 	}
 	return pid, beyond
 }
 
-// Resume continues the processes that [FreezeOthers] has stopped, except those in before. The youngest are continued first, so
-// that no shell sees its command still stopped. Resume also signals processes in an uninterruptible wait, because they would
+// Resume continues the processes that [FreezeOthers] has stopped, except those in before. It begins with the youngest, so
+// that no shell sees its command still stopped. It also signals processes in an uninterruptible wait, which would otherwise
 // stop when the wait ends.
 func Resume(before []int) {
 	s := newScanner()
@@ -129,14 +129,14 @@ func Resume(before []int) {
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
 		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {
-			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means a process of another user, which FreezeOthers did not stop
+			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means a process of another user, which FreezeOthers did not stop either
 		}
 	}
 }
 
-// EndDescendants ends all descendants of this process, in a program without a supervisor. It sends SIGTERM, and SIGKILL half a
-// second before the end of the budget. children must deliver SIGCHLD. EndDescendants returns when all descendants have ended,
-// or half a second after SIGKILL.
+// EndDescendants ends all descendants of this process, for a program without a supervisor. It sends SIGTERM, and SIGKILL half
+// a second before the budget is over. It returns when all have ended, or half a second after SIGKILL. The channel children
+// must deliver SIGCHLD.
 func EndDescendants(children <-chan os.Signal, budget time.Duration) {
 	procs, err := New()
 	if err != nil {

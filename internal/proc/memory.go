@@ -14,8 +14,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Meter measures the memory of process trees. It reads /proc itself, so it needs no Table. Only one goroutine may use it at a
-// time.
+// Meter measures the memory of the processes of services. It scans /proc itself and needs no Table, so it can run outside the
+// loop. Only one goroutine may use it at a time.
 type Meter struct {
 	proc    *scanner
 	cgroups memoryCgroups
@@ -27,23 +27,21 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
 }
 
-// Memory holds the total usage of all processes of a run.
+// Memory is what all processes of a run use together.
 type Memory struct {
 	Bytes        uint64
-	Extra        uint64 // part of Bytes that [ContainerMemory].Used leaves out, such as swapped-out memory
-	Shared       uint64 // part of Bytes that processes can share, such as files in memory; in a cgroup, also files that none maps
+	Extra        uint64 // part of Bytes that [ContainerMemory].Used leaves out: mainly swapped-out memory
+	Shared       uint64 // part of Bytes that other processes may share, such as files in memory (tmpfs)
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
-	OOMKills     uint64 // number of processes in this control group that the kernel has killed for lack of memory
+	OOMKills     uint64 // how many processes of this control group the kernel has killed for lack of memory
 }
 
-// Measure returns, for each main process in mains, the total usage of all processes of its run. Anonymous memory counts, in RAM or
-// swapped out. Shared memory counts as much as the process of the run that maps most of it has, because the others usually map the
-// same pages. Pages of files on a disk don't count, because the kernel can drop them at any time. The result is 0 for a process
-// that is gone, or that /proc hides.
+// Measure returns the usage of one run for each main process in mains. It counts anonymous memory, in RAM or swapped out. Of
+// shared memory it counts the part of the process that maps most, because the others usually map the same pages. File pages
+// do not count, because the kernel can drop them at any time. The usage is 0 if the process has ended, or if /proc hides it.
 //
-// If the main process has its own cgroup, Measure uses the memory of the cgroup, and adds the memory of the run's processes
-// outside the cgroup.
+// If the main process has its own cgroup, Measure uses the cgroup's numbers, and adds the processes of the run outside of it.
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: os.Getpid(), Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
@@ -74,15 +72,15 @@ func (m *Meter) Measure(mains []int) []Memory {
 	return out
 }
 
-// cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. pids lists the processes of
-// main's run. cgroup returns no memory and nil if the cgroup contains a process of another run.
+// cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. The parameter pids lists the
+// processes of main's run. If another run also uses the cgroup, the results are zero and nil.
 func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
 		return Memory{}, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that started after the scan is assumed to belong to the run
+	for _, p := range m.proc.stats { // a process that started after the scan is taken for one of the run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	n, shared, _, measured := cgroupMemory(dir, true)
@@ -93,9 +91,9 @@ func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	return Memory{Bytes: n, Extra: n - min(n, used), Shared: shared}, inside
 }
 
-// ParseMemory returns the memory of one process, according to its status file (proc_pid_status(5)). Bytes is the sum of RssAnon,
-// VmSwap, RssShmem, and VmPTE, the page tables. The kernel counts RssShmem for each process that maps the memory. If it has no
-// RssAnon, VmRSS is taken.
+// ParseMemory returns the memory of one process according to its status file (proc_pid_status(5)). Bytes is RssAnon plus
+// VmSwap, RssShmem and VmPTE (the page tables). The kernel counts shared memory in each process that maps it. Old kernels
+// have no RssAnon; then VmRSS is used.
 func ParseMemory(status procstat.Status) Memory {
 	value := func(name string) uint64 { n, _ := status.Number(name, 10); return n << 10 }
 	anon, swapped, shared := value("RssAnon"), value("VmSwap"), value("RssShmem")
@@ -105,25 +103,26 @@ func ParseMemory(status procstat.Status) Memory {
 	return Memory{Bytes: anon + swapped + shared + value("VmPTE"), Extra: swapped, Shared: shared}
 }
 
-// Add adds the memory of another process of the same run. Of their shared memory, only the larger part counts.
+// Add adds another process of the same run. Their shared memory counts once, with the larger value.
 func (m *Memory) Add(p Memory) {
 	m.Bytes += p.Bytes - min(m.Shared, p.Shared)
 	m.Extra, m.Shared = m.Extra+p.Extra, max(m.Shared, p.Shared)
 }
 
-// ContainerMemory describes the memory of this container.
+// ContainerMemory is the memory of this container, as its control group reports it.
 type ContainerMemory struct {
-	Used    uint64  // used memory in bytes, without the file pages that the kernel can drop
+	Used    uint64  // bytes in use, without file pages that the kernel can drop
 	Limit   uint64  // memory limit in bytes; 0 for no limit
-	Shared  uint64  // part of Used that is shared memory and files in memory (tmpfs(5)), even if no process has them open
-	Kernel  uint64  // part of Used that is memory of the kernel, such as data in sockets, without page tables; 0 if the kernel does not report it
-	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not report it
+	Shared  uint64  // part of Used in shared memory and tmpfs(5), also of files that no process has open
+	Kernel  uint64  // part of Used in kernel buffers, such as buffers of sockets, without page tables; 0 if unknown
+	Stalled float64 // percentage of the last 10 s during which all processes waited for memory; 0 if unknown
 }
 
-// noLimit is the lowest number that stands for "no limit" in a cgroup of version 1.
+// noLimit is the lowest number that means "no limit" in a cgroup of version 1, where the file never says "max".
 const noLimit = 1 << 60
 
-// ReadContainerMemory reads the container's own control group, of version 2 or 1 (cgroups(7)). It never waits for a disk.
+// ReadContainerMemory reads the memory of the container's own control group, version 2 or 1 (cgroups(7)). It never waits for
+// a disk.
 func ReadContainerMemory() ContainerMemory { return containerMemory(cgroupRoot) }
 
 func containerMemory(root string) (c ContainerMemory) {
@@ -137,26 +136,26 @@ func containerMemory(root string) (c ContainerMemory) {
 	}
 	text, _ := os.ReadFile(root + "/memory.pressure")
 	_, full, _ := strings.Cut(string(text), "full avg10=")
-	_, _ = fmt.Sscan(full, &c.Stalled) // 0 if the kernel does not report it
+	_, _ = fmt.Sscan(full, &c.Stalled) // stays 0 if the kernel does not report it
 	return c
 }
 
-// maxOOMScoreAdj is the highest value of oom_score_adj.
+// maxOOMScoreAdj is the kernel's limit for oom_score_adj. A process with this value is killed first.
 const maxOOMScoreAdj = 1000
 
-// ownOOMScore returns the oom_score_adj of this process (proc_pid_oom_score_adj(5)).
+// ownOOMScore returns the oom_score_adj of hinit itself (proc_pid_oom_score_adj(5)).
 func ownOOMScore() int {
 	text, _ := os.ReadFile("/proc/self/oom_score_adj")
 	own, _ := strconv.Atoi(string(bytes.TrimSpace(text)))
 	return own
 }
 
-// OOMRoom returns by how much the oom_score_adj of a process can exceed the value of this process.
+// OOMRoom returns how much the oom_score_adj of a process can exceed hinit's own.
 func OOMRoom() int { return maxOOMScoreAdj - ownOOMScore() }
 
-// raiseOOMScore raises the oom_score_adj of the process pid, which was just started, and of its children to score. When memory is
-// short, the kernel then kills those processes before this process. Call raiseOOMScore after the start: if this process raised
-// its own value before the fork, the kernel could kill this process. Raising a value needs no privilege.
+// raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
+// before hinit when memory runs out. Call it after the start. Raising hinit's own value before the fork would need no such
+// call, but then the kernel could kill hinit. Raising a value needs no privilege.
 func (s *scanner) raiseOOMScore(pid, score int) {
 	text := []byte(strconv.Itoa(min(score, maxOOMScoreAdj)))
 	pids := []int{pid}
@@ -175,8 +174,8 @@ func (s *scanner) raiseOOMScore(pid, score int) {
 	}
 }
 
-// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, it opens the file
-// with the identity of the file's owner.
+// writeFile writes to a file of a process in /proc. If root lacks the privilege to write the files of other users, writeFile
+// opens the file with the identity of its owner.
 func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	name = dir + "/" + name
 	fd, err := unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -194,15 +193,15 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that returns the number of processes of this container that the kernel has killed for lack of
-// memory. OOMKills returns nil if the kernel does not count these processes (cgroups(7)). The function never waits for a
-// disk. It keeps its file open, because the supervisor reads the count at every exit.
+// OOMKills returns a function that counts the processes of this container that the kernel has killed for lack of memory. It
+// returns nil if the kernel does not count them (cgroups(7)). The function keeps its file open, because the supervisor calls
+// it at every exit. It never waits for a disk.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
 		"/sys/fs/cgroup/memory/memory.oom_control", // version 1
 	} {
-		fd, _ := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0) // -1 after an error, and then no count is read
+		fd, _ := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0) // after an error fd is -1, and reading fails too
 		if _, ok := oomKills(fd); ok {
 			return func() uint64 { n, _ := oomKills(fd); return n }
 		}
@@ -211,14 +210,14 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// oomKillsIn returns the count of OOMKills for one control group of version 2.
+// oomKillsIn returns how many processes the kernel has killed for lack of memory in a control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	text, _ := os.ReadFile(group + "/memory.events")
 	return valueOf(text, "oom_kill")
 }
 
 func oomKills(fd int) (uint64, bool) {
-	content := make([]byte, 1024) // large enough: each file has a few short lines
+	content := make([]byte, 1024) // more than these files contain
 	n, _ := unix.Pread(fd, content, 0)
 	return valueOf(content[:max(n, 0)], "oom_kill")
 }

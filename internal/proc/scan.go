@@ -17,38 +17,37 @@ import (
 	"hinit/internal/procstat"
 )
 
-// stat describes one process, with the fields of /proc/PID/stat.
+// stat describes one process, as /proc/PID/stat does.
 type stat = procstat.Stat
 
-// readSize is larger than any file below /proc that readFile reads.
+// readSize is the size of the buffer of readFile. The files for which it is used are smaller.
 const readSize = 4096
 
-// scanner scans the process table in /proc. It keeps the result of the last scan, so that several questions need only one
-// scan.
+// scanner reads the process table in /proc. It keeps the result of the last scan, so that several questions need only one.
 type scanner struct {
 	dir           int       // descriptor of /proc, or -1 if /proc is not mounted
 	stats         []stat    // all visible processes; empty without /proc
-	scans         int       // number of scans so far
+	scans         int       // number of scans so far, by which membership knows that its results are out of date
 	at            time.Time // when the last scan was started
-	skipped       time.Time // when RecordMembers last found a scan unnecessary
-	dents         []byte    // buffer for the names in a directory
+	skipped       time.Time // when RecordMembers last decided that no scan is necessary
+	dents         []byte    // buffer for names in a directory
 	buf           []byte    // buffer for readFile
 	readAllBuffer []byte    // buffer for readAll
 }
 
 func newScanner() *scanner {
-	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // -1 after an error; every read then fails
+	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // -1 after an error, so that every read fails
 	return &scanner{dir: dir, dents: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
 }
 
-// scanWithin reads the state of all processes into stats, unless the last scan is younger than age.
+// scanWithin scans /proc, unless the last scan is younger than age.
 func (s *scanner) scanWithin(age time.Duration) {
 	if s.scans == 0 || time.Since(s.at) >= age {
 		s.scan()
 	}
 }
 
-// scan reads the state of all processes into stats.
+// scan reads the state of all processes into s.stats.
 func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()
@@ -56,8 +55,8 @@ func (s *scanner) scan() {
 	_ = procstat.EachIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
-// readFile returns the beginning of a file below /proc, up to readSize bytes. It returns nil if the file can't be read. The
-// next call overwrites the returned bytes.
+// readFile returns up to readSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
+// them.
 func (s *scanner) readFile(name string) []byte {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,11 +70,11 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether both the last scan and the last decision not to scan are older than maxAge. Only then does RecordMembers
-// check whether a scan is needed.
+// stale reports whether RecordMembers must check again if a scan is needed: its last check and the last scan are older than
+// maxAge.
 func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
-// hasChild reports whether a process has a child. If the kernel does not report children (proc_pid_task(5)), the result is true.
+// hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threadNames(dir)
@@ -85,20 +84,20 @@ func (s *scanner) hasChild(pid int) bool {
 	})
 }
 
-// hasUnknownChild reports whether this process may have a child that it did not start. On a kernel without the file "children"
-// (proc_pid_task(5)) the result is always true. When a process dies, at least the topmost of its descendants become children of
-// this process. So if there is no such child, the dead process has left no process behind.
+// hasUnknownChild reports whether hinit may have a child that it did not start. When a process dies, at least the topmost of
+// its descendants become children of hinit. So if this is false, a dead process has left nothing behind, and no scan is
+// needed. Without the file "children" (proc_pid_task(5)) the result is always true.
 //
-// hasUnknownChild reads one file for each thread in forkers, instead of one for each process of the container. The oldest thread
-// adopts all orphans, and the children of a thread that ends. A process that another thread started may make siblings (clone(2),
-// CLONE_PARENT), which become children of that thread. The lists are exact, because only this process reaps these children.
+// It reads one file for each thread in forkers, and not one for each process of the container. Orphans, and children of a
+// thread that ends, go to the oldest thread. A child of another thread may make siblings (clone(2), CLONE_PARENT), which
+// become children of that thread. The lists are exact, because only hinit reaps these children.
 func (t *Table) hasUnknownChild() bool {
 	for thread := range t.forkers {
 		list, ok := t.procfs.readAll("self/task/" + strconv.Itoa(thread) + "/children")
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // the thread has no child that could make a sibling, or the thread has ended
+		if len(list) == 0 && thread != os.Getpid() { // no child left that could make a sibling, or the thread has ended
 			delete(t.forkers, thread)
 			continue
 		}
@@ -113,23 +112,23 @@ func (t *Table) hasUnknownChild() bool {
 	return false
 }
 
-// threadNames returns the names in a directory of threads, or nil if the directory can't be read.
+// threadNames returns the thread IDs in a directory such as 123/task, or nil if it can't be read.
 func (s *scanner) threadNames(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.dents) // after an error, the partial list is used
+	names, _ := procstat.Names(fd, s.dents) // after an error, a partial list is good enough
 	return names
 }
 
-// maxRead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
-// its memory as its environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// maxRead is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
+// as its environment or command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxRead = 2 << 20
 
-// readAll returns the content of a file below /proc. ok is false after an error, and for more than maxRead bytes. The next
-// call overwrites the returned bytes.
+// readAll returns the content of a file below /proc. ok is false if it can't be read, or is longer than maxRead. The next
+// call overwrites the bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -152,10 +151,10 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// maxOrigins limits the results that RunOf remembers until the next scan.
+// maxOrigins is how many results RunOf remembers until the next scan.
 const maxOrigins = 4096
 
-// originOf returns the remembered result of runOfOrphan, or calls it. It returns unknownRun for an orphan that hides its run.
+// originOf is runOfOrphan with a memory of earlier results. For an orphan that hides its mark it returns unknownRun.
 func (t *Table) originOf(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true
@@ -166,9 +165,9 @@ func (t *Table) originOf(who identity) (id uint64, known bool) {
 	return id, known
 }
 
-// runOfOrphan returns the run that an orphan came from, or 0 if there is none. It looks at the control group first, then at the
-// mark (a resource limit), then at the tag (an environment variable). A process with the mark of a run that is gone belongs to no
-// run, even if its environment names one. known is false while the environment is still being read; ask again later.
+// runOfOrphan returns the run from which an orphan came, or 0. The control group decides first, then the mark, then the tag
+// in the environment. A mark of a run that no longer exists means no run, whatever the environment says. known is false while
+// the environment is still being read; then ask again later.
 func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	pid := who.pid
 	if id := t.runByCgroup(pid); id != 0 {
@@ -183,24 +182,25 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	return t.runByTag(who)
 }
 
-// environPatience is the time for which one scan, or one call of RunOf, waits for environments. The kernel normally answers within
-// microseconds.
+// environPatience is how long one scan, or one call of RunOf, waits for environments in total. The kernel normally answers
+// within microseconds.
 const environPatience = 5 * time.Millisecond
 
-// environRead is one read of the environment of a process, in its own goroutine. The kernel takes the memory lock of the process
-// for it, and the process can hold this lock for a very long time.
+// environRead is one read of the environment of a process, in another goroutine. The kernel needs the memory lock of the
+// process for it, and a process can hold its lock for a very long time.
 type environRead struct {
 	who identity
-	env chan []byte // gets the result
+	env chan []byte // gets the environment, once
 }
 
-// runByTag returns the run whose number is in TagVar in the initial environment of a process, or 0 if there is none. The kernel
-// shows the environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root
-// opens the file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this
-// read, or the read of another environment, has not finished.
+// runByTag returns the run that the variable TagVar names in the initial environment of a process, or 0. The kernel shows the
+// environment to processes of the same user or with CAP_SYS_PTRACE, which root in a container lacks. So root reads it with
+// the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this read, or the read
+// of another environment, has not finished.
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	if t.environ.who != who {
-		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environPatience { // another read has not finished, or took long
+		// another read has not finished, or reads have taken too long in this scan
+		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environPatience {
 			return 0, false
 		}
 		t.readEnviron(who)
@@ -214,7 +214,7 @@ func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	}
 }
 
-// readEnviron starts to read the environment of a process, and waits for the result for the rest of environPatience.
+// readEnviron begins to read the environment of a process. It waits for the result for what is left of environPatience.
 func (t *Table) readEnviron(who identity) {
 	result := make(chan []byte, 1)
 	t.environ = environRead{who, result}
@@ -231,12 +231,12 @@ func (t *Table) readEnviron(who identity) {
 		result <- env
 		return nil
 	})
-	if errors.Is(err, blocking.ErrBusy) { // the read has not begun, and will not begin
+	if errors.Is(err, blocking.ErrBusy) { // all threads for blocking calls are in use, so this read never begins
 		t.environ = environRead{}
 	}
 }
 
-// runOfEnviron returns the run that an environment names, if process pid may belong to it, else 0.
+// runOfEnviron returns the run that the tag in an environment names, or 0 if there is no valid tag.
 func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		if value, ok := bytes.CutPrefix(kv, []byte(TagVar+"=")); ok {
@@ -249,17 +249,17 @@ func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	return 0
 }
 
-// readStat reads the state of one process, without a scan.
+// readStat reads the state of one process.
 func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldSearchPeriod is the shortest time between two searches for main processes that a tracer holds.
+// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds.
 const heldSearchPeriod = time.Second / 2
 
-// nextHeldByTracer returns a main process that has ended without wait(2) reporting it, or 0 if there is none. This happens while
-// a tracer holds the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer
-// has waited for the process (ptrace(2)).
+// nextHeldByTracer returns a dead main process whose end wait(2) does not report, or 0. That happens while a tracer such as
+// strace holds the process or one of its threads. The kernel reports the end first to the tracer, and to hinit only when the
+// tracer has waited for it (ptrace(2)).
 func (t *Table) nextHeldByTracer() (pid int) {
 	if time.Since(t.heldSearched) >= heldSearchPeriod {
 		t.heldSearched = time.Now()
@@ -271,14 +271,14 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	}
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // the tracer has released the process meanwhile, or it was reaped
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // meanwhile the tracer has released the process, or it was reaped
 			pid = 0
 		}
 	}
 	return pid
 }
 
-// readAs reads a file with the file-system identity of another user.
+// readAs reads a file with the file-system identity of another user, and so with that user's permissions.
 func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	var f *os.File
 	var err error
@@ -290,8 +290,8 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxRead))
 }
 
-// runAs calls a function with the file-system identity of another user (setfsuid(2)). If it can't restore the identity
-// afterwards, it leaves the goroutine locked to the thread, so that the Go runtime ends the thread together with the goroutine.
+// runAs executes call with the file-system identity of another user (setfsuid(2)). If the old identity can't be restored, the
+// goroutine stays locked to its thread, so that the thread ends with it and runs nothing else.
 func runAs(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)

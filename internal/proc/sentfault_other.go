@@ -2,6 +2,6 @@
 
 package proc
 
-// sentHandler is zero, because this platform has no handler in assembly. Then the Go runtime alone decides which signals a
-// process has sent. This process ignores them, but does not count them.
+// sentHandler is zero, because there is no handler in assembly for this platform. So the Go runtime alone decides which
+// signals a process has sent. hinit ignores them, but can't count them.
 var sentHandler uintptr

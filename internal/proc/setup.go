@@ -18,20 +18,22 @@ import (
 	"hinit/internal/cpulist"
 )
 
-// Setup holds the properties, apart from resource limits, that a new process sets for itself before it executes the
-// command. The zero value sets nothing. The new process sets them in the program LimitsName, which reads the environment
-// files as the command's user.
+// Setup lists settings, besides resource limits, that a new process makes for itself before it executes its command. The zero
+// value changes nothing. The new process first executes hinit's own binary as LimitsName, which makes these settings and
+// reads the environment files as the command's user.
 type Setup struct {
-	Nice               int      // added to the nice value of hinit
-	IOClass            int      // class of ioprio_set(2); 0 keeps the class of hinit
-	IOLevel            int      // priority within IOClass; 0 is served first
-	CPUs               string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
-	Umask              string   // umask in octal; "" keeps the umask of hinit
-	NoNewPrivs         bool     // the process and its children gain no privileges when they execute a program
-	EnvFiles           []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= stores the content in NAME
-	ProtectedVars      []string `reexec:"Keep"`     // variables that EnvFiles must not change
-	RefuseForeignFiles bool     `reexec:"OwnFiles"` // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
-	Cgroup             string   // directory of a control group, which root creates and the process enters; "" for none
+	Nice          int      // added to the nice value of hinit
+	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
+	IOLevel       int      // priority within IOClass, 0 to 7; 0 is served first
+	CPUs          string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
+	Umask         string   // umask in octal; "" keeps the umask of hinit
+	NoNewPrivs    bool     // the process and its descendants can't gain privileges by executing a program (PR_SET_NO_NEW_PRIVS)
+	EnvFiles      []string // absolute paths; "-" before a path allows a missing file, NAME= before it stores the content in that variable
+	ProtectedVars []string `reexec:"Keep"` // variables that EnvFiles must not change
+	// refuse EnvFiles that users other than root and the command's user can change; for a command of root they are always
+	// refused
+	RefuseForeignFiles bool     `reexec:"OwnFiles"`
+	Cgroup             string   // directory of the control group that the process enters; root creates it; "" for none
 	CgroupWrites       []string `reexec:"Caps"`    // limits of the control group, each as VALUE:FILE
 	RefuseLinks        bool     `reexec:"NoLinks"` // refuse EnvFiles behind a link that a user other than root made
 }
@@ -43,8 +45,8 @@ const (
 	IOIdle
 )
 
-// NiceOf converts a CPU weight to the nice value with the same share of the processor. The value is at least 0, because negative
-// values need a privilege. Each step reduces the share by about a fifth.
+// NiceOf returns the nice value that gives about the same share of the processor as a CPU weight (100 is normal). It is at
+// least 0, because negative values need a privilege. Each step of nice reduces the share by a fifth.
 func NiceOf(weight int) (nice int) {
 	const most = 19
 	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
@@ -53,7 +55,7 @@ func NiceOf(weight int) (nice int) {
 	return nice
 }
 
-// isZero reports whether all fields are zero.
+// isZero reports whether the Setup changes nothing.
 func (s *Setup) isZero() bool { return s.equal(&Setup{}) }
 
 func (s *Setup) equal(o *Setup) bool {
@@ -62,7 +64,7 @@ func (s *Setup) equal(o *Setup) bool {
 		s.Cgroup == o.Cgroup && slices.Equal(s.CgroupWrites, o.CgroupWrites)
 }
 
-// The words on the command line of the program LimitsName. Each is followed by a value. Package limits applies them.
+// Words for the command line of LimitsName. Each is followed by its value. Package limits reads them.
 const (
 	WordNice  = "nice="
 	WordIO    = "io="
@@ -80,7 +82,7 @@ const (
 	WordWrite = "put="
 )
 
-// setupWords returns the words for the program LimitsName, in the order in which it must apply them.
+// setupWords returns the command-line words for LimitsName, in the order in which it applies them.
 func (s Spec) setupWords() (words []string) {
 	own := &s.Setup
 	add := func(is bool, word, value string) {
@@ -98,7 +100,7 @@ func (s Spec) setupWords() (words []string) {
 			value, file, _ := strings.Cut(limit, ":")
 			words = append(words, WordWrite+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes the file
+		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs") // the kernel reads 0 as the writing process
 	}
 	if s.changesUser() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
@@ -123,24 +125,24 @@ func (s Spec) setupWords() (words []string) {
 	return words
 }
 
-// needsSetup reports whether the new process must execute the program LimitsName before its command.
+// needsSetup reports whether the new process must first run hinit's binary as LimitsName.
 func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
-// changesUser reports whether the new process must change its user. The process does that only after it has executed this
-// program again. It never does so between fork and execve, because Spawn waits until execve. The other user could make
-// Spawn wait for ever: by stopping the process (SIGSTOP), or by a lease on a file that the process opens (fcntl(2),
-// F_SETLEASE).
+// changesUser reports whether the new process must change its user. It does that after it has executed hinit's binary, and
+// never between fork and execve. Spawn waits until execve, and in between the other user could stop the process with SIGSTOP,
+// or block it by a lease on a file (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// entersDirLater reports whether the new process enters its directory after the change of its user. A pinned directory, which
-// needs no path lookup, is entered earlier, before its descriptor is closed. A path that another user chose must wait: if it is
-// below /proc/self, it would lead to this process's own files before the change.
+// entersDirLater reports whether the new process enters its working directory only after the change of its user. A path that
+// another user chose must wait for that, because below /proc/self it would lead to hinit's own files. A pinned directory
+// needs no path lookup, and is entered before its descriptor is closed.
 func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
-// privileged reports whether a setting of s needs a privilege.
+// privileged reports whether a setting needs a privilege.
 func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
-// checkSetup returns an error for settings that would fail after the fork, where only the log would show the error.
+// checkSetup returns an error for settings that can't be made here. After the fork only the log of the service would show
+// such an error.
 func checkSetup(s *Setup) error {
 	if s.CPUs != "" {
 		var own unix.CPUSet
@@ -167,7 +169,7 @@ func checkSetup(s *Setup) error {
 	return nil
 }
 
-// hasCapability reports whether this process has a capability (capabilities(7)).
+// hasCapability reports whether hinit has a capability (capabilities(7)) in its effective set.
 func hasCapability(capability int) bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -180,8 +182,8 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// TakeForeground makes this process's own group the foreground group of a terminal again, after a child was in the foreground. It
-// does nothing if the terminal belongs to another session.
+// TakeForeground makes hinit's own process group the foreground group of a terminal, after a child had the terminal. It does
+// nothing if the terminal belongs to another session.
 func TakeForeground(tty *os.File) error {
 	var block, old unix.Sigset_t
 	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)
@@ -195,17 +197,16 @@ func TakeForeground(tty *os.File) error {
 	return nil
 }
 
-// Some errors of a start would happen only after the fork, where only the log of the service would show them. The functions
-// below find these errors before the fork.
+// The functions below find errors of a start before the fork. After it, only the log of the service would show them.
 
-// checkTime is the maximum time that a start waits while its paths are checked. If a check takes longer, findProgram does not
-// check any paths for firstCheckPause. Each further such check doubles the pause, because an agent can make every check slow.
+// checkTime is how long a start waits for the check of its paths. If a check takes longer, findProgram skips all checks for
+// firstCheckPause, and for twice as long each further time. An agent can make every check slow.
 const checkTime, firstCheckPause = time.Second, 10 * time.Second
 
-// findProgram returns the program of a spec, or an error that would otherwise happen only after the fork. If the process is
-// for another user, that user controls where the paths lead, and following their links may take minutes. So findProgram
-// checks the paths with the user's permissions, and gives up after checkTime. It then returns the path unchecked, and the
-// new process reports errors itself.
+// findProgram returns the path of the program to execute, or an error that would otherwise come after the fork. Another
+// user's paths may lead anywhere, and following their links may take minutes. So for such a process findProgram checks with
+// that user's permissions and for at most checkTime. Then it returns the path unchecked, and the new process itself reports
+// errors.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
@@ -228,11 +229,11 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	return found, err
 }
 
-// checkProgram is the part of findProgram that may block.
+// checkProgram is the part of findProgram that may block on a file system.
 func checkProgram(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
-		// a supplementary group, which this thread lacks, may allow the user to execute the command
+		// the user may have access by a supplementary group, which this thread lacks
 		if spec.changesUser() && errors.Is(err, unix.EACCES) {
 			return spec.Argv[0], nil
 		}
@@ -246,8 +247,7 @@ func checkProgram(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkSettings finds errors in the settings of a spec. The new process applies the settings after the fork, as the program
-// LimitsName, so only the log would show these errors.
+// checkSettings finds settings that the new process could not make. After the fork only the log would show such an error.
 func checkSettings(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
@@ -264,7 +264,7 @@ func checkSettings(spec Spec) error {
 	return nil
 }
 
-// checkCommand finds errors that would happen when the new process enters its directory and executes its command.
+// checkCommand returns the error with which the new process would fail to enter its directory or to execute its command.
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := accessError(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
@@ -280,9 +280,8 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// accessError returns an error if this thread can't execute the file at path, or enter the directory at path. kind is the
-// expected file type (S_IFREG or S_IFDIR). If the supplementary groups of cred, which this thread lacks, may allow the access,
-// accessError returns nil.
+// accessError returns an error if this thread can't execute the file at path (kind is S_IFREG), or can't enter the directory
+// (S_IFDIR). It returns nil if a supplementary group of cred, which this thread lacks, may allow it.
 func accessError(path string, kind uint32, cred *Cred) error {
 	if cred != nil && leadsToDescriptor(path) {
 		return nil
@@ -306,8 +305,8 @@ func accessError(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it.
-// Such a path can't be checked here: it would lead to hinit's descriptors instead of the new process's.
+// leadsToDescriptor reports whether a path leads through descriptors of a process, as /proc/self/fd/3 or a link to it does.
+// Such a path can't be checked here, because here it leads to hinit's descriptors.
 func leadsToDescriptor(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true
@@ -319,8 +318,8 @@ func leadsToDescriptor(path string) bool {
 	return errors.Is(err, unix.ELOOP)
 }
 
-// canRaiseLimits reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which only
-// root keeps.
+// canRaiseLimits reports whether a process with these credentials can raise a hard limit. That needs CAP_SYS_RESOURCE, which
+// a process keeps only as root.
 func canRaiseLimits(cred *Cred) bool {
 	return (cred == nil || cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE)
 }

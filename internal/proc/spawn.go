@@ -17,7 +17,7 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// Cred is the identity of a new process.
+// Cred is the user and the groups of a new process.
 type Cred struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary groups
@@ -25,27 +25,30 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID               uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
-	Name             string                     // name of the service, for the tag in the environment
-	Path             string                     // program to execute; "" searches Argv[0] in the PATH of Env, unless it has a slash
-	Argv             []string                   // the command with its arguments; must not be empty
-	Env              []string                   // the whole environment; Spawn adds the tag (TagVar) to it
-	Dir              string                     // working directory; "" keeps the directory of hinit
-	Pinned           bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
-	Cred             *Cred                      // identity of the process; nil keeps the identity of hinit
-	Files            []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
-	TTY              bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
-	Console          bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
-	SameSession      bool                       `reexec:"Attached"` // stay in the session and process group of hinit
-	DiesWithStarter  bool                       `reexec:"Bound"`    // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	ID     uint64   // number of the run, never used before in this table; 0 is reserved for orphans
+	Name   string   // name of the service, for the tag TagVar
+	Path   string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
+	Argv   []string // command and arguments; must not be empty
+	Env    []string // whole environment, to which Spawn adds the tag
+	Dir    string   // working directory; "" keeps the directory of hinit
+	Pinned bool     // Dir is a path below /proc/self/fd that names a directory that hinit keeps open
+	Cred   *Cred    // user and groups; nil keeps hinit's own
+	// descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
+	Files       []*os.File `reexec:"-"`
+	TTY         bool       // Files[0] is a terminal: run in hinit's session, as the foreground process group of the terminal
+	Console     bool       // Files[0] is a terminal: start a session, with this terminal as its controlling terminal
+	SameSession bool       `reexec:"Attached"` // stay in the session and process group of hinit
+	// the kernel kills the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	DiesWithStarter  bool                       `reexec:"Bound"`
 	Limits           []Limit                    // resource limits, set before the command is executed
 	Setup            Setup                      // other settings, such as priorities and environment files
-	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"` // makes other changes, such as new namespaces; may be nil
-	OOM              int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
+	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"` // changes other attributes, such as namespaces, before the fork; may be nil
+	// added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
+	OOM int
 }
 
-// Same reports whether two specs start the same command in the same way. It ignores the fields that are set anew for each
-// start.
+// Same reports whether two specs start the same command in the same way. It ignores fields such as ID and Files, which differ
+// for each start.
 func (s Spec) Same(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
 		return false
@@ -54,12 +57,13 @@ func (s Spec) Same(o Spec) bool {
 		s.Setup.equal(&o.Setup) && s.OOM == o.OOM
 }
 
-// TagVar is the environment variable that holds the tag of a process: the service and the number of its run.
+// TagVar is the environment variable with the tag of a process: the service, and the number of the run. It helps to find
+// descendants.
 const TagVar = "HINIT_RUN"
 
-// SpawnError is the reason why a process did not start.
+// SpawnError says why a process did not start.
 type SpawnError struct {
-	Object string // the directory if Dir is true, the limit if Limit is true, otherwise the command
+	Object string // the directory (with Dir), the limit (with Limit), or the command
 	Err    error
 
 	Dir, Limit bool
@@ -76,7 +80,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.nextStep())
 }
 
-// nextStep returns advice to the user if the kernel lacked a resource, and otherwise "".
+// nextStep advises the user what to do if the kernel lacked a resource; otherwise it is "".
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -91,7 +95,7 @@ func (e *SpawnError) nextStep() string {
 	return ""
 }
 
-// Unwrap returns the underlying error.
+// Unwrap returns the error of the kernel.
 func (e *SpawnError) Unwrap() error { return e.Err }
 
 // ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, otherwise 126.
@@ -102,14 +106,14 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether another attempt is pointless unless something changes. The result is true if a command or
-// directory is missing, a command is not executable, or a limit can't be set.
+// Permanent reports whether another attempt is pointless until an operator changes something. The command or directory may be
+// missing, the command may not be executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
 	return e.Limit || e.isOneOf(ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG)
 }
 
-// Temporary reports whether another attempt may succeed soon. The result is true if the kernel lacked memory, process numbers
-// or descriptors, or if a process was writing the program file.
+// Temporary reports whether another attempt may soon succeed: the kernel lacked memory, PIDs or descriptors, or another
+// process was writing the program file.
 func (e *SpawnError) Temporary() bool {
 	return e.isOneOf(unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY)
 }
@@ -121,10 +125,10 @@ func (e *SpawnError) isOneOf(reasons ...error) bool {
 // ErrNoCommand means that Spec.Argv has no command.
 var ErrNoCommand = errors.New("the command is empty")
 
-// Spawn starts a process and returns its PID. It blocks until the child has executed a program. That takes well under a
-// millisecond, unless the file system of the command or the directory hangs. The first program of another user's process is hinit
-// itself, which changes its user and then executes the command. So that user can't make Spawn wait. If this second step fails,
-// the process ends with exit code 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
+// Spawn starts a process and returns its PID. It blocks until the child has executed a program. That takes less than a
+// millisecond, unless a file system hangs. For a process of another user the first program is hinit itself, which changes the
+// user and then executes the command, so that user can't delay Spawn. If the second step fails, the process writes why to its
+// stderr and exits with code 126 or 127. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{Object: spec.Name, Err: ErrNoCommand}
@@ -142,11 +146,11 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // the tag is first, so that no other entry of that name can hide it
+		if t.nonce != "" { // StartChild has no nonce, because its child belongs to no run
+			env = append(env, tag) // first, so that no other entry of this name comes before it
 		}
 		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // drop tags that the caller has inherited
+			if !strings.HasPrefix(kv, TagVar+"=") { // drop a tag that the caller itself has inherited
 				env = append(env, kv)
 			}
 		}
@@ -183,7 +187,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	return pid, nil
 }
 
-// spawnError wraps err, the error of a fork or exec, and says whether the command or the directory has caused it.
+// spawnError returns err, an error of fork or execve, as a SpawnError that names the directory or the command as its object.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
@@ -192,13 +196,13 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Path == "" {
 		what = spec.Argv[0]
 	}
-	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // the path is relative to Dir
+	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // what is relative to Dir
 		what = filepath.Join(spec.dirName(), what)
 	}
 	return &SpawnError{Object: what, Err: err}
 }
 
-// dirName returns the path of the directory for messages, even if Dir refers to a descriptor.
+// dirName returns the path of the working directory for messages, also if Dir names a descriptor.
 func (s Spec) dirName() string {
 	if s.Pinned {
 		if name, err := os.Readlink(s.Dir); err == nil {
@@ -213,8 +217,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	switch {
 	case spec.SameSession:
 	case spec.TTY:
-		// The child changes the foreground group between fork and exec, where all signals are blocked. So SIGTTOU can't
-		// stop the child.
+		// The child takes the terminal between fork and exec, where all signals are blocked. So SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
 		sys.Setsid, sys.Setctty = true, spec.Console
@@ -240,13 +243,13 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 		case i < 3:
 			fds[i] = t.null.Fd()
 		default:
-			fds[i] = ^uintptr(0) // closed (syscall.ForkExec)
+			fds[i] = ^uintptr(0) // closed in the child (syscall.ForkExec)
 		}
 	}
 	return fds
 }
 
-// fork starts the child with an empty signal mask. Otherwise the child would inherit the mask of the thread that forks.
+// fork starts the child with an empty signal mask. It would otherwise inherit blocked signals from the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -263,7 +266,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	return syscall.ForkExec(path, argv, attr)
 }
 
-// LookPath finds an executable in the PATH of env, like execvp(3).
+// LookPath finds an executable in the PATH of env, as execvp(3) does.
 func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -291,15 +294,16 @@ func LookPath(name string, env []string) (string, error) {
 // Limit is a resource limit for setrlimit(2).
 type Limit struct {
 	Resource   int
-	Soft, Hard uint64 // the two limits; unix.RLIM_INFINITY is unlimited
+	Soft, Hard uint64 // the two limits; unix.RLIM_INFINITY means unlimited
 }
 
-// LimitsName is the argv[0] with which hinit executes its own binary in a new process, to set limits, change the user and then
-// execute the command. The process must do this itself: setrlimit(2) affects only the caller, and prlimit(2) on a process of
-// another user needs a capability that containers lack. internal/entry carries out the steps that need root before the Go
+// LimitsName is the argv[0] with which a new process executes hinit's own binary, to set its limits, change its user and then
+// execute the command. Only the process itself can do that: setrlimit(2) works on the caller, and prlimit(2) on a process of
+// another user needs a capability that containers lack. Package internal/entry makes the steps that need root before the Go
 // runtime starts, because the environment may come from the agent.
 const LimitsName = "hinit-limits"
 
+// selfExe is hinit's own binary.
 const selfExe = "/proc/self/exe"
 
 func argvWithLimits(spec Spec, path string) []string {
@@ -310,7 +314,7 @@ func argvWithLimits(spec Spec, path string) []string {
 	return append(append(out, "--", path), spec.Argv...)
 }
 
-// limitNames maps the names of resource limits in hinit.yaml to resources of getrlimit(2).
+// limitNames maps names of resource limits in hinit.yaml to resources of getrlimit(2).
 var limitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
@@ -325,7 +329,7 @@ func LimitOf(name string) (resource int, known bool) {
 	return resource, known
 }
 
-// LimitName returns the name of a resource in hinit.yaml, or its number.
+// LimitName returns the name of a resource in hinit.yaml. For an unknown resource it returns the number.
 func LimitName(resource int) string {
 	for name, r := range limitNames {
 		if r == resource {

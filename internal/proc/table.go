@@ -1,18 +1,19 @@
-// Package proc starts, signals and reaps processes. It is the only package of hinit that forks or waits.
+// Package proc starts, signals and reaps processes. No other package of hinit forks or waits.
 //
-// A [Table] belongs to one goroutine. Only that goroutine spawns, signals and reaps. So no other process can get a process
-// ID that is in the table: the ID stays taken until the table itself reaps the process. The table examines a dead child
-// before it reaps the child (waitid with WNOWAIT). For each child that the table started, it reports the run to which the
-// child belongs. Every other child is an orphan, which became a child because this process is PID 1 or a subreaper. The
-// table also reaps orphans. The package owns no goroutine.
+// A [Table] belongs to one goroutine, which alone spawns, signals and reaps. So a PID in the table always means the same
+// process: the kernel gives the number to no other process before the table reaps this one. The table examines a dead child
+// before it reaps the child (waitid with WNOWAIT). If it has started the child, it reports to which run the child belongs.
+// Any other child is an orphan, which became a child because hinit is PID 1 or a subreaper. The table reaps orphans too. The
+// package owns no goroutine.
 //
-// The table finds the descendants of a service by inherited attributes. These are the process group, the session, a resource
-// limit that marks the run, and an entry in the environment. It also uses the parents that the last scan of /proc has shown. It
-// never signals a process on a guess.
+// The table finds the descendants of a service by what they inherit: process group, session, a resource limit that marks the
+// run, and an entry in the environment. It also remembers the parents that the last scan of /proc has shown. It never signals
+// a process on a guess.
 //
-// spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go, with scan.go, finds the processes
-// of a run and signals them. child.go is for programs without a table. run_of.go finds the run of one process by its mark or its
-// ancestors, also for a process that another program started. It also finds the confinement of a process, and the peer of a socket.
+// The files: spawn.go starts a process, and setup.go checks and passes on its settings. table.go signals and reaps. tree.go
+// and scan.go find the processes of a run. run_of.go finds the run of one process, and reads the confinement of a process and
+// the peer of a socket. cgroup.go and memory.go are about control groups and memory. child.go is for programs without a
+// table.
 package proc
 
 import (
@@ -28,38 +29,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table holds the processes that this process has started and not yet reaped. Only one goroutine may use it.
+// Table holds the processes that hinit has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
 	owned             map[int]uint64  // run numbers by the PID of the living main process
 	runs              map[uint64]*run // runs by number, until Forget drops them
 	null              *os.File
-	nonce             string       // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked            bool         // hinit was started with blocked signals
-	forkers           map[int]bool // threads of this process that may have children: the oldest, and threads that have started a process
+	nonce             string       // random text that tells the tags of this table from another hinit's tags
+	masked            bool         // hinit was started with blocked signals, which children must not inherit
+	forkers           map[int]bool // threads of hinit that may have children: the oldest, and those that have started a process
 	procfs            *scanner
 	marks             marker
-	oom               int               // oom_score_adj of this process
+	oom               int               // oom_score_adj of hinit
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
-	environ           environRead   // the last read of an environment whose result was not used
-	environWaited     time.Duration // how long this scan has waited for environments
-	heldByTracer      []int         // dead main processes that a tracer holds, for the next calls of nextHeldByTracer
+	environ           environRead   // the last read of an environment, while its result is unused
+	environWaited     time.Duration // how long the present scan has waited for environments
+	heldByTracer      []int         // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
 	heldSearched      time.Time     // when nextHeldByTracer last searched
-	checksPausedUntil time.Time     // time until which findProgram does not check paths
+	checksPausedUntil time.Time     // until then, findProgram checks no paths
 	checkPause        time.Duration // length of the last such pause
 }
 
-// run holds the table's data about the processes of one run.
+// run is what the table knows about the processes of one run.
 type run struct {
 	id      uint64
 	mark    uint64  // mark of the run's processes; 0 for none
 	mainPID int     `reexec:"main"` // PID of the main process, 0 after it was reaped
-	group   int     // process group of the main process; valid as long as a known process of the run belongs to it
+	group   int     // process group of the main process; the number stays valid while a known process is in the group
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of the run's control group, or "" for none
-	// oomKills counts kills for lack of memory in the control group that were not the end of this run. They came before it, or ended
-	// other runs.
+	// oomKills counts out-of-memory kills in the control group that must not explain the end of this run, because they came
+	// before it or explain the end of another run.
 	oomKills uint64
 	service  string // name of the service; "" if an older hinit handed over the run without it
 }
@@ -67,20 +68,20 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID           uint64 // number of the run; 0 for an orphan
-	OrphanRun    uint64 // for an orphan: its run, if the main process of this run was reaped earlier; 0 if unknown
+	OrphanRun    uint64 // for an orphan: its run, if that run's main process was reaped before; 0 if unknown
 	PID          int
 	Code         int   // exit code, -1 after a signal
 	Signal       int   // the signal that ended the process, 0 after an exit
-	OOM          *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
+	OOM          *bool // after SIGKILL: whether an out-of-memory kill in the control group explains it; nil if unknown
 	Leftover     bool  // other processes of the run are alive
-	MaybeMembers []int // living orphans whose run is unknown and may be this one
+	MaybeMembers []int // living orphans that may belong to this run or to another
 	CPU          time.Duration
-	MaxRSS       int64 // largest resident memory of the process, in bytes
+	MaxRSS       int64 // peak resident memory of the process, in bytes
 }
 
-// New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so
-// that orphans of its services become its children. New fails if the kernel does not let this process wait for children,
-// because then a supervisor can't work.
+// New returns an empty table. Unless hinit is PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
+// orphans of its services become its children. New fails if the kernel forbids to wait for children, because no supervisor
+// can work then.
 func New() (*Table, error) {
 	if err := canWait(); err != nil {
 		return nil, err
@@ -102,16 +103,16 @@ func New() (*Table, error) {
 		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
-	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) // after an error, mask stays empty
+	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) // after an error the mask stays empty
 	t.masked = mask != empty
 	return t, nil
 }
 
-// Signal signals the main process of a run. The error is os.ErrProcessDone after that process was reaped.
+// Signal signals the main process of a run. The error is os.ErrProcessDone if that process was reaped.
 func (t *Table) Signal(id uint64, signal int) error { return t.signalMain(id, signal, "process", 1) }
 
-// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone after that process
-// was reaped, because the number may then belong to another group.
+// SignalGroup signals the process group of a run's main process. The error is os.ErrProcessDone if that process was reaped:
+// the number may then belong to another group.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.signalMain(id, signal, "process group", -1)
 }
@@ -127,10 +128,10 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended, and calls each for it, in the order in which the kernel reports them. If trees is true,
-// Reap also finds the processes that each main process has left behind; it does so before it reaps the main process. childless
-// reports whether this process has no child left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If
-// a tracer holds a dead main process, Reap reports its end immediately, and reaps it later as an orphan.
+// Reap reaps every child that has ended, and calls each for it. With trees it also reports whether a main process has left
+// processes behind, which it finds before it reaps that process. childless reports whether no child is left. Reap never
+// blocks. The function each may call Spawn, Signal and SignalTree. A dead main process that a tracer holds is reported at
+// once, and reaped later as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
@@ -149,7 +150,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 				x.MaybeMembers = t.unknownOrphansSince(pid)
 			}
 			r.mainPID = 0
-		} else if trees && len(t.runs) > len(t.owned) { // there are runs whose main process was reaped, and which Forget has not dropped
+		} else if trees && len(t.runs) > len(t.owned) { // some run has lost its main process, and Forget has not dropped it
 			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].mainPID == 0 {
 				x.OrphanRun = of
 			}
@@ -164,7 +165,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
 				x.OOM = new(kills > r.oomKills)
 				for _, o := range t.runs {
-					if *x.OOM && o.cgroup == r.cgroup { // this kill explains no other end in the group
+					if *x.OOM && o.cgroup == r.cgroup { // this kill explains the end of no other process in the group
 						o.oomKills++
 					}
 				}
@@ -176,8 +177,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	}
 }
 
-// Forget drops a run whose main process was reaped. Processes of the run that are still alive are then treated as orphans without
-// a run.
+// Forget drops a run whose main process was reaped. From then on its living processes count as orphans without a run.
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.mainPID == 0 {
 		delete(t.runs, id)
@@ -185,8 +185,8 @@ func (t *Table) Forget(id uint64) {
 	}
 }
 
-// Handover is the state that a table passes on when PID 1 re-executes itself. The table of the new program reads everything
-// else from the kernel.
+// Handover is the state that a table passes to the table of the new program when PID 1 re-executes itself. The new table
+// reads everything else from the kernel.
 type Handover struct {
 	Nonce string
 	Marks marker
@@ -194,13 +194,13 @@ type Handover struct {
 	Known []member
 }
 
-// member is a process that belongs to a known run.
+// member is a process and the run to which it belongs.
 type member struct {
 	Who identity
 	Run uint64
 }
 
-// HandOver returns the state that the new program needs to continue with the same processes.
+// HandOver returns the state for the table of the next program.
 func (t *Table) HandOver() Handover {
 	s := Handover{Nonce: t.nonce, Marks: t.marks}
 	for _, r := range t.runs {
@@ -212,9 +212,9 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver makes a table from the state of the table before a re-execution. The children of the old table are still children of
-// this process. The next Reap reports main processes that have ended but were not reaped. If the old program reaped a main
-// process without reporting it, MainPID returns 0 for its run.
+// TakeOver makes a table from the state of the table before a re-execution, whose children are still children of this
+// process. The next Reap reports main processes that have ended since. MainPID returns 0 for a run whose main process the old
+// program reaped without reporting it.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
@@ -242,7 +242,7 @@ func TakeOver(s Handover) (*Table, error) {
 	return t, nil
 }
 
-// MainPID returns the PID of the main process of a run, or 0 after the process was reaped.
+// MainPID returns the PID of the main process of a run, or 0 if that process was reaped.
 func (t *Table) MainPID(id uint64) int {
 	if r := t.runs[id]; r != nil {
 		return r.mainPID
@@ -250,9 +250,9 @@ func (t *Table) MainPID(id uint64) int {
 	return 0
 }
 
-// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields
-// behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds errno, which is 0 here,
-// and code; on MIPS their order is reversed.
+// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields.
+// On 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds si_errno, which is 0 here, and
+// si_code, in an order that differs on MIPS.
 type sigchldInfo struct {
 	_     int32
 	codes [2]int32
@@ -262,17 +262,16 @@ type sigchldInfo struct {
 	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// cldDumped is the highest siginfo code that reports the end of a child. Higher codes report that a child was stopped or
-// continued.
+// cldDumped is the highest si_code that means the end of a child. Higher codes mean that a signal stopped or continued it.
 const cldDumped = 3
 
-// canWait returns an error if the kernel does not let this process learn about ended children, because of a seccomp(2)
-// filter. The test needs no child. The result remains valid, because such a filter lasts as long as the process.
+// canWait returns an error if a seccomp(2) filter forbids hinit to wait for children. It needs no child to find out. The
+// answer stays valid, because a process can't drop such a filter.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return refused("waitid", err)
 	}
-	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // no process is its own child
+	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // ECHILD, because no process is its own child
 		return refused("wait4", err)
 	}
 	return nil
@@ -282,38 +281,40 @@ func refused(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// peek returns the PID of a child that has ended, without reaping it; 0 if there is none. childless reports that this process has
-// no child at all. peek never blocks.
+// peek returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no child at
+// all. peek never blocks.
 func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
 
-// peekAt works like peek. kind and id select the children, as for waitid(2): one child (unix.P_PID) or all.
+// peekAt is peek for the children that kind and id select, as for waitid(2): one (unix.P_PID) or all (unix.P_ALL).
 func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
-		// __WALL is not needed: the only clone child is one of the Go runtime, from its test for pidfd support.
+		// __WALL is not needed. The only clone child is one of the Go runtime, from its test for pidfd support, and the runtime
+		// waits for it itself.
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
-			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) also reports its stops. Such a child has not
-			// ended, and its stop would hide the ends of other children.
-			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if the child has ended meanwhile
+			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops. Such a child has not
+			// ended, and its stop would hide the end of other children.
+			// takes the report of the stop; fails if the child has ended meanwhile
+			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil)
 		case err == nil:
 			return int(info.pid), false
-		default: // canWait has found no error, so only ECHILD is possible here
+		default: // only ECHILD is possible, because canWait found no other error
 			return 0, true
 		}
 	}
 }
 
-// Stopped reports whether a signal has stopped any child. It never blocks.
+// Stopped reports whether a signal such as SIGSTOP has stopped any child. It never blocks.
 func Stopped() bool {
 	var info sigchldInfo
 	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && info.pid != 0
 }
 
-// reap reaps a child that peek returned, which frees its PID. If a tracer holds the child, its exit status is unknown, and the
-// exit code becomes -1.
+// reap reaps a child that peek returned, which frees its PID. If a tracer still holds the child, its exit status is unknown,
+// and the exit code becomes -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
 	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
 		status = 0x7f

@@ -11,44 +11,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAge is the maximum age at which a scan is reused, for questions in which newly forked processes don't matter.
+// maxAge is how old a scan may be for questions in which the newest processes don't matter.
 const maxAge = 20 * time.Millisecond
 
-// identity distinguishes a process from a later process with the same PID.
+// identity distinguishes a process from a later one with the same PID, by its start time.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-// membership holds the results of one scan: to which run each process belongs.
+// membership is the result of one scan: to which run each process belongs.
 type membership struct {
-	scan            int                    // number of the scan whose results these are
-	known           map[identity]uint64    // run numbers of living processes, without main processes
-	alive           map[uint64][]stat      // living processes by run number, without the main process
-	origins         map[identity]uint64    // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
-	deadOrphans     map[identity]uint64    // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	possibleMembers map[uint64]int         // number of further processes that may belong to each run: dead orphans that are new in this scan, and living ones whose environment is unread
-	unread          map[identity]time.Time // living orphans whose environment is not read yet, and when a scan first found them
-	marksRead       int                    // number of marks of dead orphans that this scan has read
+	scan        int                 // number of the scan whose results these are
+	known       map[identity]uint64 // run of each living process, except main processes
+	alive       map[uint64][]stat   // living processes of each run, except its main process
+	origins     map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
+	deadOrphans map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
+	// for each run, how many more processes may belong to it: dead orphans that are new, and living ones with an unread
+	// environment
+	possibleMembers map[uint64]int
+	unread          map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
+	marksRead       int                    // how many marks of dead orphans this scan has read
 	unknownOrphans  []stat                 // living orphans whose run is unknown, see hidesMark
-	youngestMember  map[uint64]stat        // youngest process of each run, dead or alive, without the main process
+	youngestMember  map[uint64]stat        // the process of each run that was started last, dead or alive, except its main process
 }
 
-// environLimit is the time for which an orphan with an unread environment counts as a possible member of each run of its user.
+// environLimit is how long an orphan with an unread environment counts as a possible member of each run of its user.
 const environLimit = time.Second
 
-// unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be read, or
-// it has changed its mark (see hidesMark).
+// unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be
+// read, or it has changed its mark (hidesMark).
 const unknownRun = ^uint64(0)
 
-// assignRuns determines the run of each process in the current scan. A process belongs to a run in each of these cases:
+// assignRuns finds the run of each process in the last scan. A process belongs to a run in each of these cases:
 //
-//   - It is the run's main process, or its parent belongs to the run.
-//   - An earlier scan has assigned it to the run.
-//   - It is in the process group or session that the main process made. The number of the group can't have been reused, because a
-//     known process is still in it.
-//   - It is an orphan with the run's mark (a resource limit) or tag (an environment variable), and runs as root or as the run's
-//     user.
+//   - It is the main process of the run, or its parent belongs to the run.
+//   - An earlier scan has found it in the run.
+//   - It is in the process group or session of the main process. The number can't belong to a new group, because a known
+//     process is still in the group.
+//   - It is an orphan with the mark or the tag of the run, and its user is root or the user of the run.
 func (t *Table) assignRuns() {
 	all := t.procfs.stats
 	if t.members.scan == t.procfs.scans {
@@ -118,10 +119,10 @@ func (t *Table) assignRuns() {
 		for id, r := range t.runs {
 			if r.user == nil || m.ProvesMembership(*r.user) {
 				t.members.possibleMembers[id]++ // may belong to this run, because its user is root or the user of the run
-			}
+			} // its user is root or the user of the run
 		}
 	}
-	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
+	for _, p := range slices.Backward(all) { // youngest first, if the kernel gives out PIDs in ascending order
 		if p.Dead() && p.Parent == self {
 			t.assignDead(p, &before, groups, sessions)
 		}
@@ -139,13 +140,13 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// maxExitedMarks is the maximum number of dead orphans whose marks one scan reads. The run of any further dead orphan is
-// unknownRun, unless its process group or session shows the run.
+// maxExitedMarks is how many marks of dead orphans one scan reads. A further dead orphan counts as one of unknownRun, unless
+// its process group or session shows its run.
 const maxExitedMarks = 256
 
-// assignDead determines the run of a dead orphan. A process that forks and ends immediately may never be alive in a scan. But a
-// scan shows it as dead, because only this process reaps it, and never during a scan. So if a scan shows no process of a run,
-// neither alive nor newly dead, all of them have ended.
+// assignDead finds the run of a dead orphan. A process that forks and ends at once may never be alive in a scan. But some
+// scan shows it dead, because only hinit reaps it, and never during a scan. So if a scan shows no process of a run, neither
+// alive nor newly dead, the whole run has ended.
 func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -171,14 +172,16 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 	t.recordYoungest(id, p)
 }
 
+// recordYoungest remembers p if it is younger than the known processes of a run, for killForkers.
 func (t *Table) recordYoungest(id uint64, p stat) {
 	if last, ok := t.members.youngestMember[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
 		t.members.youngestMember[id] = p
 	}
 }
 
-// runOfAncestor returns the run of the nearest ancestor that has one; the search begins with the process itself. It stores this
-// run in owner for all processes on the way. parent may contain a cycle, because a scan is not atomic.
+// runOfAncestor returns the run of the nearest ancestor that has one, beginning with the process itself. It stores this run
+// in owner for each process on the way. The map parent may contain a cycle, because the kernel changes while it is being
+// scanned.
 func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
@@ -198,10 +201,10 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 	return id
 }
 
-// hasLeftover reports whether other processes of a run are alive after its main process has ended; the main process must not be
-// reaped yet. several is true if more than one main process has ended; then one scan serves them all.
+// hasLeftover reports whether other processes of a run are alive after its main process has ended. Call it before that
+// process is reaped. several means that more than one main process has ended, so a single scan serves all of them.
 func (t *Table) hasLeftover(r *run, several bool) bool {
-	if !t.procfs.isSeenDead(r.mainPID) { // a scan that shows the end also shows all processes that the main process had started
+	if !t.procfs.isSeenDead(r.mainPID) { // a scan that shows the main process dead also shows everything that it has started
 		if !several && !t.hasUnknownChild() {
 			return false
 		}
@@ -212,14 +215,14 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 		if len(t.members.alive[r.id]) > 0 || t.members.possibleMembers[r.id] == 0 {
 			break
 		}
-		t.procfs.scan() // several processes have just ended: the last scan may lack their children
+		t.procfs.scan() // processes have just ended, and the last scan may lack their children
 	}
 	t.assignRuns()
 	return len(t.members.alive[r.id])+t.members.possibleMembers[r.id] > 0
 }
 
-// unknownOrphansSince returns the living orphans of unknown run that were not started before the process main. It uses the result of
-// the last scan. That result is recent enough: while an orphan is alive, the end of each main process causes a scan.
+// unknownOrphansSince returns the living orphans of unknown run that are not older than the process main. The last scan is
+// recent enough, because the end of a main process causes a scan while any orphan is alive.
 func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -233,17 +236,17 @@ func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is the maximum number of additional scans that hasLeftover makes. It scans again while a scan shows newly
-// dead processes of a run but no living one. If the last scan still shows this, new processes must be appearing.
+// confirmingScans is how many more scans hasLeftover makes while it sees newly dead processes of a run and no living one.
+// After that, new processes must be appearing all the time.
 const confirmingScans = 2
 
-// isSeenDead reports whether the last scan is fresh and shows the process as dead.
+// isSeenDead reports whether a recent scan (maxAge) shows the process dead.
 func (s *scanner) isSeenDead(pid int) bool {
 	return time.Since(s.at) < maxAge && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
-// RecordMembers records the living processes of a run, so that the table still knows their run after their parents have ended. It
-// scans /proc only if the main process may have descendants. Several calls in quick succession share one scan.
+// RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
+// /proc only if the main process may have descendants. Calls in quick succession share one scan.
 func (t *Table) RecordMembers(id uint64) {
 	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.stale() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
 		t.procfs.skipped = time.Now()
@@ -253,9 +256,8 @@ func (t *Table) RecordMembers(id uint64) {
 	t.assignRuns()
 }
 
-// SignalTree signals every living process of a run. With SIGKILL it repeats this until a scan finds no new process, so that a
-// process that is forked during the call does not escape. It returns the number of signalled processes; 0 means that all have
-// ended.
+// SignalTree signals every living process of a run, and returns how many. 0 means that all have ended. With SIGKILL it
+// repeats until a scan finds no new process, so that a process forked meanwhile does not escape.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -266,7 +268,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		t.killGroup(r)
 	}
 	if r.mainPID != 0 {
-		_ = unix.Kill(r.mainPID, syscall.Signal(signal)) // the PID is valid, because the process has not been reaped
+		_ = unix.Kill(r.mainPID, syscall.Signal(signal)) // the PID is valid, because the main process is not reaped yet
 		signalled++
 	}
 	t.procfs.scanWithin(maxAge)
@@ -280,7 +282,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.members.deadOrphans[who] = id // a zombie can't fork, so its death is no sign of new processes
+					t.members.deadOrphans[who] = id // a zombie can't fork, so it is no sign of new processes
 				}
 			}
 		}
@@ -294,23 +296,23 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	t.assignRuns()
 	if len(t.members.alive[id])+t.members.possibleMembers[id] > 0 {
-		return max(signalled, 1) // the processes fork and end faster than scans can see
+		return max(signalled, 1) // the processes fork and end faster than scans can see them
 	}
 	return signalled
 }
 
 const (
-	// killForkersTime limits the duration of killForkers. killForkersPause is the time that killForkers waits for the next
-	// process to appear.
+	// killForkersTime is the maximum duration of killForkers. killForkersPause is how long it waits for the next process to
+	// appear.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is the number of PIDs that killForkers tries after the PID of the last process that it found. Other
-	// programs also start processes, so a run's PIDs have gaps.
+	// killForkersAhead is how many PIDs killForkers tries after the PID of the last process it found. Other programs start
+	// processes too, so the PIDs of a run have gaps.
 	killForkersAhead = 16
 )
 
-// killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after the
-// PID of the parent. It kills only processes with the mark of the run, and returns the number of killed processes.
+// killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after its
+// parent's PID. It kills only processes with the mark of the run, and returns how many.
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
@@ -331,14 +333,15 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id. The result there reports whether any process has this PID.
+// killMember kills process pid if it belongs to run id (hit). there reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	return signalIf(pid, unix.SIGKILL, func() bool {
 		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both must agree, because another hinit uses the same marks
 	})
 }
 
-// SignalOther signals a process that is not a child. It reports whether the signal was delivered.
+// SignalOther signals process p, which is not a child of hinit and may end at any moment. It reports whether the signal was
+// sent.
 func (t *Table) SignalOther(p stat, signal int) bool {
 	_, sent := signalIf(p.PID, syscall.Signal(signal), func() bool {
 		now, ok := t.procfs.readStat(p.PID)
@@ -347,16 +350,16 @@ func (t *Table) SignalOther(p stat, signal int) bool {
 	return sent
 }
 
-// signalIf signals process pid if the function meant returns true. It uses a pidfd, which always refers to the same process: another
-// process could get the PID between the check and the signal. The result there reports whether any process has this PID.
+// signalIf signals process pid if meant returns true (sent). It uses a pidfd, so the signal can't reach another process that
+// gets the PID after the check. there reports whether any process has this PID.
 func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // old kernel, or forbidden by seccomp
+	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // an old kernel, or forbidden by seccomp
 	switch {
 	case err == nil:
 		defer unix.Close(fd)
 	case !old:
-		return !errors.Is(err, unix.ESRCH), false // any other error: the PID may belong to a thread
+		return !errors.Is(err, unix.ESRCH), false // any error but ESRCH: the PID belongs to a thread
 	}
 	switch {
 	case !meant():
@@ -364,11 +367,11 @@ func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bo
 	case old:
 		return true, unix.Kill(pid, signal) == nil
 	}
-	return true, unix.PidfdSendSignal(fd, signal, nil, 0) == nil // every kernel with pidfd_open has this call
+	return true, unix.PidfdSendSignal(fd, signal, nil, 0) == nil // every kernel with pidfd_open has this call too
 }
 
-// EndedRuns returns the runs among ids that have no living process. A run does not count as gone while it has dead processes that no
-// scan has seen alive; ask again after they have been reaped.
+// EndedRuns returns the runs among ids that have no living process. A run with dead processes that no scan has seen alive has
+// not ended yet, because they may have forked; ask again after they have been reaped.
 func (t *Table) EndedRuns(ids []uint64) []uint64 {
 	var gone []uint64
 	t.procfs.scan()
@@ -381,7 +384,7 @@ func (t *Table) EndedRuns(ids []uint64) []uint64 {
 	return gone
 }
 
-// SignalDescendants signals every descendant of this process. In PID 1 it signals all other processes of the namespace (kill(2)).
+// SignalDescendants signals every descendant of hinit. In PID 1 these are all other processes of the namespace (kill(2)).
 func (t *Table) SignalDescendants(signal int) {
 	self := os.Getpid()
 	if self == 1 {

@@ -1,6 +1,6 @@
-// Package procstat parses /proc/PID/stat (proc_pid_stat(5)), the kernel's description of a process. No other package reads this
-// file. The package allocates little memory, because PID 1 reads hundreds of these files when a service ends. It keeps no state
-// and owns no goroutine.
+// Package procstat parses /proc/PID/stat (proc_pid_stat(5)), in which the kernel describes a process, and reads a few other
+// files of /proc. It allocates little memory, because PID 1 reads hundreds of these files when a service ends. It keeps no
+// state and owns no goroutine.
 package procstat
 
 import (
@@ -18,35 +18,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hertz is the number of clock ticks per second in the times of /proc. It is the same on all systems on which Go runs.
+// Hertz is the number of clock ticks per second in the times of /proc. It is 100 on every system on which Go runs.
 const Hertz = 100
 
-// Stat describes one process. Times are in ticks, see [Hertz].
+// Stat describes one process. Times are in clock ticks, see [Hertz].
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // state of the first thread: 'Z' after the thread has ended, 'T' while a signal has stopped it
+	State   byte   // state of the first thread: 'Z' when that thread has ended, 'T' while a signal has stopped it
 	Threads int    // number of threads, including a first thread that has ended and is not reaped
 	CPU     uint64 // processor time of the process
 	Waited  uint64 // processor time of the children that the process has reaped
-	Start   uint64 // when the process was started, counted from the boot of the machine; together with PID it identifies the process
+	Start   uint64 // time of the start, since the machine was booted; PID and Start together identify a process
 	Memory  uint64 // resident memory in bytes
 }
 
-// Dead reports whether all threads have ended. A process in state 'Z' with more threads is alive: only its first thread has
-// ended.
+// Dead reports whether all threads have ended. A process in state 'Z' with more than one thread is alive: only its first
+// thread has ended.
 func (s Stat) Dead() bool {
 	return (s.State == 'Z' || s.State == 'X' || s.State == 'x') && s.Threads <= 1
 }
 
-// LivingThread returns the ID of a thread of the process that has not ended, or 0 if there is none. Usually it is the first thread, whose
-// ID is the PID. /proc shows the memory and the open files of a process only for such a thread. LivingThread reads only /proc, and
-// stops at the first thread that it finds, because an agent may have thousands.
+// LivingThread returns the ID of a thread that has not ended, or 0. Usually this is the first thread, whose ID is the PID.
+// /proc shows memory and open files of a process only through a living thread. LivingThread stops at the first one, because
+// an agent may have thousands.
 func (s Stat) LivingThread() (id int) {
 	if strings.IndexByte("ZXx", s.State) < 0 {
 		return s.PID
 	}
-	dir, _ := os.Open("/proc/" + strconv.Itoa(s.PID) + "/task") // after an error, no thread is found
+	dir, _ := os.Open("/proc/" + strconv.Itoa(s.PID) + "/task") // after an error no thread is found
 	defer dir.Close()
 	names, _ := Names(int(dir.Fd()), make([]byte, DirectorySize))
 	for _, name := range names {
@@ -57,11 +57,11 @@ func (s Stat) LivingThread() (id int) {
 	return 0
 }
 
-// errFormat means that the file does not have the expected format.
+// errFormat says that a stat file has an unexpected format.
 var errFormat = errors.New("it has not the fields of a process")
 
-// Read reads one process. If the process does not exist, the error wraps [fs.ErrNotExist]. Read uses only /proc, so it does
-// not wait for a disk. PID 1 calls Read under the limits of package internal/blocking.
+// Read reads the state of one process. The error wraps [fs.ErrNotExist] if there is no such process. Read never waits for a
+// disk, but in PID 1 call it with package internal/blocking, like every read that an agent may delay.
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {
@@ -70,7 +70,7 @@ func Read(pid int) (Stat, error) {
 	return s, nil
 }
 
-// ReadAt works like Read, for a path relative to the open directory dir.
+// ReadAt is Read for a path relative to the open directory dir.
 func ReadAt(dir int, path string) (Stat, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -89,8 +89,8 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls the function found for every process below root, which is usually /proc. It may miss processes that start or end
-// during the call. It begins with the newest process as a rule, which may end soonest. If it returns an error, it may already have called found.
+// Each calls found for every process below root, usually /proc, as a rule beginning with the newest, which may end soonest.
+// It may miss processes that start or end meanwhile. It may have called found before it returns an error.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -100,7 +100,7 @@ func Each(root string, found func(Stat)) error {
 	return EachIn(int(dir.Fd()), make([]byte, DirectorySize), found)
 }
 
-// EachIn works like Each for an open directory, which it reads from the beginning. buffer must have [DirectorySize] bytes.
+// EachIn is Each for an open directory, which it reads from the beginning. The buffer must have [DirectorySize] bytes.
 func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	names, err := Names(dir, buffer)
 	for _, name := range slices.Backward(names) {
@@ -130,7 +130,7 @@ func Names(dir int, buffer []byte) (names []string, err error) {
 	}
 }
 
-// Parse parses the content of a stat file. The process name in parentheses may contain any character, even parentheses.
+// Parse parses the content of a stat file. The process name in parentheses may contain any character, also a parenthesis.
 func Parse(line []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ')')
 	if open < 0 || end < 0 || end+2 > len(line) {
@@ -190,18 +190,17 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 // StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // this call can't fail: every Linux that runs Go has CLOCK_BOOTTIME
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail: every Linux that runs Go has this clock
 	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
 }
 
-// Demand describes the load that all processes together cause. A number is 0 if the kernel does not report it.
+// Demand is the load of the whole machine. A number is 0 if the kernel does not report it.
 type Demand struct {
-	Runnable int // threads on this machine that are running or wait for a processor
+	Runnable int // threads that are running or wait for a processor
 	Sockets  int // number of open sockets in this network namespace
 }
 
-// ReadDemand returns the current demand. It reads only /proc, so it does not wait for a disk. PID 1 calls it under the
-// limits of package internal/blocking.
+// ReadDemand returns the present demand. It reads only /proc. In PID 1 call it with package internal/blocking.
 func ReadDemand() (d Demand) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	network, _ := os.ReadFile("/proc/net/sockstat")
@@ -210,20 +209,20 @@ func ReadDemand() (d Demand) {
 	return d
 }
 
-// Busy reports whether there are at least two runnable threads for each processor.
+// Busy reports whether at least two threads for each processor want to run.
 func (d Demand) Busy(processors int) bool { return d.Runnable >= 2*processors }
 
-// Status is the content of /proc/PID/status (proc_pid_status(5)); "" if the process is gone.
+// Status is the content of /proc/PID/status (proc_pid_status(5)), or "" if the process has ended.
 type Status string
 
-// StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc. PID 1 calls
-// StatusOf under the limits of package internal/blocking.
+// StatusOf reads the status of a process: a PID, "self" or "thread-self". It reads only /proc. In PID 1 call it with package
+// internal/blocking.
 func StatusOf(process string) Status {
 	text, _ := os.ReadFile("/proc/" + process + "/status")
 	return Status(text)
 }
 
-// Fields returns the words of the line with the given name, such as "Uid", or nil if there is no such line.
+// Fields returns the words of one line, such as "Uid", without its name; nil if there is no such line.
 func (s Status) Fields(name string) []string {
 	for line := range strings.Lines(string(s)) {
 		if rest, is := strings.CutPrefix(line, name+":"); is {
@@ -233,22 +232,21 @@ func (s Status) Fields(name string) []string {
 	return nil
 }
 
-// Number returns the first number of the line with the given name, in the given base. ok is false if the line or the number
-// is missing.
+// Number returns the first number of one line, in the given base. ok is false if there is no such line or number.
 func (s Status) Number(name string, base int) (n uint64, ok bool) {
 	n, err := strconv.ParseUint(append(s.Fields(name), "")[0], base, 64)
 	return n, err == nil
 }
 
-// Locks calls the function found for each lock that the kernel lists (proc_locks(5)). kind is the type of the lock, such as
-// FLOCK. pid is the process that holds the lock, or -1 if there is none. file is the locked file, as MAJOR:MINOR:INODE.
+// Locks calls found for each file lock that the kernel lists (proc_locks(5)). kind is the type of lock, such as FLOCK. pid is
+// the holder, or -1. file is the locked file, as MAJOR:MINOR:INODE.
 func Locks(found func(kind string, pid int, file string)) error {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // processes can make this list as long as they like
+	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // an agent can make this list as long as it likes
 	for lines.Scan() {                                  // 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(lines.Text())
 		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock

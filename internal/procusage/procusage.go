@@ -1,5 +1,5 @@
-// Package procusage measures the processor time and memory of each service's processes. It reads /proc, finds the service of each
-// process, and adds up the numbers. It keeps no state, and owns no goroutine.
+// Package procusage measures how much processor time and memory the processes of each service use. hinit top and hinit web
+// call it from outside PID 1. It reads /proc and finds the service of each process. It keeps no state, and owns no goroutine.
 package procusage
 
 import (
@@ -21,21 +21,21 @@ import (
 	"hinit/internal/redact"
 )
 
-// dialTime is the time limit of Root for connecting to hinit's socket.
+// dialTime is how long Root waits for a connection to hinit's socket.
 const dialTime = time.Second
 
 // Table holds all processes at one moment, by PID.
 type Table map[int]procstat.Stat
 
-// Usage is the total usage of all processes of one service.
+// Usage is what all processes of one service use together.
 type Usage struct {
-	CPU       float64 // number of processors used, on average since the previous measurement
+	CPU       float64 // processors in use, on average since the previous measurement
 	Memory    uint64
 	Processes int
 }
 
-// Root returns the path of a /proc in which hinit's processes have the PIDs that hinit itself uses. socket is hinit's control
-// socket, and pid is hinit's own PID. Root returns "" if this process can't see hinit's processes: hinit is in another PID
+// Root returns the path of a /proc that shows the processes of hinit under the PIDs that hinit itself uses. socket is hinit's
+// control socket, and pid is hinit's own PID. Root returns "" if this process can't see them: because hinit is in another PID
 // namespace, behind a relay, or runs as another user.
 func Root(socket string, pid int) string {
 	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
@@ -48,7 +48,7 @@ func Root(socket string, pid int) string {
 		return ""
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", cred.Pid))
-	if err != nil { // the process belongs to another user, so compare only its PID
+	if err != nil { // hinit runs as another user, so compare only the PID
 		if int(cred.Pid) == pid {
 			return "/proc"
 		}
@@ -62,7 +62,7 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// RootsOf returns the main processes that a status lists, for [proc.ServiceRoots.Owners]. It reads their marks below root.
+// RootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a /proc.
 func RootsOf(st client.Status, root string) proc.ServiceRoots {
 	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: Marks(root)}
 	for i := range st.Services {
@@ -73,18 +73,18 @@ func RootsOf(st client.Status, root string) proc.ServiceRoots {
 	return r
 }
 
-// Marks returns a function that reads the mark of a process below root, for [proc.ServiceRoots].
+// Marks returns a function that reads the mark of a process below root, for the field Mark of [proc.ServiceRoots].
 func Marks(root string) func(pid int) (proc.Mark, bool) {
 	return func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
-		limits, _ := os.ReadFile(dir + "/limits") // if the files can't be read, ParseMark finds no mark
+		limits, _ := os.ReadFile(dir + "/limits") // without the files, ParseMark finds no mark
 		status, _ := os.ReadFile(dir + "/status")
 		return proc.ParseMark(limits, status)
 	}
 }
 
-// Read reads all processes below root. A process that ends during the call may be missing. If old is not nil, Read overwrites
-// this table instead of allocating a new one.
+// Read reads all processes below root. It may miss a process that ends meanwhile. If old is not nil, Read reuses it instead
+// of allocating a new table.
 func Read(root string, old Table) (Table, error) {
 	if old == nil {
 		old = make(Table)
@@ -96,8 +96,8 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Used returns the usage of each service, by name. The argument before is the table of the previous measurement, and passed is
-// the time since then. If before is nil, the processor time is 0.
+// Used returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time
+// since then. Without a table before, the processor time is 0.
 func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {
@@ -120,14 +120,13 @@ func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map
 	return out
 }
 
-// Process is a process in a tree. Depth is the number of its ancestors within the tree.
+// Process is a process in a tree, for display. Depth is how many ancestors it has in the tree.
 type Process struct {
 	PID, Depth int
 	procstat.Stat
 }
 
-// Tree returns the processes for which belongs returns true. Each process comes after its parent. The process main and its
-// descendants come first, whatever its PID is.
+// Tree returns the processes that belongs selects, each after its parent. The process main and its descendants come first.
 func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	children := make(map[int][]int)
 	var tops []int
@@ -158,9 +157,9 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// Command returns the command line of a process below root, without secrets. It hides passwords in URLs, tokens of known forms,
-// and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a kernel
-// thread, Command returns its name in brackets. A long command line is cut, because an agent can start any number of them.
+// Command returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of
+// known forms, and values of flags and variables whose names suggest a secret. Without a command line, as for a kernel
+// thread, it returns the name in brackets. It cuts the text to MaxText, because an agent can pass any number of arguments.
 func Command(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
@@ -194,20 +193,20 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// MaxText is the maximum length of a command line or a variable that is shown, in bytes.
+// MaxText is the maximum length in bytes of a displayed command line or variable.
 const MaxText = 4 << 10
 
-// maxHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
-// its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// maxHead is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
+// as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxHead = 2 << 20
 
-// readTime is the time that ReadHead waits for the kernel. maxReads is the maximum number of reads that still wait after that.
+// readTime is how long ReadHead waits for the kernel. maxReads is how many reads may still be waiting after that.
 const readTime, maxReads = time.Second / 2, 8
 
 var reads = make(chan struct{}, maxReads)
 
-// ReadHead reads at most the first maxHead bytes of a file below /proc. Only a hostile process makes such a file longer. The kernel
-// may have to wait for the memory of the process, which the process can keep locked. ReadHead then returns an error after readTime,
+// ReadHead reads up to maxHead bytes of a file below /proc; only a hostile process makes such a file longer. The kernel may
+// have to wait for the memory lock of the process, which the process can hold. ReadHead then returns an error after readTime,
 // and its goroutine waits on.
 func ReadHead(name string) ([]byte, error) {
 	select {
