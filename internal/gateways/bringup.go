@@ -23,12 +23,12 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is the maximum time that the boot waits for the profiles to be read. If the volume answers later, the
-// gateways are started later.
+// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume answers later, the gateways
+// start later, and the CMD does not wait for them.
 const profilesBudget = 15 * time.Second
 
-// BringUp registers the gateways of all profiles, starts the ones that are wanted, and begins to watch the volume. If that takes
-// longer than profilesBudget, BringUp returns, and the remaining gateways are started in the background.
+// BringUp registers the gateways of all profiles, starts those that should run, and begins to watch the volume. If that takes
+// longer than profilesBudget, BringUp returns and the rest happens in the background.
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
@@ -48,10 +48,11 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		known, err := m.RegisterProfiles(ctx, b)
 		b.Admit(ctx)
 		_ = m.Registry.MarkMet(ctx, registry.NeedProfiles) // fails only if the container has ended
-		if !m.Route().DashboardOnly {                      // a dashboard container shares its volume with the gateways' container
+		// a dashboard container shares the volume with the container of the gateways, which watches it
+		if !m.Route().DashboardOnly {
 			m.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // a re-execution must wait for this, because the next program would not write the boot log
+		guard.Go("waiting for the boot log", func() { // a re-execution must wait for that, because the next program would not write the boot log
 			<-m.boot.bootLogWritten
 			b.OnProfilesKnown()
 		})
@@ -71,7 +72,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// chooseProfile determines the profile whose gateway the CMD asks for: the profile that the CMD names, or the agent's active
+// chooseProfile stores which profile's gateway the CMD asks for: the profile that the CMD names, or else the agent's active
 // profile.
 func (m *Manager) chooseProfile(b *Boot) {
 	if !m.Route().ProfileNamed {
@@ -92,15 +93,14 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads the topology, which says which gateway serves each profile. Gateways get the topology at their next
-// start.
+// ReadTopology reads which gateway serves each profile. A gateway is told of a change at its next start.
 func (m *Manager) ReadTopology() {
 	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
 		m.Registry.ReadTopology(t)
 	}
 }
 
-// BroughtUp returns the number of profiles that have a gateway.
+// BroughtUp returns how many profiles have a gateway.
 func (m *Manager) BroughtUp() int {
 	n := 0
 	for _, s := range m.Registry.Snapshot().Services {
@@ -112,15 +112,15 @@ func (m *Manager) BroughtUp() int {
 }
 
 const (
-	// slotTime is the maximum time that the boot log waits for the s6 service directories (slots) on a slow file system.
-	// Programs that read the log use the slots next.
+	// slotTime is how long the boot log waits for the s6 service directories (slots) on a slow file system. Programs that read
+	// the log use the slots next.
 	slotTime = 20 * time.Second
-	// cmdSlotTime is the maximum time that the CMD waits for all s6 service directories.
+	// cmdSlotTime is how long the CMD waits for all s6 service directories.
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine. It first waits until the queued s6 service directories (slots) exist,
-// because programs that wait for the log use the slots next.
+// writeBootLog writes the boot log in a goroutine, as soon as the s6 service directories (slots) exist: programs that wait
+// for the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.bootLogWritten = logged
@@ -140,7 +140,7 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 	})
 }
 
-// AwaitSlots waits before the start of the CMD until the s6 slots exist and the boot log is written. It waits for at most
+// AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. It waits for at most
 // cmdSlotTime, because there may be very many slots.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || m.boot.profilesRead == nil || m.Route().Supervise || m.Route().Foreground {
@@ -149,15 +149,15 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	select {
 	case <-m.boot.profilesRead:
 	default:
-		return // the volume hangs: don't wait for it
+		return // the volume hangs, so do not wait
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // the CMD starts even after a timeout
+	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // after a timeout the CMD starts anyway
 }
 
-// warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the
-// settings that give the stop more time.
+// warnOfSlowStop warns if the last stop of the container used almost all of its time, and names the settings that give it
+// more.
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
@@ -167,14 +167,14 @@ func (m *Manager) warnOfSlowStop(b *Boot) {
 	}
 }
 
-// AwaitRead waits until the boot has read the profiles, or ctx ends. If the boot does not read profiles, it returns immediately.
+// AwaitRead blocks until the boot has read the profiles, or ctx ends. It returns at once if the boot reads none.
 func (m *Manager) AwaitRead(ctx context.Context) {
 	if m.boot.profilesRead != nil {
 		pause.Until(ctx, m.boot.profilesRead)
 	}
 }
 
-// NoteStop records the duration of the container's stop on the volume, for warnOfSlowStop at the next start. The channel is
+// NoteStop writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
 // closed when that is done.
 func (m *Manager) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
@@ -186,29 +186,28 @@ func (m *Manager) NoteStop() <-chan struct{} {
 	took := time.Since(began)
 	guard.Go("noting how long the stop took", func() {
 		defer close(done)
-		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without a record, the next start gives no advice
+		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without this record, the next start gives no advice
 	})
 	return done
 }
 
-// maxOrderedProfiles is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway.
-// Recently used gateways can then start first. With more profiles, each gateway starts as soon as its profile has been
-// read.
+// maxOrderedProfiles is the maximum number of profiles that the boot reads completely before it starts the first gateway, so
+// that recently used gateways start first. With more profiles, each gateway starts as soon as its profile is read.
 const maxOrderedProfiles = 256
 
-// Boot holds the inputs of [Manager.BringUp].
+// Boot is the input of [Manager.BringUp].
 type Boot struct {
 	Services        int                    // number of services that are not gateways
 	SlotsMade       func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
-	SetRoute        func(*boot.RunPlan)    // replaces the run plan: what the CMD starts
+	SetRoute        func(*boot.RunPlan)    // stores a changed run plan, which says what the CMD starts
 	OnProfilesKnown func()                 // called when all profiles are known
 	Status          *bootstatus.Status
-	Admit           func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
+	Admit           func(ctx context.Context) // keeps registered gateways down if there is no memory for them; may block
 	Logger          *initlog.Logger           // for messages that no agent can cause
 }
 
-// RegisterProfiles reads the profiles. It registers the gateway of each profile as soon as the boot has decided whether the
-// gateway starts. It returns the profiles that it has read.
+// RegisterProfiles reads the profiles and registers their gateways. With each, the boot decides whether the gateway starts.
+// It returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
 	record := func() error { return nil } // completes the record that the CMD asks for a gateway
@@ -262,8 +261,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	return read, err
 }
 
-// recordWanted records that the CMD asks for the gateway of a profile. It must be called before that gateway starts, because the
-// gateway writes to the same file. The returned function completes the record; it blocks on the disk.
+// recordWanted records the intent that the gateway of a profile runs, because the CMD asks for it. Call it before that
+// gateway starts and writes to the same file. The returned function completes the record, and blocks on the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		m.Intents.RecordExternal(profile, profiles.Running)
@@ -276,22 +275,21 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmdGateway reports whether the container's CMD itself is the gateway of a profile. If so, hinit must not start a second
-// gateway.
+// isCmdGateway reports whether the container's CMD itself is the gateway of this profile. hinit must then start no second
+// one.
 func (m *Manager) isCmdGateway(profile string) bool {
 	r := m.Route()
 	return r.Foreground && profile == r.Profile
 }
 
-// unreadProfiles are profiles whose files could not be read in time during the boot. When such a profile appears, its gateway is
-// started if it ran in an earlier container.
+// unreadProfiles are profiles that the boot could not read in time. When such a profile appears later, its gateway starts if
+// it ran in the previous container.
 type unreadProfiles struct {
 	all   bool // no profile could be read
 	names map[string]bool
 }
 
-// expectLate stores the profiles that the boot could not read. For these, the boot could not decide whether to start their
-// gateways.
+// expectLate remembers the profiles that the boot could not read, and so did not decide about.
 func (m *Manager) expectLate(plan profiles.Plan) {
 	m.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -307,9 +305,9 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 	m.late = unreadProfiles{plan.Unread, names}
 }
 
-// shouldStart reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier
-// container. started is the time when this container was started. A profile in l.names is started at most once. If l.all is set,
-// a profile is started each time it appears, as long as its state file is older than the container.
+// shouldStart reports whether to start the gateway of a profile that has just appeared. The boot could not read this profile,
+// and its state file, older than this container, says that it ran. started is when this container was started. A profile in
+// l.names is started once. With l.all there is no such limit.
 func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

@@ -1,9 +1,9 @@
-// Package gateways keeps the profiles on the data volume and their gateways in the supervisor consistent.
+// Package gateways keeps the gateways in the supervisor in step with the profiles on the data volume.
 //
-// The [Manager] follows profiles that appear and disappear, and the state files in which gateways report readiness. It also
-// follows the operator's intent (desired_state), and a gateway's inputs: the files whose change restarts a parked gateway. As
-// soon as the volume answers, it brings the volume and the supervisor into line with the newest order. The Manager never delays
-// the supervisor's loop.
+// The [Manager] follows profiles that appear and disappear, the state files in which gateways report readiness, and the
+// operator's intent (desired_state). It also follows the inputs of a gateway: files whose change restarts a parked gateway.
+// It never delays the supervisor's loop. While the volume does not answer, commands still work; as soon as it answers, the
+// newest command decides what the volume and the supervisor say.
 //
 // The Manager owns a goroutine that executes its jobs one after the other, and one for the watcher of profiles.
 package gateways

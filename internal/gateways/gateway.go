@@ -10,28 +10,28 @@ import (
 	"hinit/supervisor"
 )
 
-// gateway is the Manager's record of one profile. The Manager's mutex guards it.
+// gateway is what the Manager knows about one profile. The Manager's mutex guards it.
 type gateway struct {
-	home             profiles.HomeID // identity of the profile's home directory, which stays the same when the profile is renamed; zero if unknown
+	home             profiles.HomeID // home directory of the profile, which a renaming does not change; zero if unknown
 	startBegan       time.Time       // when the last start of the gateway began
-	inputs           profiles.Hash   // hash of the files (inputs) with which the gateway was started
-	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
-	platformProblem  string          // last reported problem of the gateway with its platforms
-	warning          string          // the last warning about the profile, for the status
-	notStartedReason string          // reason why the boot has not started the gateway, for the status
-	wanted           bool            // whether the gateway should run, according to the state file
+	inputs           profiles.Hash   // hash of the inputs with which the gateway was started
+	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; the same content restarts the gateway only once
+	platformProblem  string          // last problem with its platforms that the gateway reported
+	warning          string          // last warning about the profile, for the status
+	notStartedReason string          // why the boot did not start the gateway, for the status
+	wanted           bool            // the state file says that the gateway should run
 	exclusives       []profiles.Exclusive
-	unrecorded       bool // whether an intent could not be written; recordLater tries again
+	unrecorded       bool // an intent could not be written; recordLater tries again
 }
 
-// records holds the records of all profiles.
+// records is what the Manager knows about all profiles.
 type records struct {
 	byProfile map[string]*gateway
-	users     map[profiles.Exclusive][]string // running gateways by their exclusive values, as of the snapshot usersOf
-	usersOf   *supervisor.Snapshot            // nil after a change of the values
+	users     map[profiles.Exclusive][]string // running gateways by exclusive value (such as a token), for the snapshot usersOf
+	usersOf   *supervisor.Snapshot            // nil if the values have changed since
 }
 
-// gatewayOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
+// gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.
 func (m *Manager) gatewayOf(profile string) *gateway {
 	g := m.gateways.byProfile[profile]
 	if g == nil {
@@ -41,7 +41,7 @@ func (m *Manager) gatewayOf(profile string) *gateway {
 	return g
 }
 
-// noteNotStarted stores the reason why the boot has not started a gateway that an operator may expect to run.
+// noteNotStarted stores why the boot did not start a gateway that an operator may expect to run.
 func (m *Manager) noteNotStarted(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
@@ -54,8 +54,9 @@ func (m *Manager) noteNotStarted(d profiles.Decision) {
 	m.change(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
-// warn reports a warning about a profile. The status shows the last one of each profile, so that no agent displaces a warning about
-// the profile of another. A directory that is no profile has no such place, because an agent can make any number of them.
+// warn reports a warning about a profile. The status shows the last warning of each profile, so that no agent can displace a
+// warning about another agent's profile. A directory that is no profile gets no such place, because an agent can make any
+// number of them; its warning goes to the log only.
 func (m *Manager) warn(w profiles.Warning) {
 	if !m.Registry.ProfileExists(w.Profile) {
 		m.Logger.Warn("%s", w)
@@ -67,7 +68,8 @@ func (m *Manager) warn(w profiles.Warning) {
 	}
 }
 
-// Warnings returns the last warning about each profile, sorted. After a re-execution, the watcher reports them again.
+// Warnings returns the last warning about each profile, sorted. They are not handed over at a re-execution: the watcher
+// reports them again.
 func (m *Manager) Warnings() (list []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +82,7 @@ func (m *Manager) Warnings() (list []string) {
 	return list
 }
 
-// forget drops the record of a profile that was removed.
+// forget drops everything about a profile that was removed.
 func (m *Manager) forget(profile string) {
 	m.Registry.Forget(profile)
 	m.mu.Lock()
@@ -88,7 +90,7 @@ func (m *Manager) forget(profile string) {
 	delete(m.gateways.byProfile, profile)
 }
 
-// record returns a copy of the record of a profile. It is empty if the profile has none.
+// record returns a copy of what is known about a profile. It is empty if nothing is known.
 func (m *Manager) record(profile string) gateway {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,31 +100,31 @@ func (m *Manager) record(profile string) gateway {
 	return gateway{}
 }
 
-// change changes the record of a profile with the function set. The record is created if necessary.
+// change lets set change the record of a profile, and makes one if there is none.
 func (m *Manager) change(profile string, set func(g *gateway)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	set(m.gatewayOf(profile))
 }
 
-// noteHome stores the identity of a profile's home directory. It reads the disk.
+// noteHome stores which directory is the home of a profile. It reads the disk.
 func (m *Manager) noteHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		m.change(profile, func(g *gateway) { g.home = home })
 	}
 }
 
-// Handover is the state of a Manager that re-execution hands over to the next program of PID 1.
-type Handover struct {
-	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile
+// Handover is the state that a Manager passes to the next program when PID 1 re-executes itself.
+type Handover struct { // hashes of the inputs of running gateways, by profile
+	Inputs map[string]profiles.Hash // whether the state file of each profile says that its gateway should run
 	Wanted map[string]bool          // profiles whose gateways should run, according to their state files
 	Orders []orders.Unfinished
 
 	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program
-	TopologyRun uint64             // run number of the default profile's gateway
+	TopologyRun uint64             // run of the default profile's gateway to which Topology belongs
 }
 
-// HandOver returns the state for the program that PID 1 executes next.
+// HandOver returns the state for the next program.
 func (m *Manager) HandOver() Handover {
 	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()
@@ -140,7 +142,7 @@ func (m *Manager) HandOver() Handover {
 	return s
 }
 
-// TakeOver restores the state from [Manager.HandOver]. Call it before any other method.
+// TakeOver restores the state that [Manager.HandOver] returned. Call it before any other method.
 func (m *Manager) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
 		m.gatewayOf(profile).inputs = hash

@@ -24,44 +24,44 @@ import (
 	"hinit/supervisor"
 )
 
-// jobQueueSize is the capacity of the job queue. When a large container starts, each gateway adds a job at about the same time.
+// jobQueueSize is the capacity of the job queue. When a large container starts, every gateway adds a job at about the same
+// time.
 const jobQueueSize = 8192
 
-// Manager keeps the gateways in the supervisor consistent with the profiles on the data volume. Its methods may be called from
-// any goroutine, unless their comment says otherwise.
+// Manager keeps the gateways in the supervisor in step with the profiles on the data volume. Any goroutine may call its
+// methods, unless a method says otherwise.
 type Manager struct {
 	Options
 
-	jobs      chan func() // jobs that access the disk; one goroutine executes them one after the other
+	jobs      chan func() // work that needs the disk; one goroutine executes it in order
 	orders    *orders.Queues
-	inherited Handover // state from the program before the re-execution
+	inherited Handover // state from before the re-execution
 	serving   atomic.Pointer[serving]
-	changing  chan struct{} // capacity 1; holds a token while the topology is changed
+	changing  chan struct{} // capacity 1; holds a token while the topology is being changed
 
 	mu       sync.Mutex
 	gateways records
-	departed map[profiles.HomeID]removedProfile
+	departed map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
 	late     unreadProfiles
 	watcher  watcher
 	boot     bootProgress
-	stopping time.Time // time when the stop of the container began, or zero
+	stopping time.Time // when the stop of the container began; zero before
 }
 
-// watcher follows the profiles on the volume.
+// watcher reports changes of the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // the watcher of the profiles; nil before [Manager.Start]
+	*profiles.Watcher // nil before [Manager.Start]
 
 	cancel context.CancelFunc
 }
 
-// bootProgress records how far the boot has come with the profiles. The registry's mutex ChangeLock guards it.
+// bootProgress says what the boot has done with the profiles. Registry.ChangeLock guards it.
 type bootProgress struct {
-	profilesRead   chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
-	bootLogWritten chan struct{} // closed when the boot log is written; nil if it is not written
+	profilesRead   chan struct{} // closed when the boot has read the profiles; nil if it reads none
+	bootLogWritten chan struct{} // closed when the boot log is written; nil if none is written
 }
 
-// Options holds the settings of a Manager, and the parts of hinit that it works with. The functions may be called from any
-// goroutine.
+// Options are the settings of a Manager, and the parts of hinit that it uses. Any goroutine may call the functions.
 type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
@@ -71,18 +71,19 @@ type Options struct {
 	Intents  *profiles.Intents
 	Started  time.Time // when the container was started
 
-	// MayServe returns an error while another init may be serving the profiles. During that time, this init must not write to the
-	// profiles or start their gateways.
+	// MayServe returns an error while another init may serve the volume. This init must then not write to profiles or start
+	// their gateways.
 	MayServe func() error
-	// Adopt makes the agent's user the owner of the files that the gateway of a profile needs. It blocks on the disk.
+	// Adopt makes the agent's user the owner of the files that a profile's gateway needs. It blocks on the disk.
 	Adopt func(ctx context.Context, profile string)
-	// ReadSecrets reads a profile's .env, so that the console masks its values in the output of a service. It blocks on the disk.
+	// ReadSecrets reads a profile's .env, so that the console hides its values in the output of a service. It blocks on the
+	// disk.
 	ReadSecrets func(service, profile string)
-	// StateWritten is called when a gateway has written its state file. It does not block.
+	// StateWritten is called when a gateway has written its state file. It must not block.
 	StateWritten func(profile string)
 }
 
-// New returns a Manager. It keeps all jobs in a queue until Start.
+// New returns a Manager. Its jobs stay in the queue until Start.
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobQueueSize),
@@ -93,8 +94,8 @@ func New(o Options) *Manager {
 	return m
 }
 
-// Start begins to watch the volume and to execute the jobs that [Manager.Observe] has queued, until ctx ends. known are the
-// profiles that the caller has already found.
+// Start begins to watch the volume, and to execute the jobs of [Manager.Observe], until ctx ends. known are the profiles that
+// the caller has already found.
 func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.handleProfileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
@@ -116,12 +117,12 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue does the work of Start in the program after a re-execution. It also carries out the orders that the old program has
-// not finished.
+// Continue is Start for the program after a re-execution. It also carries out the orders that the old program has not
+// finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.KnownProfiles())
-	// The topology files may have changed since the default profile's gateway was started. A change applies only from the
-	// next start of that gateway.
+	// The topology files may have changed since the default profile's gateway was started, but a change counts only from its
+	// next start on.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
 			m.serving.Store(&serving{Topology: t, topologyRun: m.defaultRun()})
@@ -133,7 +134,7 @@ func (m *Manager) Continue(ctx context.Context) {
 	}
 }
 
-// Stop stops watching the volume, because the container is about to stop. It may be called more than once.
+// Stop ends the watching of the volume, because the container is about to stop. A second call does nothing.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,8 +148,8 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Reset discards all records, because another init now serves the profiles. The watcher ends when the context of [Manager.Start]
-// ends.
+// Reset drops all records, because another init serves the profiles now. The watcher ends with the context of
+// [Manager.Start].
 func (m *Manager) Reset() {
 	m.Intents.Clear()
 	m.mu.Lock()
@@ -166,7 +167,7 @@ func (m *Manager) Reset() {
 	m.Registry.Reset()
 }
 
-// stopBegan returns the time when the stop of the container began, or zero.
+// stopBegan returns when the stop of the container began; zero before.
 func (m *Manager) stopBegan() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,10 +180,10 @@ func (m *Manager) watch() *profiles.Watcher {
 	return m.watcher.Watcher
 }
 
-// errNotWatching is returned if a scan is requested before the boot has read the profiles.
+// errNotWatching is the error of a scan before the boot has read the profiles.
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
-// Rescan makes the gateways match the profiles that are on the volume now.
+// Rescan registers and removes gateways so that they match the profiles on the volume. It blocks until that is done.
 func (m *Manager) Rescan(ctx context.Context) error {
 	switch {
 	case !m.Route().HasProfiles(), m.MayServe() != nil: // this init does not supervise profiles
@@ -197,8 +198,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find makes the watcher look for a profile that has just been created, and waits until the watcher has looked. name is the
-// profile's name or its gateway's name. Find tries both, because a profile's name may look like the name of a gateway.
+// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. The profile or
+// its gateway may be meant by the name. Find tries both, because a profile may be called like a gateway.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -215,7 +216,7 @@ func (m *Manager) Find(ctx context.Context, name string) error {
 	return volumeTimeout(ctx, w.Find(ctx, name))
 }
 
-// volumeTimeout replaces a timeout error with the error that the data volume does not answer.
+// volumeTimeout replaces a timeout error with one that says that the volume does not answer.
 func volumeTimeout(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
@@ -223,12 +224,12 @@ func volumeTimeout(ctx context.Context, err error) error {
 	return err
 }
 
-// Idle reports whether every order is finished.
+// Idle reports whether every order is finished. A re-execution waits for that.
 func (m *Manager) Idle() bool { return m.orders.Idle() }
 
-// Command starts, stops or restarts a service. For a gateway, it first records the operator's intent on the volume. If ctx ends
-// before the order has been carried out, the error describes the progress of the order, which stays in force. Unless the verb is
-// stop, Command also restores a slot that a client has removed.
+// Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx
+// ends first, the order stays in force, and the error says how far it has come. A verb other than stop also makes the
+// service's s6 directory again if a client has removed it.
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
@@ -252,10 +253,10 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 	return m.orders.Wait(ctx, m.orders.Submit(verb, service, s.Profile, patience, supervisor.AuthorOf(ctx)))
 }
 
-// orderBackend adapts Manager to [orders.Backend].
+// orderBackend gives package orders access to the Manager, see [orders.Backend].
 type orderBackend struct{ *Manager }
 
-// Record implements orders.Backend: it writes the intent to the volume, and prepares the gateway for its start.
+// Record writes the intent to the volume, and prepares the gateway for its start.
 func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if err := m.MayServe(); err != nil {
 		return nil, err
@@ -264,7 +265,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if !down && m.Registry.ProfileExists(o.Profile) {
 		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
-			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may have got its own user
+			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may have got a user of its own
 				return nil, err
 			}
 		}
@@ -275,10 +276,10 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		m.Registry.SetDown(o.Profile, down || m.isCmdGateway(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile, there is no file for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile there is no file for an intent
 		sync = func() error { return nil }
 	default:
-		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service will be removed soon
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service soon will be
 	}
 	if o.Verb == client.VerbStop {
 		m.announceStop(o.Service, o.Profile)
@@ -286,7 +287,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	return sync, nil
 }
 
-// Act implements orders.Backend.
+// Act passes the order to the supervisor.
 func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 	if err := m.MayServe(); err != nil {
 		return "", err
@@ -303,7 +304,7 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 			return "", err
 		}
 	}
-	// The context needs no deadline: the call ends with the supervisor's loop.
+	// The context needs no deadline, because the call ends with the supervisor's loop.
 	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), eventForVerb(o.Verb, o.Service)); err != nil {
 		return "", err
 	}
@@ -314,10 +315,10 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 	return "", nil
 }
 
-// Retry implements orders.Backend.
+// Retry arranges that the intent is recorded later.
 func (m orderBackend) Retry(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
 
-// eventForVerb translates a verb to an event of the supervisor.
+// eventForVerb returns the supervisor's event for a verb.
 func eventForVerb(verb client.Verb, service string) supervisor.Event {
 	switch verb {
 	case client.VerbStop:
@@ -331,8 +332,8 @@ func eventForVerb(verb client.Verb, service string) supervisor.Event {
 	return supervisor.Start{Name: service}
 }
 
-// announceStop writes the planned-stop marker, a file that tells a gateway that hinit stops it on purpose (contract, section
-// 6.1). It blocks on the disk.
+// announceStop writes the planned-stop marker, a file that tells a gateway that the coming signal is a planned stop
+// (contract, section 6.1). It blocks on the disk.
 func (m *Manager) announceStop(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
@@ -347,10 +348,10 @@ func (m *Manager) announceStop(service, profile string) {
 	}
 }
 
-// recordEvery is the pause before hinit tries again to record an intent after an error.
+// recordEvery is the pause between attempts to record an intent.
 const recordEvery = time.Second
 
-// recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
+// recordLater records the intent of a profile as soon as that is possible, or until the profile is gone. It does not block.
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -363,7 +364,7 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) recordAgain(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways.byProfile[profile]; g != nil {
-		g.unrecorded = false // cleared before the attempt: a command that fails after this line must schedule another one
+		g.unrecorded = false // before the attempt, so that a command that fails afterwards schedules another one
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
@@ -374,7 +375,7 @@ func (m *Manager) recordAgain(service, profile string) {
 	}
 }
 
-// enqueue adds a job to the queue. It does not block: if the disk hangs and the queue is full, it drops the job.
+// enqueue adds a job to the queue. It never blocks: if the disk hangs and the queue is full, it drops the job.
 func (m *Manager) enqueue(service string, job func()) {
 	select {
 	case m.jobs <- job:
@@ -383,7 +384,7 @@ func (m *Manager) enqueue(service string, job func()) {
 	}
 }
 
-// enqueueIn adds a job to the queue after a delay, see enqueue.
+// enqueueIn adds a job to the queue after a delay.
 func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }

@@ -12,8 +12,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Observe handles a record of the supervisor's history about a gateway. It does not block: it queues the work that needs the
-// disk.
+// Observe handles a record about a gateway from the event history. Work that needs the disk goes into the job queue, so
+// Observe does not block.
 func (m *Manager) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
@@ -26,14 +26,14 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // a job that ran after the profile disappeared may have created the profile's record again
+	case r.Dropped: // a job that ran after the removal may have made the record again
 		job = func() {
 			if !m.Registry.ProfileExists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left the planned-stop marker behind
+		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left its planned-stop marker behind
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -46,7 +46,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed:
-		// While the container stops, hinit reads the state file of a gateway only to restore an intent.
+		// During the stop of the container, the state file matters only if an intent must be restored.
 		if _, asked := m.Intents.Want(profile); asked || m.stopBegan().IsZero() {
 			job = func() { m.followState(profile) }
 		}
@@ -56,8 +56,8 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 }
 
-// CatchUp brings the manager up to date when [Manager.Observe] has missed records. The history may have dropped them, or they
-// were written before hinit re-executed itself.
+// CatchUp does what [Manager.Observe] would have done for records that it has missed: the history dropped them, or they came
+// before a re-execution.
 func (m *Manager) CatchUp() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
@@ -77,12 +77,11 @@ func (m *Manager) CatchUp() {
 	}
 }
 
-// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written the file before the
-// supervisor knew of the start. If resumed is set, the gateway may have been up for a long time, and handleUp keeps the topology
-// that was stored for this run.
+// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the
+// supervisor reported the start. With resumed, the gateway may have been up for long, and keeps the topology of its start.
 func (m *Manager) handleUp(profile string, resumed bool) {
 	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
-		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
+		m.noteTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.followState(profile)
 	service := profiles.SlotName(profile)
@@ -97,8 +96,8 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	})
 }
 
-// watchParked waits for the event that ends the parking of a gateway. After a takeover, that is the end of the other instance;
-// otherwise it is a change of the gateway's inputs.
+// watchParked waits for what ends the parking of a gateway: after a takeover the end of the other instance, otherwise a
+// change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		m.watchReplacer(service, profile)
@@ -107,8 +106,8 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.record(profile).inputs)
 }
 
-// followState reads a profile's state file, and updates the gateway's readiness and the operator's intent. It runs only as
-// a job, and reads the file itself, so that it never uses an old content after a newer one.
+// followState reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
+// as a job and reads the file itself, so that an old content is never used after a newer one.
 func (m *Manager) followState(profile string) {
 	m.noteHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
@@ -120,12 +119,12 @@ func (m *Manager) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
-		// sent even if the snapshot shows the same values, because the snapshot may be outdated
+		// Send it even if the snapshot shows the same values: the snapshot may be old.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
-	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also creates a down file for such a profile
+	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also makes a down file for such a profile
 	if want, asked := m.Intents.Want(profile); asked {
 		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmdGateway(profile), false)
 	} else if state.HasDesired {
@@ -135,21 +134,22 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // by then the file may be restored
+		// by then the file may have its content again
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) })
 	case outcome == profiles.Restored:
 		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
 }
 
-// hintAfter is the time that a gateway must be up without being ready before hintReady is added. It is just shorter than the 30 s
-// that a client waits.
+// hintAfter is how long a gateway must be up and not ready before the status gives the advice of hintReady. It is just
+// shorter than the 30 s that a client waits.
 const hintAfter = 29 * time.Second
 
-// hintReady is advice for an agent that does not report its state in the way that hinit expects.
+// hintReady is advice for an agent that does not report its state in the file that hinit reads.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness reports whether a gateway is ready, according to its state file. If the gateway is not ready, text is the reason. If
-// it is ready, text is a warning or "".
+// readiness reports whether a gateway is ready according to its state file. text says why it is not ready; for a ready
+// gateway it is a warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
@@ -177,8 +177,8 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	return ready, strings.Join(slices.DeleteFunc([]string{text, m.describePlatformProblems(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// describePlatformProblems describes the platform problems that a running gateway reports. When they change, it also writes them
-// to the container log.
+// describePlatformProblems returns the problems with platforms that a running gateway reports in its state file. It writes
+// each new text to the container log too.
 func (m *Manager) describePlatformProblems(profile string, state profiles.State) string {
 	text := state.Trouble()
 	m.mu.Lock()
@@ -192,21 +192,21 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 }
 
 const (
-	// takeoverChecks is the minimum number of checks after a clean exit that no operator requested. Each check tests whether
-	// another instance of the gateway has taken over. The new instance writes its marker only after the old one is gone, so hinit
-	// checks several times; each pause is twice as long as the one before. The checks continue during the whole restart delay,
-	// because a restart would end the new instance.
+	// takeoverChecks is the minimum number of checks, after an exit with code 0 that no operator requested, whether another
+	// instance has taken over. The other instance writes its marker only after the old one has ended, so hinit checks several
+	// times, with a pause that doubles. The checks continue during the whole restart delay, because a restart would end the
+	// other instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks. Each check tests whether the instance that replaced a gateway still runs.
+	// replacerPoll is the time between two checks whether the other instance still runs.
 	replacerPoll = 2 * time.Second
 )
 
-// checkTakeover finds out whether a gateway exited because another instance has taken over. It queues itself again until that is
-// known; looks is the number of earlier calls.
+// checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
+// the exit. It queues itself again until that is known. looks is the number of earlier calls.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
-		return // the gateway has been started again since this exit
+		return // the gateway has been started again
 	}
 	if m.takenOver(profile, exit) {
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
@@ -223,7 +223,7 @@ func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer polls until the instance that replaced a gateway no longer runs, and then lets the gateway start again.
+// watchReplacer checks until the instance that replaced a gateway has ended. Then the gateway may start again.
 func (m *Manager) watchReplacer(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
@@ -237,12 +237,12 @@ func (m *Manager) watchReplacer(service, profile string) {
 	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
-// otherInputs is a hash that differs from the hash of any inputs, so that any inputs count as changed.
+// otherInputs differs from every hash of inputs, so that any content counts as changed.
 const otherInputs profiles.Hash = "written since the start"
 
-// noteInputs stores the hash of the inputs with which a gateway was started. If the inputs change while the gateway is parked, it
-// is restarted. A change between the start and the call of noteInputs is treated the same way, but only once for the same
-// content. Otherwise a gateway that writes these files itself would be restarted forever.
+// noteInputs stores the hash of the inputs with which a gateway was started. If they change while it is parked, the gateway
+// restarts. A change between the start and this call counts too, but only once for the same content. Otherwise a gateway that
+// writes these files itself would restart for ever.
 func (m *Manager) noteInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// handleProfileEvent handles an event from the watcher of profiles.
+// handleProfileEvent handles a change of a profile that the watcher reports.
 func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
@@ -39,7 +39,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
 	m.Registry.AddProfile(p.Name)
-	state, _ := m.Store.ReadState(p.Name) // a gateway whose state is unreadable is not started
+	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state file is not started
 	m.mu.Lock()
 	start := m.late.shouldStart(p.Name, state, m.Started)
 	m.mu.Unlock()
@@ -58,7 +58,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 func (m *Manager) disappeared(ctx context.Context, profile string, changed time.Time) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show the end
+	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
 	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)
@@ -75,25 +75,25 @@ func (m *Manager) disappeared(ctx context.Context, profile string, changed time.
 	}
 }
 
-// removedProfile is a profile that was removed. A renamed profile keeps its home directory, while a copy has another one. So the
-// identity of the directory shows whether a new profile is a renamed one. If it is, the gateway of the former name may still run
-// with the same credentials.
+// removedProfile remembers a profile that was removed. If a new profile has the same home directory, it is the old one under
+// a new name, because a copy has another directory. The gateway of the former name may then still run with the same
+// credentials.
 type removedProfile struct {
 	profile string
 	at      time.Time
-	up      bool // the desired state was up, and no gateway of this home runs under another name yet
+	up      bool // the desired state was up, and the gateway was not started under another name yet
 }
 
 const (
-	// renameTime is the maximum time between the removal of a profile and its reappearance under another name.
+	// renameTime is the maximum time between the disappearance of a profile and its appearance under another name.
 	renameTime = time.Minute
-	// removalTime is the maximum time between the end of a gateway and the removal of its profile for which the removal is taken
-	// as the cause. The agent checks twice a second whether the gateway is gone (contract, section 4).
+	// removalTime is the maximum time between the end of a gateway and the removal of its profile, for the removal to count as
+	// the cause. The agent looks twice a second whether the gateway has ended (contract, section 4).
 	removalTime = 3 * time.Second
 )
 
-// renamedTo records that a profile was removed; the argument up reports whether the desired state of its gateway was up. If the
-// profile has already appeared under a new name, renamedTo returns that name, and otherwise "".
+// renamedTo remembers that a profile was removed, and whether the desired state of its gateway was up. It returns the new
+// name if the profile has already appeared under one, and otherwise "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -115,8 +115,8 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	return to
 }
 
-// renamedFrom returns the former name of a profile that has appeared, if the desired state of its gateway was up under that name.
-// Otherwise it returns "".
+// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise
+// it returns "".
 func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,10 +133,10 @@ func (m *Manager) renamedFrom(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. The program that
-// removes a profile first ends the gateway with a signal that hinit does not know about. hinit restarts the gateway immediately,
-// and that run may end too, because its home is gone. The parameter gone is when that was, if it is at most renameTime before now. If
-// the gateway had already failed before, the result is false.
+// endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. A program that
+// removes a profile first ends the gateway with a signal, which hinit can't tell from a crash. hinit restarts the gateway at
+// once, and this run may end too, because its home is gone. The parameter gone is when the profile disappeared; it counts
+// only if it is less than renameTime before now. A gateway that had failed several times before does not count.
 func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 	if s == nil || s.LastExit == nil || !slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause) {
 		return false
@@ -149,7 +149,7 @@ func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 	return before < 0 || before < removalTime && (s.Failures < 2 || s.Failures == 2 && again)
 }
 
-// startRenamed starts the gateway of a profile that ran under another name.
+// startRenamed starts the gateway of a profile that has got a new name.
 func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
 	m.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
@@ -168,8 +168,8 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormerGateway waits until the gateways that were started under a former name of this profile no longer use its home. After
-// "mv coder writer", for example, the gateway of coder may still be stopping. It may block on the disk.
+// awaitFormerGateway blocks while a gateway that was started under a former name of this profile still uses its home. After
+// "mv coder writer", for example, the gateway of coder may still be stopping. It may read the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()
@@ -183,8 +183,8 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 	}
 }
 
-// formerGateway returns the gateway of a former name of a profile, or "" if there is none. A profile under a former name has the
-// same home directory.
+// formerGateway returns the gateway under a former name of a profile, or "". A profile has the same home directory under both
+// names.
 func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways.byProfile[profile], ""
@@ -202,7 +202,7 @@ func (m *Manager) formerGateway(profile string) (service string) {
 	if other == "" {
 		return service
 	}
-	if there, err := m.Store.Exists(other); err != nil || there { // another directory now has that name
+	if there, err := m.Store.Exists(other); err != nil || there { // another directory has that name now
 		return service
 	}
 	return profiles.SlotName(other) // the watcher has not noticed the change yet

@@ -16,20 +16,21 @@ import (
 	"hinit/supervisor"
 )
 
-// A profile is served by its own gateway, or by the default profile's gateway, which can serve several profiles (a multiplexer).
+// The topology says which gateway serves a profile: its own, or the default profile's gateway, which can serve several
+// profiles (a multiplexer).
 
-// serving holds the facts about the default profile's gateway. It is immutable.
+// serving is what hinit knows about the profiles that the default profile's gateway serves. It is immutable.
 type serving struct {
-	profiles.Topology        // the topology with which the gateway was started or, if it is down, would be started
-	topologyRun       uint64 // the run that was started with Topology, or 0
+	profiles.Topology        // topology with which the gateway was started; while it is down, the topology for its next start
+	topologyRun       uint64 // run that was started with Topology; 0 for none
 
-	hasReport bool           // whether the gateway has reported in its state file which profiles it serves
-	run       uint64         // the run of the gateway that wrote the report in state
-	state     profiles.State // the state file with the report of the gateway
+	hasReport bool           // the gateway has reported in its state file which profiles it serves
+	run       uint64         // run that made this report
+	state     profiles.State // state file with the report
 }
 
-// servedByDefault reports whether the default profile's gateway serves another profile. If reported is true, the default
-// profile's gateway itself has reported this. Otherwise hinit infers serves from the topology.
+// servedByDefault returns whether the default profile's gateway serves another profile. reported means that this gateway has
+// said so itself. Otherwise serves follows from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
@@ -42,8 +43,8 @@ func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy names the gateway that serves the profile of the gateway s, as a word of the API. It returns "" if each gateway serves
-// its own profile, and for a profile that doesn't have to be served.
+// ServedBy returns, as a word of the API, how the profile of gateway s is served. It is "" if s itself serves its profile, or
+// if the profile need not be served.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -69,8 +70,8 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// Note returns a remark for the status: the gateway that serves the profile, or an exclusive value (such as a token) that
-// the gateway shares with another gateway.
+// Note returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive value,
+// such as a token.
 func (m *Manager) Note(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:
@@ -88,17 +89,17 @@ func (m *Manager) Note(s *supervisor.Service) string {
 	return m.sharedExclusives(s)
 }
 
-// AllowOwnGateway allows the gateway of a profile to run although the multiplexer (the default profile's gateway) serves
-// the profile. This lasts until the profile's own gateway is stopped.
+// AllowOwnGateway lets the gateway of a profile run although the multiplexer serves that profile, until this gateway is
+// stopped.
 func (m *Manager) AllowOwnGateway(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
-		m.Registry.AllowOwnGateway(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
+		m.Registry.AllowOwnGateway(context.Background(), profile, true) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 }
 
-// Refuse returns an error if a gateway must not be started because the default profile's gateway serves its profile. It returns
-// nil if the gateway may start.
+// Refuse returns an error if a gateway must not start, because the multiplexer serves its profile. It returns nil if the
+// gateway may start.
 func (m *Manager) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.MayRunOwnGateway(profile) {
@@ -107,23 +108,23 @@ func (m *Manager) Refuse(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// runningThoughServed returns the gateways that run although, according to the topology t, the default profile's gateway serves
-// their profiles.
+// runningThoughServed returns the running gateways whose profiles the default profile's gateway serves too, according to
+// topology t.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
 	})
 }
 
-// downThoughUnserved returns the gateways that are wanted up but are down, and whose profiles the default profile's gateway does
-// not serve according to t.
+// downThoughUnserved returns the gateways that are down although they are wanted up and, according to topology t, no other
+// gateway serves their profiles.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wanted
 	})
 }
 
-// nonDefaultGateways returns the gateways for which match returns true, without the gateway of the default profile.
+// nonDefaultGateways returns the gateways that match selects, except the default profile's.
 func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
@@ -133,12 +134,11 @@ func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (name
 	return names
 }
 
-// retireTime is the time limit for gateways to end before the multiplexer starts. The gateways get SIGKILL within this
-// time.
+// retireTime is how long served gateways may take to end before the multiplexer starts. hinit kills them earlier than that.
 const retireTime = 2 * time.Minute
 
-// endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their
-// processes have ended. The desired states of their profiles stay on the volume.
+// endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and blocks until all their
+// processes have ended. The intents of their profiles stay on the volume.
 func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
 	names := m.runningThoughServed(t)
 	for _, name := range names {
@@ -147,7 +147,7 @@ func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) er
 	return m.endGateways(ctx, names...)
 }
 
-// endGateways ends gateways. It returns when all their processes have ended, or when one of the gateways is wanted again.
+// endGateways ends gateways, and blocks until all their processes have ended or one of them is wanted again.
 func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := m.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
@@ -164,8 +164,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition calls the function what after each change of a service, until what returns "". Any other result describes the
-// unmet condition, and becomes part of the error.
+// awaitCondition calls what after each change of a service, until it returns "". Any other result names what is still
+// missing, for the error after retireTime.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -181,10 +181,10 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	}
 }
 
-// noteTopology reads the topology with which the default profile's gateway has just started. If the topology has changed,
-// noteTopology ends the gateways whose profiles would be served twice, or starts wanted gateways again.
+// noteTopology reads the topology with which the default profile's gateway has just started. If it has changed, noteTopology
+// ends gateways whose profiles would be served twice, and starts those whose profiles are no longer served.
 func (m *Manager) noteTopology(ctx context.Context) {
-	run := m.defaultRun() // read first, because a run that begins later is handled separately
+	run := m.defaultRun() // first, because a later run gets its own call
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
 		m.say("cannot tell whether the default profile serves the others: %v", err)
@@ -211,15 +211,14 @@ func (m *Manager) noteTopology(ctx context.Context) {
 				m.Registry.AllowOwnGateway(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
-				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the profile's down file
+				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the down file of the profile
 			}
 		}
 	}
 }
 
-// restartAfterServed is called when the default profile's gateway has started without an operator's command, for instance
-// after a crash, and now serves profiles whose own gateways run. It ends the default profile's gateway and then the other
-// gateways. Then it starts the default profile's gateway again.
+// restartAfterServed is called when the default profile's gateway has restarted, for instance after a crash, and serves
+// profiles whose own gateways still run. It ends this gateway and then the others, and starts this one again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -230,19 +229,19 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 		return err
 	}
 	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
-		return nil // an operator has stopped the gateway in the meantime
+		return nil // an operator has stopped it meanwhile
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
 }
 
-// startUnserved starts the wanted gateways whose profiles are not served by any gateway.
+// startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range m.downThoughUnserved(t) {
 		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
 	}
 }
 
-// defaultRun returns the run of the default profile's gateway, or 0 if it has none.
+// defaultRun returns the run of the default profile's gateway, or 0.
 func (m *Manager) defaultRun() uint64 {
 	if d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
@@ -250,9 +249,8 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed stores the list of served profiles from state, the state file of the default profile's running gateway. If the list
-// has more profiles than expected, the configuration has changed while the gateway was starting. noteServed then reads the
-// topology again.
+// noteServed stores which profiles the default profile's gateway serves, from its state file. If there are more than the
+// topology says, the topology has changed while the gateway was starting, so noteServed reads it again.
 func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
@@ -260,7 +258,7 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
 	if said && !(was.hasReport && was.run == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
-		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
+		m.noteTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,8 +267,8 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	m.serving.Store(&now)
 }
 
-// ChangeTopology changes the gateways that serve the profiles. If dry is set, it only reports the effect of such a change. During
-// the change, a profile is never served twice. A change that has begun is completed, even if the client stops waiting.
+// ChangeTopology changes which gateways serve the profiles. With dry it only says what that would do. During the change no
+// profile is served twice. A change that has begun is completed even if the client stops waiting.
 func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
@@ -340,8 +338,8 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	return out, nil
 }
 
-// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running
-// gateway also uses one of these values.
+// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up, and warns if another running
+// gateway has one of them.
 func (m *Manager) noteExclusives(service, profile string) {
 	list, err := m.Store.Exclusives(profile)
 	if err != nil {
@@ -355,11 +353,11 @@ func (m *Manager) noteExclusives(service, profile string) {
 	}
 }
 
-// maxClashes is the maximum number of shared values that the status names for a gateway.
+// maxClashes is how many shared values the status of a gateway names.
 const maxClashes = 4
 
-// sharedExclusives describes the exclusive values that a running gateway shares with other gateways. Two programs that use the same
-// token lose messages.
+// sharedExclusives says which exclusive values a running gateway shares with others. Two programs with the same token lose
+// messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
@@ -379,8 +377,8 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	return strings.Join(clashes, "; ")
 }
 
-// usersOfExclusives returns the running gateways that use each exclusive value. The status asks once for each gateway, so the result
-// is kept until a service or a value changes. The caller holds the mutex of the Manager.
+// usersOfExclusives returns the running gateways that use each exclusive value. The status asks once for each gateway, so the
+// result is kept until a service or a value changes. The caller holds the Manager's mutex.
 func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.Exclusive][]string {
 	if r.usersOf == snap {
 		return r.users

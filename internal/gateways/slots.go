@@ -11,12 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// markerTime is the maximum time that the stop of a gateway waits for its planned-stop marker to be written. Without the marker,
-// the gateway treats the stop as a fault.
+// markerTime is how long the stop of a gateway waits for its planned-stop marker on the volume. Without the marker, the
+// gateway takes the stop for a fault.
 const markerTime = 2 * time.Second
 
-// SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot). It starts the gateway
-// if start is set. exports are the variables that the slot's run script adds to the container's environment.
+// SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot), and with start
+// starts it. exports are the variables that the slot's run script exports.
 func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
 	if !m.Route().HasProfiles() {
 		return errors.New("this container has no gateways")
@@ -42,7 +42,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 	return nil
 }
 
-// warnIfMissing warns if the profile of a gateway that was just registered does not exist. It does not block.
+// warnIfMissing warns if a gateway was registered for a profile that does not exist. It does not block.
 func (m *Manager) warnIfMissing(service, profile string) {
 	m.enqueue(service, func() {
 		if there, err := m.Store.Exists(profile); err == nil && !there {
@@ -51,14 +51,14 @@ func (m *Manager) warnIfMissing(service, profile string) {
 	})
 }
 
-// SlotRemoved stops a service whose s6 service directory (slot) a client has removed. The operator's intent for the profile
-// stays on the volume, because the slot is made again at the next start of the container.
+// SlotRemoved stops a service whose s6 service directory (slot) a client has removed. The operator's intent stays on the
+// volume, so the next start of the container makes the slot again.
 func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime)
-		_ = blocking.Wait(limited, "announcing a stop", func() error { // the volume may hang
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime) // the volume may hang
+		_ = blocking.Wait(limited, "announcing a stop", func() error {                 // the volume may hang
 			m.announceStop(service, profile)
 			return nil
 		})

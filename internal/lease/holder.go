@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// noteName is the file in which the holder of the lock describes itself (the note). The agent can write to this file, so
-	// hinit displays the note but bases no decision on it.
+	// noteName is the file in which the holder of the lock describes itself. The agent can write to this file, so hinit only
+	// displays it.
 	noteName = DirName + "/holder"
 	maxNote  = 1024
 	maxWord  = 64
 )
 
-// Holder describes the process that holds the lock.
+// Holder describes the process that holds the lock, for messages.
 type Holder struct {
-	// Host and Since come from the note of the last hinit that took the lock. Host is "" if there is no note.
+	// Host and Since come from the file noteName, which the last hinit with the lock has written. Host is "" if there is none.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the
-	// process belongs to root or to hinit's user. Command is the name of the process.
+	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit. 0 if there is none.
+	// Command is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
-	// Lease is true if Host is the holder of the lease, as reported by the lease program.
+	// Lease means that Host holds the lease, as the lease program has reported.
 	Lease bool `json:"-"`
 }
 
-// String describes the holder for people.
+// String describes the holder in a message.
 func (h Holder) String() string {
 	switch {
 	case h.PID != 0:
@@ -50,21 +50,21 @@ func (h Holder) String() string {
 	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
-// lockIdentity returns the identity of a directory as it appears in /proc/locks.
+// lockIdentity returns the identity of a directory in the notation of /proc/locks.
 func lockIdentity(dir *os.File) string {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the inode number is 0, which no file has
+	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the inode is 0, which no file has
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns the known facts about the process that holds the lock. The argument at identifies the directory as in
-// /proc/locks, see lockIdentity. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine
-// that reads the note again.
+// holder returns what is known about the process that holds the lock. at is the directory in the notation of /proc/locks, see
+// lockIdentity. holder does not wait for the volume: it uses the note that was read last, and makes a goroutine read the note
+// again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.withDir(v.readNote) // after an error the older note stays
+			_ = v.withDir(v.readNote) // after an error the old note stays
 			v.reading.Store(false)
 		})
 	}
@@ -72,15 +72,15 @@ func (v *Volume) holder(at string) Holder {
 	return h
 }
 
-// findOtherHolder finds a process of this container that has locked a directory. The argument at identifies the directory (see
-// lockIdentity). Processes of root and of the user own are ignored. pid is 0 if findOtherHolder finds no process.
+// findOtherHolder returns a process of this container that has locked the directory at (see lockIdentity), and its name. It
+// skips processes of root and of the user own, which may be other hinits. pid is 0 if there is none.
 func findOtherHolder(at string, own int) (pid int, command string) {
-	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
+	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result may miss a process
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
 		status := procstat.StatusOf(strconv.Itoa(holder))
-		// ignore other hinits, which run as this user, or as root if they are PID 1
+		// skip other hinits, which run as this user, or as root if they are PID 1
 		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
 			pid, command = holder, printable(strings.Join(status.Fields("Name"), " "))
 		}
@@ -88,7 +88,7 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readNote reads the note of the last holder and stores it in v.note. After an error it stores an empty Holder.
+// readNote reads the note of the last holder into v.note. After an error v.note is empty.
 func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(noteName, maxNote)
@@ -100,11 +100,11 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote writes the note that describes this process as the holder.
+// leaveNote writes the note that names this machine as the holder.
 func (v *Volume) leaveNote() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
-	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note is only displayed
+	_ = v.withDir(func(d *fsutil.Dir) error { // an error does not matter, because the note is only displayed
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (v *Volume) leaveNote() {
 	})
 }
 
-// printable returns s without the characters that are unsafe to display, cut to maxWord bytes. The agent may have written s.
+// printable returns s without characters that are unsafe to display, cut to maxWord bytes. The agent may have written s.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

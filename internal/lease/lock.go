@@ -23,91 +23,92 @@ import (
 	"hinit/internal/pause"
 )
 
-// Lock is the exclusive right of one init to serve a data volume.
+// Lock is the right of one init alone to serve a data volume.
 type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
-	// If another process holds the lock, Acquire calls busy once, before it waits. busy must not block. Its argument, holder,
-	// returns the facts that are known about the other process when holder is called. holder doesn't block.
+	// If another process holds the lock, Acquire calls busy once before it waits. busy must not block. It gets a function
+	// holder, which returns what is then known about that process and does not block either.
 	//
-	// lost receives the reason when the lock is lost, at most once. lost is nil if the lock lasts as long as this process. When ctx
-	// ends, the lock is still held but no longer watched.
+	// The channel lost receives the reason when the lock gets lost, once. It is nil if the lock lasts as long as this process.
+	// After ctx has ended, the lock is still held but no longer watched.
 	//
-	// An error is the cause of ctx, or says why the volume can't be locked. In the second case nothing prevents another init from
+	// The error is the cause of ctx, or says why the volume can't be locked. In the second case nothing keeps another init from
 	// serving the volume.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
-	// Check returns nil if services may be started now, because the lock is held. After this process was paused, Check fails until
-	// the lock has been confirmed again. It doesn't block.
+	// Check returns nil if services may start now, because the lock is held. After this process was paused, Check fails until
+	// the lock has been confirmed again. It does not block.
 	Check() error
-	// HandOver returns the state that the program after a re-execution needs. It doesn't block.
+	// HandOver returns the state for the program after a re-execution. It does not block.
 	HandOver() *Handover
-	// TakeOver makes the next Acquire continue with the lock that the program before a re-execution held. If old is nil, it does
+	// TakeOver makes the next Acquire continue with the lock that the program before a re-execution held. A nil old changes
 	// nothing.
 	TakeOver(old *Handover)
 }
 
-// Times for a lock that the server of a network file system keeps. Servers release the lock of a silent client after 40 to 90
-// seconds.
+// Times for a lock that the server of a network file system keeps. Servers drop the lock of a silent client after 40 to 90
+// seconds, so hinit must give up earlier.
 const (
 	confirmInterval   = 10 * time.Second
-	confirmTimeLimit  = 19 * time.Second // time limit for the server's answer
-	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer that arrived while this process was paused
-	lockRetryInterval = time.Second      // delay between two attempts to get the lock while another machine holds it
+	confirmTimeLimit  = 19 * time.Second // how long the server may take to answer
+	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer that came while this process was paused
+	lockRetryInterval = time.Second      // pause between two attempts while another machine holds the lock
 
-	// DirName is the directory, inside the data directory, that holds the lock file and the note of the lock's holder.
+	// DirName is the directory in the data directory with the lock file and the note about the lock's holder.
 	DirName = ".hinit"
 
 	lockName = DirName + "/lock"
 )
 
-// Volume is the [Lock] of one data directory.
+// Volume is the [Lock] of one data directory by locks of the kernel.
 type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
-	// hasLease is true if a lease keeps other machines away. Then lock fails, instead of waiting, if this user may not open the
-	// directory.
+	// hasLease means that a lease keeps other machines away. If this user may then not open the directory, lock fails instead of
+	// waiting.
 	hasLease bool
 
 	// Tests replace the functions and durations below.
-	confirmEvery time.Duration // time between two confirmations: confirmInterval, except in tests
-	confirmLimit time.Duration // time limit of a confirmation: confirmTimeLimit, except in tests
-	sharing      func(dir *os.File) (shared bool, alone string)
-	confirm      func(v *Volume, file *os.File) error
+	confirmEvery time.Duration // time between two confirmations; confirmInterval
+	confirmLimit time.Duration // how long a confirmation may take; confirmTimeLimit
+	// sharing is serverSharesLocks, and confirm is confirmLock.
+	sharing func(dir *os.File) (shared bool, alone string)
+	confirm func(v *Volume, file *os.File) error
 
 	mu          sync.Mutex
 	held        Handover
-	lost        bool          // the lock was lost, so held must not be used any more
-	confirmedAt time.Duration // when the last successful confirmation of held.File began, by CLOCK_BOOTTIME
+	lost        bool          // the lock was lost, so held must not be used
+	confirmedAt time.Duration // when the last successful confirmation began, by CLOCK_BOOTTIME
 
 	note    atomic.Pointer[Holder]
-	reading atomic.Bool // whether the note of the lock's holder is being read
+	reading atomic.Bool // a goroutine is reading the note of the lock's holder
 }
 
-// Handover holds the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
+// Handover is the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
 type Handover struct {
-	Lock *os.File `reexec:"FD"` // the open data directory, whose descriptor holds the lock; older versions hand it over as "FD"
-	File *os.File // the lock file on a network file system, nil on a local one
+	Lock *os.File `reexec:"FD"` // the data directory, whose descriptor holds the lock; older versions hand it over as "FD"
+	File *os.File // the lock file on a network file system; nil on a local one
 
 	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without a lease
 }
 
-func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even after an error
+func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even if Close returns an error
 
-// NewVolume returns the lock of the data directory home. It does no I/O. The Volume uses files in the directory with the identity
-// of actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
+// NewVolume returns the lock of the data directory home, without any I/O. It uses files in the directory as the user of
+// actor. warn gets warnings for the operator, perhaps repeatedly. It must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharing: serverSharesLocks, confirm: (*Volume).confirmLock}
 	v.note.Store(&Holder{})
 	return v
 }
 
-// Acquire implements [Lock].
+// Acquire implements [Lock] with the locks that the file system needs.
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
 	old, inherits := v.held, v.held.Lock != nil && !v.lost // inherits: the program before a re-execution holds the lock
 	v.mu.Unlock()
-	if !inherits { // calls to the volume can't be interrupted, so ctx is watched separately
+	if !inherits { // calls of the volume can't be interrupted, so wait for ctx apart from them
 		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
 			return nil, err
 		}
@@ -123,11 +124,11 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	return end, nil
 }
 
-// lock releases the old locks in h, and takes the locks that the file system of the volume needs. It blocks. A permission
-// error doesn't mean that the file system has no locks: an agent can cause the error with the mode of a directory. So lock
-// tries again until it gets the permission.
+// lock releases the locks in h, and takes those that the file system of the volume needs. It blocks. An error of permission
+// does not mean that the file system has no locks, because an agent can cause it by the mode of a directory. So lock tries
+// again until it has the permission.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
-	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
+	at, shared, alone := "", false, "" // at: the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
@@ -147,14 +148,14 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			if shared {
 				_ = h.File.Close()
 				var moved bool
-				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file keeps running until its confirmation fails
+				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file goes on until its confirmation fails
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}
 			return err
 		})
-		// Wait, because a previous holder may have lost its lock, for example because its FUSE client has died. That holder
-		// notices the loss only at its next confirmation.
+		// Wait. A previous holder may have lost its lock, for example because its FUSE client has died, and notices that only at
+		// its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.confirm(v, h.File) // another init may have moved the file during the wait
 		}
@@ -162,7 +163,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		switch {
 		case errors.Is(err, errLocked):
 			settle = max(settle, v.confirmEvery+v.confirmEvery/10)
-			_ = v.withDir(v.readNote) // an error is ignored: the note is only shown
+			_ = v.withDir(v.readNote) // an error does not matter, because the note is only displayed
 			wait()
 		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
 			alone, err = err.Error(), nil
@@ -184,9 +185,9 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	return nil
 }
 
-// withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that the
-// agent's permissions limit f. If that user lacks a permission, withDir tries again as this process. Because root is not
-// tried first, withDir also works with a server that refuses root.
+// withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that f can
+// do nothing that the agent may not do. If that user lacks a permission, it tries as this process. This order also works with
+// a server that refuses root.
 func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -199,20 +200,20 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 			if !errors.Is(err, fs.ErrPermission) || !v.actor.Switches() {
 				break
 			}
-			open = fsutil.OpenNoLink // root must not follow a link that the agent could have created
+			open = fsutil.OpenNoLink // root must not follow a link that the agent may have made
 		}
 		return err
 	})
 }
 
-// bootTime returns CLOCK_BOOTTIME (clock_gettime(2)), which continues while the machine sleeps.
+// bootTime returns CLOCK_BOOTTIME (clock_gettime(2)), which runs on while the machine sleeps.
 func bootTime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // can't fail: every Linux that runs Go has this clock
 	return time.Duration(ts.Nano())
 }
 
-// releaseLost releases the locked files if the lock was lost.
+// releaseLost releases the files of a lock that was lost.
 func (v *Volume) releaseLost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -222,7 +223,7 @@ func (v *Volume) releaseLost() {
 	}
 }
 
-// Check implements [Lock].
+// Check implements [Lock]. It fails if the lock was lost, or if its last confirmation is too old.
 func (v *Volume) Check() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -235,7 +236,7 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// HandOver implements [Lock].
+// HandOver implements [Lock]. The state is empty if the lock was lost.
 func (v *Volume) HandOver() *Handover {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -245,24 +246,24 @@ func (v *Volume) HandOver() *Handover {
 	return &Handover{}
 }
 
-// TakeOver implements [Lock]. The next Acquire returns immediately if the program before a re-execution held the lock.
+// TakeOver implements [Lock]. The next Acquire returns at once if the program before a re-execution held the lock.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
 		v.held = *old
 	}
 }
 
-// serverKeeps lists the network file systems whose server keeps the locks of files, each with the mount options that disable
-// this.
+// serverKeeps lists network file systems whose server keeps the locks of files, each with the mount options that turn this
+// off.
 var serverKeeps = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
 
-// serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other machines
-// may use the file system without seeing the locks, alone says why; otherwise alone is "".
+// serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other
+// machines may use the file system without seeing the locks, alone says why; otherwise it is "".
 func serverSharesLocks(dir *os.File) (shared bool, alone string) {
-	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // for tests: any volume has a server
+	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {
@@ -274,8 +275,7 @@ func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	return mountSharesLocks(mounts, st.Mnt_id)
 }
 
-// mountSharesLocks reports whether other machines can share the locks of the mount with number id. If not, alone says why. mounts
-// is the content of /proc/self/mountinfo (proc(5)).
+// mountSharesLocks does that for the mount with number id. mounts is the content of /proc/self/mountinfo (proc(5)).
 func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")
@@ -297,15 +297,14 @@ func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 	return false, "hinit can't tell which file system it has"
 }
 
-// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds
-// the lock. If the directory of the file can't be used, lockFile renames the directory and makes a new one. If refused is
-// true, it also replaces the directory if this user may not open the file. moved reports whether the directory was renamed;
-// it is also valid after an error.
+// lockFile locks the lock file without waiting, and creates it if necessary. The error is [errLocked] if another machine has
+// the lock. If the directory of the file can't be used, lockFile moves it away and makes a new one. With refused it does so
+// too if this user may not open the file. moved reports that, also after an error.
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
 		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(bootTime()), 36)) == nil {
-			moved = true // the agent has put another file there, perhaps a directory with files of root
+			moved = true // the agent has put something else there, perhaps a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
 			file, err = d.OpenUpdate(lockName, 0o600)
@@ -330,7 +329,7 @@ var (
 	errNoLocks = errors.New("its files can't be locked")
 )
 
-// relock locks a file, or confirms with the server that it is still locked.
+// relock locks a file, or confirms with the server that it is still locked by this process.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	switch {
@@ -342,8 +341,8 @@ func relock(file *os.File) error {
 	return err
 }
 
-// checkLockName checks that the name of the lock file still leads to the locked file. It first asks the server for both
-// directories. Otherwise this machine's cache could lead to a directory that another machine has moved away.
+// checkLockName returns an error if the name of the lock file no longer leads to the locked file. It first asks the server
+// for both directories, because this machine's cache may still show a directory that another machine has moved away.
 func checkLockName(d *fsutil.Dir, file *os.File) error {
 	stale := errors.Join(d.Refresh(""), d.Refresh(DirName))
 	named, err := d.Open(lockName)
@@ -359,17 +358,16 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 	return err
 }
 
-// confirmLock asks the server whether this process still holds the lock, and returns an error if it doesn't.
+// confirmLock asks the server whether this process still holds the lock, and returns an error if not.
 func (v *Volume) confirmLock(file *os.File) error {
 	return v.withDir(func(d *fsutil.Dir) error {
-		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer the read
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // so that the server answers the read, and not this machine's cache
 		_, err := file.ReadAt(make([]byte, 1), 0)
 		return errors.Join(err, checkLockName(d, file), relock(file))
 	})
 }
 
-// confirmRegularly confirms the lock of file at the interval v.every, until a confirmation fails or ctx ends. It sends the failure
-// to lost.
+// confirmRegularly confirms the lock every v.confirmEvery, until a confirmation fails or ctx ends. The failure goes to lost.
 func (v *Volume) confirmRegularly(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
 		if !pause.For(ctx, v.confirmEvery) {

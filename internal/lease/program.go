@@ -13,33 +13,33 @@ import (
 	"hinit/internal/pause"
 )
 
-// The messages from the lease program begin with these words, see [LeasedVolume.Message].
+// The words with which the messages of the lease program begin, see [LeasedVolume.Message].
 const (
-	heldPrefix  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
-	waitsPrefix = "waits " // followed by the name of the holder of the lease
+	heldPrefix  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
+	waitsPrefix = "waits " // then the name of the holder of the lease
 )
 
-// longestWait limits each sleep until the end of the lease, because Go's timers stop while the machine sleeps, and CLOCK_BOOTTIME
-// doesn't.
+// longestWait limits each sleep before the end of the lease, because the timers of Go stop while the machine sleeps and
+// CLOCK_BOOTTIME does not.
 const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// LeasedVolume is the [Lock] of a volume that is protected by a lease in another system. A program of the operator holds the
-// lease and reports when it ends, by the clock of this machine. All services that need the lock must have ended by then, even if
-// the program has died.
+// LeasedVolume is the [Lock] of a volume that a lease in another system protects. A program of the operator holds the lease,
+// and says when it ends by the clock of this machine. By then, all services that need the lock must have ended, even if the
+// program has died.
 //
 // Acquire also locks the data directory, so that two inits on one machine can't both serve the volume.
 type LeasedVolume struct {
 	*Volume
 
-	news chan struct{} // capacity 1; holds a token after a message from the lease program
+	news chan struct{} // capacity 1; holds a token after a message of the lease program
 
-	messages       sync.Mutex
+	messages       sync.Mutex    // guards the fields below
 	until          time.Duration // end of the lease, by CLOCK_BOOTTIME
-	otherHolder    Holder        // other machine that holds the lease, if the program waits
-	programWaits   bool          // the lease program has reported that it waits
-	continuesLease bool          // the next Acquire must continue the lease of the program before a re-execution
+	otherHolder    Holder        // machine that holds the lease, while the program waits for it
+	programWaits   bool          // the lease program has said that it waits for another holder
+	continuesLease bool          // the next Acquire continues the lease from before a re-execution
 }
 
 // NewLeasedVolume returns the lock of a data directory that a lease protects. The parameters are the same as for NewVolume.
@@ -49,8 +49,8 @@ func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *Lease
 	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Message handles a message from the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other message. It
-// doesn't block.
+// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other, and does not
+// block.
 func (p *LeasedVolume) Message(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldPrefix); is {
@@ -67,14 +67,15 @@ func (p *LeasedVolume) Message(words string) {
 	pause.Wake(p.news)
 }
 
-// remaining returns the time until the lease ends, and whether the lease program waits because another machine holds the lease.
+// remaining returns how long the lease still lasts, and whether the lease program waits because another machine holds the
+// lease.
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
 	return p.until - bootTime(), p.programWaits
 }
 
-// Acquire implements [Lock].
+// Acquire implements [Lock]. It waits for the lease, and then locks the data directory.
 func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	p.messages.Lock()
 	resumes := p.continuesLease
@@ -100,7 +101,7 @@ func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Hold
 			return nil, context.Cause(ctx)
 		}
 	}
-	if _, err = p.Volume.Acquire(ctx, busy); err != nil { // if the volume can't be locked, only the lease protects it
+	if _, err = p.Volume.Acquire(ctx, busy); err != nil { // if the volume can't be locked, the lease alone protects it
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -113,7 +114,7 @@ func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Hold
 	return end, nil
 }
 
-// watch waits until the lease has ended, and sends the reason to lost.
+// watch waits until the lease ends, and sends the reason to lost.
 func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 	for {
 		left, _ := p.remaining()
@@ -133,7 +134,7 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 	}
 }
 
-// whyNotHeld returns the reason why the lease is not held.
+// whyNotHeld says why the lease is not held: another machine has it, or the program has not renewed it.
 func (p *LeasedVolume) whyNotHeld() error {
 	p.messages.Lock()
 	defer p.messages.Unlock()
@@ -143,7 +144,7 @@ func (p *LeasedVolume) whyNotHeld() error {
 	return errEnded
 }
 
-// Check implements [Lock].
+// Check implements [Lock]. It fails when the lease has ended.
 func (p *LeasedVolume) Check() error {
 	if left, _ := p.remaining(); left <= 0 {
 		return p.whyNotHeld()
@@ -151,7 +152,7 @@ func (p *LeasedVolume) Check() error {
 	return p.Volume.Check()
 }
 
-// HandOver implements [Lock].
+// HandOver implements [Lock]. The state includes the end of the lease.
 func (p *LeasedVolume) HandOver() *Handover {
 	h := p.Volume.HandOver()
 	p.messages.Lock()
@@ -160,7 +161,7 @@ func (p *LeasedVolume) HandOver() *Handover {
 	return h
 }
 
-// TakeOver implements [Lock]. If the lease ended during the re-execution, the lock is lost immediately.
+// TakeOver implements [Lock]. If the lease has ended during the re-execution, the lock is lost at once.
 func (p *LeasedVolume) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {

@@ -11,38 +11,38 @@ import (
 )
 
 const (
-	// maxExtension limits how far a service may extend its own start timeout, as a multiple of this timeout.
+	// maxExtension limits how far a service can extend its start timeout (EXTEND_TIMEOUT_USEC): to this multiple of it.
 	maxExtension = 10
-	// lateCheck is the delay of a watchdog check that shows that hinit itself did not run for a while, for example because the
-	// container was paused. In that time the service did not run either.
+	// lateCheck is how late a watchdog check must be to prove that hinit itself did not run, for example because the container
+	// was paused. The service did not run in that time either, so its silence means nothing.
 	lateCheck = time.Second
-	// noProbeInterval is the interval of checks that only a message from the service can change, so that they need no timer.
+	// noProbeInterval is the interval of a check whose result changes only with a message from the service. Such a check needs
+	// no timer.
 	noProbeInterval = 1000 * time.Hour
 )
 
-// NotifyState holds the state that a run of a service has reported with sd_notify(3).
+// NotifyState is what a run of a service has reported with sd_notify(3).
 type NotifyState struct {
 	Run      uint64
 	Ready    bool
 	Failed   bool          // the run has sent WATCHDOG=trigger
-	At       time.Time     // when the run last showed that it is alive (a message of sd_notify)
-	Every    time.Duration // watchdog interval of the run; 0 for none
-	Until    time.Time     // end of the time that the service has asked for to finish its start; zero if it has not asked
-	Extended bool          `reexec:"Spared"` // the watchdog has granted one extra interval, because hinit did not run
+	At       time.Time     // when the last message came
+	Every    time.Duration // watchdog interval of this run; 0 for none
+	Until    time.Time     // until when the service has asked for time to start; zero if it has not asked
+	Extended bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit itself did not run
 }
 
-// runNotifyState holds the NotifyState of a service's current run. A nil value belongs to a service whose checks need no
-// messages. The methods may be called from any goroutine.
+// runNotifyState is the NotifyState of a service's current run, with a lock. It is nil for a service whose checks need no
+// messages. Any goroutine may call the methods.
 type runNotifyState struct {
-	mu sync.Mutex // held only briefly, never while a goroutine waits for anything
+	mu sync.Mutex // never held while a goroutine waits
 	NotifyState
 
-	paused bool
+	paused bool // an operator has paused the process, so the watchdog does not run
 }
 
-// keepNotifyState returns the state for a service whose checks are replaced by the checks in t. It keeps the state of old if it
-// exists. Otherwise it makes a new one, with the state that a re-execution has handed over. It returns nil if no check in t needs
-// messages. The caller holds p.mu.
+// keepNotifyState returns the state for a service that gets the checks of t. This is the state of old, or the one that a
+// re-execution has handed over, or a new one. It is nil if no check of t needs messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
 	handed := p.handedOver.Beats[service]
 	delete(p.handedOver.Beats, service)
@@ -64,15 +64,15 @@ func (b *runNotifyState) snapshot() NotifyState {
 	return b.NotifyState
 }
 
-// beginRun records that a run has begun, unless a message of this run has already arrived. every is the watchdog interval.
+// beginRun records that a run has begun, unless a message of this run has already done that. every is the watchdog interval.
 func (b *runNotifyState) beginRun(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
 		b.recordMessage(run, every, &notify.Message{}, now)
 	}
 }
 
-// setPaused records whether an operator has paused the process. The result over reports that a pause has just ended; then the
-// watchdog interval begins again.
+// setPaused records whether an operator has paused the process. It returns true when a pause ends. The watchdog interval then
+// begins again.
 func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -86,8 +86,8 @@ func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage records a message from a run. The result anew reports whether the times of the checks must be computed again.
-// Messages from an earlier run are ignored.
+// recordMessage records a message from a run. It returns true if the checks that depend on messages must be scheduled again.
+// It ignores messages from an earlier run.
 func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,8 +110,8 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the run's last sign
-// of life.
+// extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the last message
+// of the run.
 func (b *runNotifyState) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,7 +122,7 @@ func (b *runNotifyState) extendInterval(now time.Time) bool {
 	return true
 }
 
-// HandleMessage handles an sd_notify message from a run of a service.
+// HandleMessage records an sd_notify message from a run of a service, and schedules the checks that depend on it.
 func (p *Prober) HandleMessage(service string, run uint64, m *notify.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +137,8 @@ func (p *Prober) HandleMessage(service string, run uint64, m *notify.Message) {
 	}
 }
 
-// watchdogInterval returns the configured watchdog interval with which each run begins. The caller holds p.mu.
+// watchdogInterval returns the watchdog interval of the configuration, which a run can change by a message. The caller holds
+// p.mu.
 func (t *target) watchdogInterval() time.Duration {
 	for i := range t.Checks {
 		if t.Checks[i].Type == config.CheckWatchdog {
@@ -147,7 +148,7 @@ func (t *target) watchdogInterval() time.Duration {
 	return 0
 }
 
-// scheduleMessageChecks computes when the checks that depend on messages are due. The caller holds p.mu.
+// scheduleMessageChecks computes when the notify and watchdog checks are due. The caller holds p.mu.
 func (t *target) scheduleMessageChecks(now time.Time) {
 	b := t.notifyState.snapshot()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
@@ -181,7 +182,7 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 	}
 }
 
-// startupCheck checks whether the service has sent READY=1 (config.CheckNotify).
+// startupCheck passes when the service has sent READY=1 (config.CheckNotify).
 type startupCheck struct{ beats *runNotifyState }
 
 func (s startupCheck) check(time.Time) (good bool, answer string) {
@@ -191,10 +192,10 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 	return false, "READY=1 has not come in time"
 }
 
-// watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
+// watchdogCheck fails when the service has sent no WATCHDOG=1 within its interval (config.CheckWatchdog).
 type watchdogCheck struct {
 	beats        *runNotifyState
-	readMessages func() // handles the messages that have arrived but were not read yet
+	readMessages func() // handles messages that have arrived but are not read
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
@@ -215,7 +216,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// missedWatchdog reports whether the watchdog interval of the run has passed without a sign of life.
+// missedWatchdog reports whether the watchdog interval of the run has passed without a message.
 func (b *NotifyState) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

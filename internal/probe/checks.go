@@ -23,7 +23,7 @@ import (
 	"hinit/profiles"
 )
 
-// execCheck runs a command as the service's user, and checks its exit code.
+// execCheck runs a command as the user of the service. Exit code 0 means success.
 type execCheck struct {
 	name    string
 	spec    proc.Spec
@@ -37,7 +37,7 @@ func newExec(c config.Check, t *target) *execCheck {
 		argv[i] = t.Expand(word)
 	}
 	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits, Setup: t.Spec.Setup}
-	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil // a group that a check shares would not be killed at once
+	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil // the kernel could not kill the check in one step in the service's group
 	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}
 }
 
@@ -56,16 +56,16 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// stateCheck checks the state file of a gateway.
+// stateCheck reads the state file of a gateway. It fails if the heartbeat is too old, or if platforms have problems.
 type stateCheck struct {
 	diskCall
 	want config.StateCheck
 	read func() (profiles.State, error)
-	beat atomic.Int64 // time of the last heartbeat in the file, in nanoseconds since 1970; 0 for none
+	beat atomic.Int64 // last heartbeat in the file, in nanoseconds since 1970; 0 for none
 }
 
-// silence returns the time since the gateway's last sign of life in its state file. Other programs write this file too, so the
-// heartbeat in the file counts. If no heartbeat is known, the file's modification time counts.
+// silence returns the time since the last heartbeat in the state file. Before the first heartbeat it uses the time of
+// modification, which is less certain, because other programs write the file too.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())
@@ -96,14 +96,14 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch searches all lines of a service for the text of a log check. It is kept over several runs.
+// logMatch remembers when a service last wrote a line with the text of a log check. It outlives a run.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
-	last     atomic.Int64 // when the last matching line came, in nanoseconds since 1970; 0 for never
+	last     atomic.Int64 // when the last such line came, in nanoseconds since 1970; 0 for never
 }
 
-// logMatchesOf returns a logMatch for each log check, by the index of the check.
+// logMatchesOf returns a logMatch for each log check, by its index in checks.
 func logMatchesOf(checks []config.Check) map[int]*logMatch {
 	matches := make(map[int]*logMatch)
 	for i, c := range checks {
@@ -112,18 +112,18 @@ func logMatchesOf(checks []config.Check) map[int]*logMatch {
 		}
 		matches[i] = &logMatch{contains: []byte(c.Log.Contains)}
 		if c.Log.Matches != "" {
-			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // no error, because the configuration is validated
+			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // the configuration was validated, so there is no error
 		}
 	}
 	return matches
 }
 
-// searchLines starts a search in the log lines of a service for its log checks. It replaces an earlier search. The caller holds
-// p.mu.
+// searchLines makes the log of a service search each new line for the texts of its log checks. It replaces an earlier search.
+// The caller holds p.mu.
 func (p *Prober) searchLines(next, old *target) {
 	switch {
 	case next != nil && len(next.logMatches) > 0:
-		if old != nil { // the matches that the old search has found in this run still count
+		if old != nil { // what the old search has found in this run still counts
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if before := old.logMatches[at]; before != nil {
@@ -144,7 +144,7 @@ func (p *Prober) searchLines(next, old *target) {
 	}
 }
 
-// matchesAny reports whether any of the lines matches.
+// matchesAny reports whether any of the lines contains the text and matches the pattern.
 func (s *logMatch) matchesAny(lines []byte) bool {
 	if s.matches == nil {
 		return bytes.Contains(lines, s.contains)
@@ -157,13 +157,13 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 	return false
 }
 
-// logCheck is a log check during one run.
+// logCheck is a log check during one run of a service.
 type logCheck struct {
 	found *logMatch
 	want  config.LogCheck
-	since atomic.Int64 // time before which lines don't count, in nanoseconds since 1970
+	since atomic.Int64 // lines before this time don't count, in nanoseconds since 1970
 	began time.Time
-	seen  bool // a matching line has come, perhaps before a re-execution
+	seen  bool // a matching line has come in this run, perhaps before a re-execution
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {
@@ -198,7 +198,8 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no line with %q came yet", what)
 }
 
-// diskCall runs a part of a check that may wait for a disk. While an earlier call still waits, the check fails.
+// diskCall runs a check that may wait for a disk. While an earlier call still waits, the check fails at once, so that a hung
+// disk holds only one goroutine for each check.
 type diskCall struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -222,14 +223,14 @@ func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer st
 	return good, answer
 }
 
-// pathCheck runs a part of a check that uses a path as the service's user.
+// pathCheck runs a check of a path, with the permissions of the service's user.
 type pathCheck struct {
 	diskCall
 	path  string
 	actor *fsutil.Actor
 }
 
-// runIn opens the directory of the path, and calls the function call with it and the last element of the path.
+// runIn opens the directory of the path, and passes it to call with the last element of the path.
 func (p *pathCheck) runIn(deadline time.Time, call func(d *fsutil.Dir, name string) (good bool, answer string)) (bool, string) {
 	return p.runCall(deadline, func() (bool, string) {
 		d, err := fsutil.OpenNoLink(filepath.Dir(p.path), p.actor)
@@ -241,7 +242,7 @@ func (p *pathCheck) runIn(deadline time.Time, call func(d *fsutil.Dir, name stri
 	})
 }
 
-// unixCheck checks whether it can connect to a Unix socket.
+// unixCheck connects to a Unix socket, and sends nothing.
 type unixCheck struct{ pathCheck }
 
 func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
@@ -250,13 +251,13 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 		if err != nil {
 			return false, shortFileError(err)
 		}
-		blocking.Drain(uintptr(fd)) // the close does not wait for descriptors that the service has sent
+		blocking.Drain(uintptr(fd)) // so that the close does not wait for descriptors that the service has sent
 		unix.Close(fd)
 		return true, "it takes connections"
 	})
 }
 
-// fileCheck checks whether a file exists and was written recently enough.
+// fileCheck fails if a file does not exist, or was modified too long ago.
 type fileCheck struct {
 	pathCheck
 	fresher time.Duration
@@ -277,7 +278,7 @@ func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// shortFileError describes a file error in a few words. It leaves out the path, which the reader knows from the configuration.
+// shortFileError describes a file error in a few words. It leaves out the path, which the reader knows from hinit.yaml.
 func shortFileError(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -10,49 +10,53 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Evidence holds the observations of one round of [DeafWatch] about a gateway that may be deaf: running, but no longer reacting.
-// A single observation is never enough: a disk may be slow, another program may use the port, or a night may be quiet.
+// Evidence is what one round of [DeafWatch] has observed about a gateway that may be deaf, which means running without
+// reacting. One observation alone proves nothing: a disk may be slow, another program may use the port, or a night may be
+// quiet.
 type Evidence struct {
-	// Heartbeat and Log describe the time since the gateway's last heartbeat and its last log line.
+	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
 	Heartbeat, Log Silence
-	// ProbedHealth is true if this round has probed the gateway's /health, which answered earlier in this run. HealthAnswers is
-	// true if it answered now.
+	// ProbedHealth means that this round has asked for the gateway's /health, which had answered before in this run.
+	// HealthAnswers means that it has answered now.
 	ProbedHealth, HealthAnswers bool
 	Idle                        bool // the gateway has used no processor time since the last round
 	Stopped                     bool // a signal has stopped the process (SIGSTOP)
 }
 
-// Silence describes the absence of a regular sign of life (a heartbeat or a log line).
+// Silence describes for how long a regular sign of life (heartbeat or log line) has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // longest time between two signs so far; 0 if unknown
-	AtRest   bool          // the sign also comes while the process is idle
+	UsualGap time.Duration // longest time between two signs so far, which fades slowly; 0 if unknown
+	AtRest   bool          // the sign also comes while the process is idle, so its absence means something then
 }
 
 const (
-	// gapsToKnow is the number of gaps between signs after which the usual gap is known.
+	// gapsToKnow is how many gaps between signs must be measured before the usual gap is known.
 	gapsToKnow = 8
-	// gapHalfLife is the time in which the usual gap is halved if all new gaps are shorter. It is longer than a weekend.
+	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly pause
+	// stays usual.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusualFactor is the multiple of the usual gap that a silence must exceed to be unusual.
+	// unusualFactor says from which multiple of the usual gap on a silence is unusual.
 	unusualFactor = 3
 )
 
-// unusual reports whether a silence is much longer than usual. A silence that is shorter than the argument after is never
-// unusual.
+// unusual reports whether a silence is much longer than the usual gap, and longer than the parameter after.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether a later round of checks may find this silence unusual: its usual gap is known, or it has just
-// begun.
+// mayBecomeUnusual reports whether this silence can become unusual in a later round without another sign. Otherwise no later
+// round is needed.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
-// Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
-// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway
-// is deaf if all three signs are missing: processor time, heartbeats and log lines. The last two count only if they have come
-// earlier while the gateway was idle. Heartbeats or lines are missing if their silence is unusual. An unusual silence is longer
-// than the argument after.
+// Deaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
+//
+//   - Its process is stopped.
+//   - Its /health, which answered before, does not answer now, and heartbeats or log lines are missing.
+//   - It has no /health, has used no processor time, and both heartbeats and log lines are missing, although both used to
+//     come while it was idle.
+//
+// A sign is missing if its silence is unusual and longer than the parameter after.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -76,7 +80,7 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	return true, strings.Join(signs, ", ")
 }
 
-// roundDuration rounds a duration for a text, so that the text does not change in every round.
+// roundDuration rounds a duration for a reason, so that the text does not change in every round.
 func roundDuration(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
@@ -87,8 +91,8 @@ func roundDuration(d time.Duration) string {
 	return "less than a second"
 }
 
-// silenceMeter learns how much time usually passes between two signs of a gateway. It counts only time in which this process
-// was running.
+// silenceMeter learns how much time usually passes between two signs of a gateway. It leaves out times in which hinit itself
+// did not run.
 type silenceMeter struct {
 	sinceLastSign time.Duration
 	longest       time.Duration
@@ -96,8 +100,8 @@ type silenceMeter struct {
 	measured      bool
 }
 
-// addTime adds passed, the time since the last call. came is true if a sign came in that time. resting is true if the process
-// used almost no processor time.
+// addTime adds the time since its last call. came means that a sign came in that time. resting means that the process used
+// almost no processor time.
 func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
@@ -122,29 +126,29 @@ func (h *silenceMeter) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. If a round is late, its delay does not count as silence, because a
-// pause of the container or the machine also stops this process. The first round after the rounds were suspended is an
-// exception.
+// signHistory collects the signs of one run over all rounds. If a round is late, the delay does not count as silence, because
+// a pause of the container stops hinit too. The first round after a suspension is late on purpose, so there the delay counts.
 type signHistory struct {
-	lastRound  time.Time // time of the last round, by this process's clock
+	lastRound  time.Time // time of the last round, by hinit's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all processes of the run when they were last examined more closely; 0 if not examined since the doubt
+	// 1 + processor time of all processes of the run when they were last examined closely; 0 if not since the present doubt
 	// began
 	tree     uint64
-	answered bool // /health has answered at least once
+	answered bool // /health has answered at least once in this run
 }
 
-// signs holds the observations of one round about a run.
+// signs is what one round has observed about a run.
 type signs struct {
 	line          uint64    // number of log lines so far
 	beat          time.Time // time of the last heartbeat; zero if unknown
 	procstat.Stat           // of the main process
 }
 
-// needsCloserLook reports whether the run may be deaf, so that it must be examined more closely (/health, state file).
+// needsCloserLook reports whether a silence is unusual, so that the run must be examined closely: by /health and its state
+// file.
 func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
@@ -153,16 +157,16 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeIsIdle reports whether all processes of the run have used no processor time since they were last examined more closely.
-// ticks is the processor time of these processes.
+// treeIsIdle reports whether all processes of the run have used no processor time since they were last examined closely.
+// ticks is what they have used so far.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
-// addRound adds the signs of one round, and returns the evidence so far. A round lengthens a silence by the time since the
-// previous round, but by no more than the duration most.
+// addRound adds the signs of one round and returns the evidence so far. A round adds the time since the last round to each
+// silence, but no more than most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
@@ -173,7 +177,7 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 	}
 	resting := !first && used <= 1+uint64(passed/idleTickInterval)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // not for the first heartbeat that a round sees, which may be old
+	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // the first heartbeat may be old, so it starts no gap
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
@@ -185,13 +189,13 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
 
-// readStat reads one process. The State is 0 if the process does not exist.
+// readStat reads the state of one process. State is 0 if there is no such process.
 func readStat(pid int) procstat.Stat {
 	st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 	return st
 }
 
-// treeTicks returns, for each process, the number of ticks that the process and all its descendants have used.
+// treeTicks returns, for each process, how many ticks of processor time the process and its descendants have used.
 func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = runShortCall(func() error {
@@ -199,7 +203,8 @@ func treeTicks() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a cycle of parents, which may appear because parents change while /proc is read
+		// the depth limit ends a cycle of parents, which appears if parents change meanwhile
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ {
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent
 		}

@@ -20,87 +20,88 @@ import (
 )
 
 const (
-	// maxProbes is the maximum number of silent gateways that are probed at the same time.
+	// maxProbes is how many silent gateways may be examined closely at the same time.
 	maxProbes = 16
-	// answerPatience is the time limit for an answer from a gateway, or from the disk.
+	// answerPatience is how long a gateway's /health, or the disk, may take to answer.
 	answerPatience = 2 * time.Second
-	// maxSuspension is the longest time for which the rounds are suspended. It has a limit because the kernel's signal about a
-	// stopped gateway may be lost.
+	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost, so rounds
+	// can't stay suspended for ever.
 	maxSuspension = time.Hour
-	// roundsToBeDeaf is the number of consecutive rounds that must find a gateway deaf before it is reported as deaf.
+	// roundsToBeDeaf is how many rounds in a row must find a gateway deaf before hinit says so.
 	roundsToBeDeaf = 2
 )
 
-// DeafOptions are the functions and channels that a [DeafWatch] needs. All functions may be called from any goroutine.
+// DeafOptions are the functions and channels of other parts of hinit that a [DeafWatch] uses. Any goroutine may call the
+// functions.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
 	Ended    <-chan struct{}  // closed when the supervisor has ended
 	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
-	Lines    func(service string) uint64 // number of lines that a service has written so far
-	// EachEnv calls each with the environment variables of every profile that can be read. State reads the state file of a profile's
-	// gateway. Both may wait for the disk.
+	Lines    func(service string) uint64 // how many lines a service has written so far
+	// EachEnv calls each with the .env variables of every given profile that can be read. State reads the state file of a
+	// profile's gateway. Both may wait for the disk.
 	EachEnv func(profiles []string, each func(profile string, env map[string]string)) error
 	State   func(profile string) (profiles.State, error)
 }
 
-// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all
-// gateways in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor
-// times. It uses the disk and /health only for new runs and for silent gateways. The rounds are suspended while no gateway can
-// become deaf by silence alone. The next line or heartbeat, or a stopped process, starts the rounds again. The methods may be
-// called from any goroutine and don't block.
+// DeafWatch finds deaf gateways, which run but do not react. One goroutine examines all gateways in rounds. A round usually
+// needs only heartbeats and lines that are already known, and processor times from the kernel. Only new runs and silent
+// gateways also cost a look at the disk and a request to /health. While no gateway can become deaf by silence alone, the
+// rounds are suspended until the next line, heartbeat or stopped process. The methods don't block, and any goroutine may call
+// them.
 type DeafWatch struct {
 	o         DeafOptions
-	wake      chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
+	wake      chan struct{} // capacity 1; wakes the goroutine to resume the rounds, or for a new period
 	suspended atomic.Bool   // the rounds are suspended
 	rounds    atomic.Uint64
-	waiting   atomic.Int32 // number of calls that wait for the disk at this moment, apart from ports
-	ports     diskCall     // the search for ports, which may read many files
+	waiting   atomic.Int32 // calls that wait for the disk now, except those for ports
+	ports     diskCall     // the search for ports of /health, which may read many files
 	found     atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // held only briefly, never during a round
+	mu     sync.Mutex // never held during a round
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool
-	beats  map[string]time.Time // time of the last heartbeat of each profile's gateway
+	beats  map[string]time.Time // last heartbeat of each profile's gateway
 
-	// The fields below are used only by the goroutine.
+	// Only the goroutine uses the fields below.
 	runs         map[string]*deafRun // the current run of each service
-	wasSuspended bool                // the rounds were suspended before this round
+	wasSuspended bool                // the rounds were suspended before the present one
 }
 
-// deafRun holds the data about one run of a gateway that DeafWatch keeps from round to round.
+// deafRun is what DeafWatch remembers about one run of a gateway from round to round.
 type deafRun struct {
 	run           uint64
 	history       signHistory
 	examined      bool // a round has already examined this run
-	portKnown     bool // hinit knows the run's port for /health, or knows that the run has no such port
+	portKnown     bool // the port of /health is known, or it is known that the run has none
 	health        *httpCheck
-	deafRounds    int // number of consecutive rounds that found the run deaf
+	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
 	why           string
-	remarked      bool
+	remarked      bool // the history has a record that the run is deaf
 	ended         bool // the supervisor was asked to restart the run
 	seenThisRound bool
 }
 
-// Deafness describes a deaf run: since when it is deaf, and why.
+// Deafness says since when and why a run is deaf.
 type Deafness struct {
 	Run      uint64
 	Since    time.Time
 	Failures int
 	Why      string
-	ByCheck  bool // a configured check of the service reports the deafness and acts on it
+	ByCheck  bool // a configured check reports the deafness, and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch. It does nothing before Set, and its rounds are suspended until Resume.
+// NewDeafWatch returns a DeafWatch. It does nothing before Set, and makes no rounds before Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.suspended.Store(true)
 	return e
 }
 
-// Set sets the time between rounds, and the policy for each gateway.
+// Set sets the time between rounds and the policy of each gateway, and starts the goroutine when it is called first.
 func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,8 +114,8 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.begin()
 }
 
-// Resume starts the rounds again if they are suspended. Call it for each line of a gateway, and for any other sign that may
-// matter.
+// Resume continues the rounds if they are suspended. Call it for each line of a gateway, and for any other sign that may
+// change the result.
 func (e *DeafWatch) Resume() {
 	if e.suspended.Load() {
 		e.begin()
@@ -126,7 +127,7 @@ func (e *DeafWatch) begin() {
 	pause.Wake(e.wake)
 }
 
-// RecordHeartbeat records a heartbeat of a profile's gateway.
+// RecordHeartbeat records that the state file of a profile's gateway has a new heartbeat.
 func (e *DeafWatch) RecordHeartbeat(profile string) {
 	e.mu.Lock()
 	e.beats[profile] = time.Now()
@@ -134,8 +135,7 @@ func (e *DeafWatch) RecordHeartbeat(profile string) {
 	e.Resume()
 }
 
-// Deafness reports whether a service is deaf, and describes its deafness. The result may be about an earlier run, so the caller
-// must compare Deafness.Run.
+// Deafness returns whether a service is deaf, since when and why. This may be about an earlier run: compare Deafness.Run.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -152,7 +152,7 @@ func (e *DeafWatch) run() {
 		}
 		select {
 		case <-timer.C:
-			e.suspended.Store(true) // set before the round, so that a sign that comes during the round is not lost
+			e.suspended.Store(true) // before the round, so that a sign during the round is not lost
 			timer.Reset(maxSuspension)
 			if e.wasSuspended = !e.examineAll(); !e.wasSuspended {
 				e.begin()
@@ -171,18 +171,17 @@ func (e *DeafWatch) run() {
 	}
 }
 
-// silentGateway is a gateway that must be examined more closely in this round.
+// silentGateway is a gateway that this round must examine closely.
 type silentGateway struct {
 	*deafRun
 
 	service  *supervisor.Service
 	policy   config.Deaf
 	evidence Evidence
-	unknown  bool // the disk did not answer, so this round can't decide about the gateway
+	unknown  bool // the disk did not answer, so this round decides nothing
 }
 
-// examineAll examines all gateways once. again reports whether the next round may find a deaf gateway even if no new sign
-// comes.
+// examineAll makes one round. It returns true if another round may find a gateway deaf even if no new sign comes.
 func (e *DeafWatch) examineAll() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
@@ -244,15 +243,15 @@ func (e *DeafWatch) examineAll() (again bool) {
 	return again
 }
 
-// dropOldBeats drops the heartbeats of profiles whose gateway is not running.
+// dropOldBeats forgets the heartbeats of gateways that no longer run.
 func (e *DeafWatch) dropOldBeats() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 }
 
-// examineSilent examines gateways more closely: it probes their /health, and reads their state files. doubt is true if the
-// processor time of their processes is needed.
+// examineSilent asks the /health of gateways and reads their state files. doubt means that the processor times of all their
+// processes are needed too.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -272,7 +271,7 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	work.Wait()
 }
 
-// findPorts finds the ports for /health that are not known yet. The first round needs them for all gateways, so one call reads
+// findPorts finds the ports of /health that are still unknown. The first round needs all gateways' ports, so one call reads
 // the variables of several profiles.
 func (e *DeafWatch) findPorts(of []*silentGateway) {
 	var names []string
@@ -297,7 +296,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 }
 
-// probeGateway completes the evidence about one gateway. ticks is the processor time that all its processes have used.
+// probeGateway completes the evidence about one gateway. ticks is what all its processes have used.
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.needsCloserLook(s.evidence, after)
@@ -319,8 +318,8 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	}
 }
 
-// withDisk makes a call that may wait for the disk, and reports whether the call has succeeded in time. It fails immediately
-// while too many earlier calls still wait.
+// withDisk makes a call that may wait for the disk, and reports whether it succeeded in time. It fails at once while too many
+// earlier calls wait.
 func (e *DeafWatch) withDisk(call func() error) bool {
 	if e.waiting.Add(1) > maxProbes {
 		e.waiting.Add(-1)
@@ -334,24 +333,25 @@ func (e *DeafWatch) withDisk(call func() error) bool {
 	}) == nil
 }
 
-// Variables in a profile's .env: whether its gateway serves /health, and on which port.
+// Variables in the .env of a profile: whether its gateway serves /health, and on which port.
 const (
 	healthSwitch = "API_SERVER_ENABLED"
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf returns a check of a gateway's /health, given the variables of its profile, or nil if it has none. Any HTTP status is
-// a sufficient answer.
+// healthOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has none.
+// Any HTTP status proves that the gateway reacts.
 func healthOf(env map[string]string) *httpCheck {
-	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" { // "80@host" leads elsewhere
+	// digits only: "80@host" would lead elsewhere
+	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
 		return nil
 	}
 	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
-	h, _ := newHTTP(c, func(s string) string { return s }) // nil for an invalid port
+	h, _ := newHTTP(c, func(s string) string { return s }) // nil for an invalid port, so there is no check
 	return h
 }
 
-// deafCheck is a configured check that reports DeafWatch's decision about one run.
+// deafCheck is a configured check of type deaf. Its result is DeafWatch's decision about one run.
 type deafCheck struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -364,9 +364,8 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decideGateway decides whether one gateway is deaf. decideGateway adds a deaf gateway to found, writes a remark into the event
-// history, and restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last
-// decision still holds.
+// decideGateway decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
+// gateway if the policy says so. If this round could not find out, the last decision holds.
 func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
@@ -398,14 +397,14 @@ func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf is the beginning of the text about a deaf gateway in the event history and in the status. notDeaf is the beginning of
-// the text when the gateway works again.
+// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text when the gateway
+// reacts again.
 const (
 	IsDeaf  = "deaf: "
 	notDeaf = "not deaf any more: "
 )
 
-// IsOwnRemark reports whether a remark in the event history was written by this package.
+// IsOwnRemark reports whether this package has written a text of the event history.
 func IsOwnRemark(text string) bool {
 	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
 }

@@ -7,30 +7,30 @@ import (
 	"hinit/internal/config"
 )
 
-// Verdict is the state of a check.
+// Verdict says what the results of a check so far mean.
 type Verdict string
 
-// The possible verdicts on a check.
+// The verdicts.
 const (
-	Pending Verdict = "pending" // too few results so far
+	Pending Verdict = "pending" // too few results to say
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped" // the check can't run for this service, and counts as passed
+	Skipped Verdict = "skipped" // the check can't run for this service, and does not count
 )
 
-// Progress is the state of one check during a run.
+// Progress is the state of one check during a run of its service.
 type Progress struct {
-	Rule         config.Check // period and thresholds, which have the same meaning as in Kubernetes
+	Rule         config.Check // period and thresholds, with the same meaning as in Kubernetes
 	Verdict      Verdict
 	Since        time.Time // when the verdict last changed
-	InARow       int       `reexec:"Row"`  // number of consecutive results that equal the last one
+	InARow       int       `reexec:"Row"`  // how many results in a row equal the last one
 	LastGood     bool      `reexec:"Good"` // whether the last result was good
 	Answer       string    // text of the last result
-	LastResultAt time.Time `reexec:"Asked"` // when the last result came; zero before the first
-	Due          time.Time // time at which the check must run next
+	LastResultAt time.Time `reexec:"Asked"` // when the last result came; zero if none came yet
+	Due          time.Time // when the check must run next
 }
 
-// Failures returns the number of bad results since the last good one.
+// Failures returns how many bad results came since the last good one.
 func (p *Progress) Failures() int {
 	if p.LastGood || p.LastResultAt.IsZero() {
 		return 0
@@ -38,15 +38,15 @@ func (p *Progress) Failures() int {
 	return p.InARow
 }
 
-// Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes in the time and the results.
+// Health is the state of all checks of one run. It reads no clock and does no I/O. The caller passes times and results to it.
 type Health struct {
 	Run       uint64
 	Checks    []Progress
-	Abandoned bool      `reexec:"Given"` // a failed check has ended the run, so no check runs until the next run
-	Paused    time.Time // an operator has paused the checks until this time, also for later runs; zero for no pause
+	Abandoned bool      `reexec:"Given"` // a failed check has ended this run, so no more checks
+	Paused    time.Time // until when an operator has paused the checks, also of later runs; zero for no pause
 }
 
-// NewHealth returns the Health at the start of a run.
+// NewHealth returns the Health of a run that began at the time began.
 func NewHealth(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
@@ -55,7 +55,7 @@ func NewHealth(rules []config.Check, run uint64, began time.Time) Health {
 	return h
 }
 
-// ReplaceRules replaces the rules during a run. A check with the same name and kind keeps its state.
+// ReplaceRules replaces the rules in the middle of a run. A check with the same name and kind keeps its state.
 func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 	next := NewHealth(rules, h.Run, now)
 	started := h.Started()
@@ -70,7 +70,7 @@ func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check, which thus counts as passed
+		case started && c.Rule.Kind == config.CheckStartup: // the run has started without this check, so the check counts as passed
 			c.Verdict = Passing
 		}
 	}
@@ -78,14 +78,15 @@ func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 	*h = next
 }
 
-// Started reports whether all start-up checks have passed.
+// Started reports whether all start-up checks have passed. The other checks wait for that.
 func (h *Health) Started() bool {
 	return !slices.ContainsFunc(h.Checks, func(c Progress) bool {
 		return c.Rule.Kind == config.CheckStartup && c.Verdict != Passing && c.Verdict != Skipped
 	})
 }
 
-// IsOnHold reports whether check i must not run now.
+// IsOnHold reports whether check i must not run now. It may wait for a start-up check, be a start-up check that has passed,
+// or be skipped, or its run is being ended.
 func (h *Health) IsOnHold(i int) bool {
 	c := &h.Checks[i]
 	switch {
@@ -97,7 +98,8 @@ func (h *Health) IsOnHold(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due; ok is false if no check will run. busy reports whether check i is still running.
+// Next returns when the next check is due. busy says whether check i is still running. ok is false if no check is waiting to
+// run.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.IsOnHold(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -107,22 +109,22 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// NoteStart records that check i starts now, and computes when it is due again. random is a number in [0,1) from which the jitter
-// is computed.
+// NoteStart records that check i starts now, and computes when it is due again. random, a number in [0,1), chooses the
+// jitter.
 func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip records that check i can't run during this run of the service, and why.
+// Skip records that check i can't run in this run of the service, and why.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether the verdict has changed. act is the action that the caller must
-// apply to the run: one of the On constants of package config, or "" for none. If the check must not run now (see IsOnHold), the
-// result is dropped.
+// Record handles a result of check i. changed reports whether the verdict has changed. act is what the caller must do with
+// the run: one of the On constants of package config, or "" for nothing. Record ignores the result of a check that is on hold
+// (IsOnHold).
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.IsOnHold(i) {
@@ -146,7 +148,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	c.Verdict, c.Since = verdict, now
 	switch {
 	case verdict == Passing && c.Rule.Kind == config.CheckStartup:
-		for j := range h.Checks { // the checks that have waited for the start-up checks are due now
+		for j := range h.Checks { // checks that waited for the start-up checks are due now
 			if o := &h.Checks[j]; !h.IsOnHold(j) && o.Rule.Kind != config.CheckStartup && o.LastResultAt.IsZero() && o.Due.Before(now) {
 				o.Due = now
 			}
@@ -158,12 +160,12 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// AffectsReadiness reports whether the readiness of a service depends on any of its checks.
+// AffectsReadiness reports whether any check decides about the readiness of its service. Alive checks do not.
 func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns about a failing
+// Ready reports whether the run is ready according to its checks. said is why it is not ready, or a warning about a failing
 // check.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
@@ -174,7 +176,7 @@ func (h *Health) Ready() (ready bool, said string) {
 			ready, bad = false, true
 		}
 		if c.Rule.Kind == config.CheckReady && !h.Started() {
-			continue // said is about the start-up check that this check waits for
+			continue // said must name the start-up check that this check waits for
 		}
 		if bad && said == "" {
 			said = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]

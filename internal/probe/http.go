@@ -25,17 +25,17 @@ import (
 	"hinit/internal/config"
 )
 
-// maxResponseSize is the maximum number of bytes of a response that are read, including its headers.
+// maxResponseSize is the maximum number of bytes of a response, with its headers, that are read.
 const maxResponseSize = 64 << 10
 
-// httpCheck sends one GET request over a new connection. It uses net/http to format the request and to parse the response, but
-// not [http.Transport]. The transport would start goroutines, and its system calls would not take turns of package
+// httpCheck sends one GET request over a new connection. It formats the request and parses the response with net/http, but
+// does not use [http.Transport]. That starts goroutines, and its system calls would not be limited by package
 // internal/blocking.
 type httpCheck struct {
-	to       []unix.Sockaddr
+	to       []unix.Sockaddr // addresses to try
 	request  []byte
 	status   [][2]int
-	expected string // the expected status as a text for people
+	expected string // expected status for the answer
 	contains string
 	matches  *regexp.Regexp
 	timeout  time.Duration
@@ -78,7 +78,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	return h, err
 }
 
-// lineBreaks replaces line breaks. Otherwise a header value from a file of the agent could add more headers.
+// lineBreaks removes line breaks from header values. A value from a file of the agent could otherwise add headers.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -98,19 +98,18 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	r.Reset(limited)
 	defer r.Reset(nil)
 	for {
-		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // a close of the body would read the rest; the connection is closed instead
+		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // closing the body would read the rest, so the connection is closed instead
 		switch {
 		case err != nil:
 			return false, h.unreadReason(err, limited.N, !time.Now().Before(deadline))
-		case response.StatusCode >= 200: // the final response; a 1xx response comes before another one
+		case response.StatusCode >= 200: // a response with status 1xx is followed by another one
 			return h.judgeResponse(response)
 		}
 	}
 }
 
-// unreadReason returns why a response could not be read completely. room is the number of bytes that were left below the limit
-// maxResponseSize. late is true if the deadline has passed. The caller must pass late, because net/http does not report a
-// deadline that passes in the middle of a line.
+// unreadReason says why a response could not be read to its end. room is how many bytes below maxResponseSize were left. late
+// says whether the deadline has passed, which net/http does not report in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -129,11 +128,11 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-// maxSearches is how often a body is searched after each read. After that it is searched only when its length has doubled, and
-// at its end.
+// maxSearches is how many times a body is searched, after one read each. Later it is searched only when its length has
+// doubled, and at its end. A server that sends single bytes could otherwise keep hinit busy.
 const maxSearches = 64
 
-// judgeResponse compares a response with the expected status and body.
+// judgeResponse compares the status and the body of a response with what the check expects.
 func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
@@ -143,14 +142,14 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	if h.contains == "" && h.matches == nil {
 		return true, answer
 	}
-	body, searched := []byte(nil), 0 // searched is the length at the last search
+	body, searched := []byte(nil), 0 // searched is the length of the body at the last search
 	for searches := 0; ; {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, 4<<10)
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		if err == nil && searches > maxSearches && len(body) < 2*searched { // a body that comes byte by byte is searched less often
+		if err == nil && searches > maxSearches && len(body) < 2*searched { // a body that comes in single bytes is searched less often
 			continue
 		}
 		searched, searches = len(body), searches+1
@@ -166,7 +165,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	}
 }
 
-// missingText returns a message about an expected text that is not in the body, or "" if all expected texts are there.
+// missingText says which expected text is not in the body; "" if none is missing.
 func (h *httpCheck) missingText(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):
@@ -177,10 +176,10 @@ func (h *httpCheck) missingText(body []byte) string {
 	return ""
 }
 
-// tcpCheck checks whether a port accepts connections. It sends nothing.
+// tcpCheck passes if a port accepts a connection. It sends nothing.
 type tcpCheck struct {
 	to      []unix.Sockaddr
-	local   bool // the port is on the loopback interface
+	local   bool // the port is on the loopback interface, so that connecting never waits
 	timeout time.Duration
 }
 
@@ -189,7 +188,7 @@ func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
 	return good, answer
 }
 
-// connect makes the check. If the deadline is zero, connect does not wait, and over is false if it would have to.
+// connect makes the check. With a zero deadline it does not wait, and over is false if it had to.
 func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
 	if _, err := dial(t.to, deadline, false); err != nil {
 		return false, shortError(err, t.timeout), !isPending(err)
@@ -197,17 +196,17 @@ func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over b
 	return true, "it takes connections", true
 }
 
-// conn is a connection on which all calls end at a deadline. Each system call waits for its turn in package internal/blocking,
-// because many checks may run at the same time.
+// conn is a connection whose calls all end at one deadline. Each system call first waits for its turn in package
+// internal/blocking, because many checks may run at the same time.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
 }
 
-// runShortCall makes a system call that never waits, in a turn of blocking.Short.
+// runShortCall makes a system call that never waits, in one of the turns of blocking.Short.
 func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-// parseAddresses parses an address like "127.0.0.1:80". For the host localhost, it returns the IPv4 and IPv6 loopback addresses.
+// parseAddresses parses an address such as "127.0.0.1:80". For localhost it returns the IPv4 and the IPv6 loopback address.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
 	host, port, ok := cutPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -235,9 +234,8 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dial connects to the first address in to that accepts the connection. Without keep, dial only tests whether an address accepts
-// connections, and returns no connection. If the deadline is zero, dial does not wait, and isPending reports whether it would have
-// to.
+// dial connects to the first address of to that accepts the connection. Without keep it closes the connection again and
+// returns nil. With a zero deadline it does not wait; isPending then reports whether it had to.
 func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
 	for _, sa := range to {
 		if c, err = dialOne(sa, deadline, keep, keep && len(to) == 1); err == nil || deadline.IsZero() && isPending(err) {
@@ -247,8 +245,8 @@ func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error
 	return c, err
 }
 
-// dialOne connects to one address. With writesFirst, it need not wait until the connection is established: writing then reports
-// any error of the connection.
+// dialOne connects to one address. With writesFirst it returns before the connection is established, because a write then
+// reports any error.
 func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*conn, error) {
 	fd, family := -1, unix.AF_INET
 	if _, six := sa.(*unix.SockaddrInet6); six {
@@ -258,11 +256,11 @@ func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*con
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if keep { // with this option off, the request carries the last packet of the handshake, see tcp(7)
+		if keep { // so that the request carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if isPending(err) && !keep { // on the same machine, the connection is usually established now
+		if isPending(err) && !keep { // on the same machine the connection is usually established by now
 			err = unix.Connect(fd, sa)
 		}
 		if err == nil && keep || isPending(err) && !deadline.IsZero() {
@@ -284,12 +282,12 @@ func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*con
 	return c, err
 }
 
-// isPending reports whether connect(2) has returned an error because the connection is not established yet.
+// isPending reports whether connect(2) has returned before the connection was established.
 func isPending(err error) bool {
 	return errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EALREADY)
 }
 
-// newConn makes a conn from the socket fd. After an error the socket is closed.
+// newConn returns the socket fd as a conn. After an error it has closed the socket.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()
@@ -303,7 +301,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// awaitConnection waits until the connection is established, or has failed. connect(2) tells which.
+// awaitConnection blocks until the connection is established or has failed. Another connect(2) tells which.
 func (c *conn) awaitConnection(sa unix.Sockaddr) (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		err = unix.Connect(int(fd), sa)
@@ -312,7 +310,7 @@ func (c *conn) awaitConnection(sa unix.Sockaddr) (err error) {
 	return cmp.Or(waitErr, err)
 }
 
-// mustRetry reports whether a system call that failed with the given error must be repeated.
+// mustRetry reports whether the system call that returned this error must be repeated.
 func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() { _ = c.file.Close() }
@@ -351,13 +349,13 @@ func (c *conn) write(data []byte) error {
 	return err
 }
 
-// shortError describes an error in a few words. Equal errors have equal descriptions.
+// shortError describes an error in a few words. The words do not change from one check to the next, unless the error does.
 func shortError(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
-		switch errno { //nolint:exhaustive // the other errors have their own words
+		switch errno { //nolint:exhaustive // other errors have texts of their own
 		case unix.ECONNREFUSED:
 			return "connection refused"
 		case unix.EAGAIN:

@@ -12,8 +12,8 @@ import (
 	"hinit/profiles"
 )
 
-// prepareChecks makes the checkers for a run. If they need the .env of the profile, it reads this file in a goroutine and
-// returns false; the checkers are ready later. The caller holds p.mu.
+// prepareChecks makes the checkers for a new run. If a check uses a variable of the profile's .env, prepareChecks reads that
+// file in a goroutine and returns false, and the checkers are made later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentInfluences || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.makeCheckers(t, nil, nil)
@@ -34,8 +34,8 @@ func (p *Prober) prepareChecks(t *target) bool {
 	return false
 }
 
-// makeCheckers makes the checkers of t. env holds the environment variables of the profile. If they could not be read, err is the
-// reason. A check that needs a missing variable is skipped. The caller holds p.mu.
+// makeCheckers makes the checkers of t. env has the variables of the profile's .env; err says why they could not be read. A
+// check that needs a missing variable is skipped. The caller holds p.mu.
 func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))
@@ -68,7 +68,7 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	p.reportReadiness(t)
 }
 
-// prepareCheck makes the checker for one check. t.Expand replaces the placeholders in its texts.
+// prepareCheck makes the checker of one check. t.Expand fills in the placeholders of its texts.
 func prepareCheck(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:
@@ -98,7 +98,7 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }
 
-// startCheck starts check i of a service. The caller holds p.mu.
+// startCheck starts check i of a service in a goroutine, or queues it for makeAttempts. The caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.NoteStart(i, now, rand.Float64())
@@ -127,8 +127,8 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	})
 }
 
-// makeAttempts makes the checks that the scheduler itself can make, without a switch to another goroutine. The caller holds p.mu,
-// which makeAttempts releases during the checks.
+// makeAttempts makes the queued checks that never wait, without switching to another goroutine. The caller holds p.mu, and
+// makeAttempts releases it during the checks.
 func (p *Prober) makeAttempts() {
 	attempts := p.attempts
 	p.attempts = nil

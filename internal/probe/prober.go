@@ -16,109 +16,109 @@ import (
 )
 
 const (
-	// maxRunningChecks is the maximum number of checks that run at the same time. Other checks that are due wait.
+	// maxRunningChecks is how many checks may run at the same time. Others wait.
 	maxRunningChecks = 64
-	// timerSlot is the resolution of the timer: checks that become due within the same slot start together.
+	// timerSlot is the resolution of the timer. Checks that are due within one slot start together, so that hinit wakes up less
+	// often.
 	timerSlot = 25 * time.Millisecond
-	// maxSlot limits the slots of checks that pass. Such a slot lasts a tenth of the check's period, so that many checks
-	// start together.
+	// maxSlot limits the longer slots of checks that pass. These last a tenth of the check's period.
 	maxSlot = 250 * time.Millisecond
 )
 
-// Options are the functions and channels that a Prober needs. All functions may be called from any goroutine.
+// Options are the functions and channels of other parts of hinit that a Prober uses. Any goroutine may call the functions.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
-	News     func() <-chan struct{} // returns a channel that is closed when the supervisor's snapshot changes
+	News     func() <-chan struct{} // returns a channel that is closed when the snapshot changes
 	Ended    <-chan struct{}        // closed when the supervisor has ended
 	Post     func(supervisor.Event)
-	// Env returns the variables in the .env of a profile, or of the data directory for "". It may wait for a disk.
+	// Env returns the variables of the .env of a profile, or of the data directory for the profile "". It may wait for a disk.
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch registers the function that receives all lines of a service from now on. Nil removes it.
+	// Watch makes seen receive all lines of a service from now on. A nil seen ends that.
 	Watch func(service string, seen func(lines []byte))
-	// ReadMessages reads and handles all sd_notify messages from a service that have already arrived.
+	// ReadMessages handles all sd_notify messages from a service that have arrived.
 	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
-	// Run runs a command, and returns its exit code and its last line of output. When ctx ends, Run kills all processes of the
-	// command.
+	// Run executes a command, and returns its exit code and its last line of output. If ctx ends first, Run kills all processes
+	// of the command.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
 
-// Target is a service with the checks to run for it.
+// Target is a service with its checks, for Set.
 type Target struct {
 	Checks  []config.Check
 	Profile string
-	Expand  func(string) string // replaces all placeholders in a text, except variables
-	Env     map[string]string   // environment variables from the configuration
-	// AgentInfluences is true if the service runs as the user who can write the profile's .env. Only then may its checks use
-	// variables from this file.
+	Expand  func(string) string // fills in all placeholders of a text, except variables
+	Env     map[string]string   // environment variables from hinit.yaml
+	// AgentInfluences means that the service runs as the user who can write the profile's .env. Only then may its checks use
+	// variables of that file.
 	AgentInfluences bool
-	Actor           *fsutil.Actor // identity of the service's user for file operations, which wait for turns of the data volume
+	Actor           *fsutil.Actor // the service's user, for file operations, which take turns of the data volume
 	Spec            proc.Spec     // how the supervisor starts the service
 }
 
-// Prober runs the checks of all services. Its methods may be called from any goroutine and don't block.
+// Prober runs the checks of all services. Its methods don't block, and any goroutine may call them.
 type Prober struct {
 	options Options
-	compile func(config.Check, *target) (checker, error)
-	wake    chan struct{} // wakes the scheduler
-	wakes   atomic.Uint64 // number of times that the timer has woken the scheduler
+	compile func(config.Check, *target) (checker, error) // makes a checker; tests replace it
+	wake    chan struct{}                                // wakes the scheduler
+	wakes   atomic.Uint64                                // how often the timer has woken the scheduler
 
 	mu            sync.Mutex // never held while a check runs
 	targets       map[string]*target
-	handedOver    Handover // what the old program handed over about services for which Set was not called yet
+	handedOver    Handover // state from the old program, of services for which Set was not called yet
 	running       bool
 	runningChecks int      // number of checks that are running
-	attempts      []func() // checks that have started, for makeAttempts
+	attempts      []func() // started checks, for makeAttempts
 	allBusy       bool
-	timerAt       time.Time // when the timer will fire; zero if it is not set
-	origin        time.Time // when the first slot of the timer began
+	timerAt       time.Time // when the timer fires; zero if it is not set
+	origin        time.Time // start of the first slot of the timer
 	outbox        []supervisor.Event
 }
 
-// checker is one check, ready to run. Its method check must return by the deadline.
+// checker is one check of one run. Its method check must return by the deadline.
 type checker interface {
 	check(deadline time.Time) (good bool, answer string)
 }
 
-// target is a service with the current state of its checks.
+// target is a service, with the state of its checks.
 type target struct {
 	Target
 
 	name        string
 	options     *Options
-	notifyState *runNotifyState   // messages from the current run; nil if no check needs them
+	notifyState *runNotifyState   // messages of the current run; nil if no check needs them
 	logMatches  map[int]*logMatch // by the index of the log check
 	rules       []config.Check
 	health      Health
-	ended       time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
-	began       time.Time // start of the current run; after a re-execution, the time when the new program first saw the run
+	ended       time.Time // end of the previous run; lines of this run can arrive before the supervisor reports it as up
+	began       time.Time // start of the current run; after a re-execution, when this program first saw the run
 	live        bool      // the run is up and not paused
-	checkers    []checker // one for each check, new for each run; nil before they are made
+	checkers    []checker // one for each check and run; nil until they are made
 	making      bool
 	busy        []bool
-	version     int // changes when the results of checks that are still running have become invalid
+	version     int // changes when results of checks that still run must be ignored
 	reported    readinessReport
-	check       int // index of the check that is being prepared
+	check       int // index of the check that prepareCheck is making
 }
 
-// readinessReport is the last report to the supervisor about the readiness of a run.
+// readinessReport is the readiness of a run that was last reported to the supervisor.
 type readinessReport struct {
 	run   uint64
 	ready bool
 	said  string
 }
 
-// New returns a Prober without checks. It does nothing until Set.
+// New returns a Prober without checks. Its goroutine starts with the first Set.
 func New(o Options) *Prober {
 	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
 	p.compile = prepareCheck
 	return p
 }
 
-// Set replaces the checks of a service. If the service is running, checks that are still the same keep their state.
+// Set replaces the checks of a service. During a run, a check that stays the same keeps its state.
 func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +163,7 @@ func (p *Prober) wakeUp() {
 	pause.Wake(p.wake)
 }
 
-// run is the scheduler, which runs in its own goroutine. It ends when no service has checks any more.
+// run is the scheduler, the Prober's goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
 	for {
 		news := p.options.News()
@@ -200,7 +200,7 @@ func (p *Prober) run() {
 	}
 }
 
-// updateTargets adopts new runs and pauses from a snapshot of the supervisor. The caller holds p.mu.
+// updateTargets adopts new runs and pauses of services from a snapshot. The caller holds p.mu.
 func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -240,8 +240,8 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns the time at which the scheduler must run next: the end of the slot in which the next check is due. If some is
-// false, only an event wakes the scheduler. The caller holds p.mu.
+// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. If some is false,
+// only an event wakes the scheduler. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // the end of a running check wakes the scheduler
 		return at, false
@@ -263,14 +263,14 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 	return at, some
 }
 
-// endOfSlot returns the end of the slot to which a time belongs.
+// endOfSlot returns the end of the slot that contains a time. Slots are counted from p.origin.
 func (p *Prober) endOfSlot(at time.Time, slot time.Duration) time.Time {
 	return p.origin.Add((at.Sub(p.origin) + slot - 1).Truncate(slot))
 }
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// startDue starts every check that is due. The caller holds p.mu.
+// startDue starts every check that is due, as long as fewer than maxRunningChecks run. The caller holds p.mu.
 func (p *Prober) startDue(now time.Time) {
 	p.allBusy = false
 	for _, t := range p.targets {
@@ -288,7 +288,7 @@ func (p *Prober) startDue(now time.Time) {
 			if t.checkers == nil && !p.prepareChecks(t) {
 				break
 			}
-			if t.health.IsOnHold(i) { // the preparation has skipped this check
+			if t.health.IsOnHold(i) { // its preparation has skipped the check
 				continue
 			}
 			p.startCheck(t, i, now)
@@ -296,10 +296,11 @@ func (p *Prober) startDue(now time.Time) {
 	}
 }
 
-// maxAnswer limits the length of a result's text, in bytes.
+// maxAnswer is the maximum length in bytes of the answer of a check.
 const maxAnswer = 200
 
-// recordResult handles the result of a check and frees its place among the running checks.
+// recordResult handles the result of a check that has ended. It ignores the result if the check was replaced or its run has
+// ended.
 func (p *Prober) recordResult(t *target, version, i int, good bool, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,7 +326,8 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 }
 
-// reportVerdict writes a new verdict into the event history, and carries out the action act. The caller holds p.mu.
+// reportVerdict records a new verdict in the event history, and asks the supervisor for the action act. The caller holds
+// p.mu.
 func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
 	text := Remark + c.Rule.Name + " " + remarkWords[c.Verdict]
@@ -342,13 +344,13 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 	}
 }
 
-// Remark is the beginning of every record about a check in the event history.
+// Remark begins every record about a check in the event history.
 const Remark = "check "
 
-// exitUnhealthy is the exit code of a container that ends because of a failed check.
+// exitUnhealthy is the exit code of a container that a failed check has ended.
 const exitUnhealthy = 1
 
-// reportReadiness reports the readiness of a run to the supervisor if it has changed since the last report. The caller holds
+// reportReadiness reports the readiness of a run to the supervisor, if it has changed since the last report. The caller holds
 // p.mu.
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
@@ -359,13 +361,13 @@ func (p *Prober) reportReadiness(t *target) {
 	}
 }
 
-// post queues an event. The scheduler sends all events to the supervisor, so they keep their order. The caller holds p.mu.
+// post queues an event. Only the scheduler sends events to the supervisor, so they keep their order. The caller holds p.mu.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
 	p.wakeUp()
 }
 
-// Health returns a copy of the state of a service's checks, and their types. ok is false if the service has no checks.
+// Health returns a copy of the state of a service's checks, and the types of the checks. ok is false if the service has none.
 func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -403,13 +405,13 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 	return true
 }
 
-// Handover is the state that a prober passes on when PID 1 executes itself again.
+// Handover is the state that a Prober passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]NotifyState // by service name; only services whose checks need messages
+	Beats    map[string]NotifyState // by service; only those whose checks need messages
 }
 
-// HandOver returns the state of all checks.
+// HandOver returns the state of all checks, or nil if there are none.
 func (p *Prober) HandOver() *Handover {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -428,8 +430,7 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new Prober the state h of the old program's Prober. A nil h means that the old Prober had no checks. Call it
-// before Set.
+// TakeOver gives a new Prober the result of HandOver of the old program. Call it before Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// Check returns an error if the file at path must not replace PID 1's program. The file must be a program for this machine. Only
-// root, or hinit's user, may be able to write or replace it. Check blocks on the disk.
+// Check returns an error if hinit must not execute the file at path. It must be a program for this machine, and only root or
+// hinit's user may be able to write or replace it. Check blocks on the disk.
 func Check(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
@@ -40,8 +40,8 @@ func Check(path string) error {
 	return nil
 }
 
-// machineOf returns the bytes of a program's ELF header (elf(5)) that identify its machine: class, byte order and machine. It
-// returns nil if there is no such header.
+// machineOf returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil if there is no such
+// header.
 func machineOf(f *os.File) []byte {
 	var header [20]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
@@ -50,8 +50,8 @@ func machineOf(f *os.File) []byte {
 	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
 }
 
-// FileID returns a text that identifies the file at path, or "" if no file exists. The text changes when the file is
-// replaced or modified. FileID blocks on the disk.
+// FileID returns a text that changes when the file at path is replaced or modified; "" if there is no file. It blocks on the
+// disk.
 func FileID(path string) string {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

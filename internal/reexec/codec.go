@@ -16,30 +16,29 @@ import (
 	"unsafe"
 )
 
-// Codec encodes and decodes the state that a program passes to the next program at a re-execution. It includes unexported fields
-// of structs, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files, and
-// pointers, slices, arrays, maps and structs of these. A value of any other type is an error. Raw JSON is copied. Tags of
-// fields:
+// Codec encodes the state that a program passes to the next one at a re-execution, and decodes it there. It includes
+// unexported fields, so that a new field can't be forgotten. It knows booleans, numbers, strings, times and open files, and
+// pointers, slices, arrays, maps and structs of them. Any other type is an error. Raw JSON is copied. Tags of fields:
 //
-// `reexec:"-"`      is left out, and keeps its value in Decode
-// `reexec:"Name"`   is encoded under this name instead of the field's name
-// `reexec:",json"`  is encoded by encoding/json
+//	`reexec:"-"`      is left out, and keeps its value in Decode
+//	`reexec:"Name"`   is encoded under this name instead of the field's
+//	`reexec:",json"`  is encoded by encoding/json
 //
-// The fields of an embedded struct are encoded as fields of the outer struct, unless the embedded struct has a tag.
+// Fields of an embedded struct are encoded like fields of the outer struct, unless the embedded struct has a tag.
 //
-// An open file is encoded as the number of its descriptor, which is the same in the next generation. Decode returns the same
-// *os.File for every occurrence of a number.
+// An open file is encoded as its descriptor number, which stays the same across execve(2). Decode returns the same *os.File
+// for every occurrence of a number.
 type Codec struct {
 	now         time.Time
-	mono        int64 // value of CLOCK_MONOTONIC at the time now
+	mono        int64 // CLOCK_MONOTONIC at the time now
 	descriptors []int
 	files       map[int]*os.File
 }
 
-// NewCodec returns a codec that converts times relative to now.
+// NewCodec returns a codec that converts times relative to the present.
 func NewCodec() *Codec {
 	c, best := &Codec{files: map[int]*os.File{0: os.Stdin, 1: os.Stdout, 2: os.Stderr}}, int64(math.MaxInt64)
-	// A delay between the two clock readings would shift all times, so take the quickest of ten readings.
+	// The delay between two clock readings shifts all times, so take the quickest of ten attempts.
 	for range 10 {
 		before := monotonic()
 		now := time.Now()
@@ -50,17 +49,17 @@ func NewCodec() *Codec {
 	return c
 }
 
-// Descriptors returns the file descriptors in the encoded state, without duplicates.
+// Descriptors returns the descriptor numbers of the files in the encoded state, each once.
 func (c *Codec) Descriptors() []int { return c.descriptors }
 
-// field is one field of a struct, with the name and the form in which it is encoded.
+// field is one field of a struct, with its name and form in the encoding.
 type field struct {
 	name string
 	json bool
 	v    reflect.Value
 }
 
-// encodedFields returns the fields of a struct that are encoded, including the fields of embedded structs.
+// encodedFields returns the fields of a struct that are encoded, with the fields of embedded structs.
 func encodedFields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -80,18 +79,18 @@ func encodedFields(v reflect.Value) (list []field) {
 	return list
 }
 
-// accessible returns a value for v through which reflect can read and write an unexported field.
+// accessible makes an unexported field readable and writable for package reflect.
 func accessible(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// encodedTime is the form in which a time is encoded.
+// encodedTime is the encoding of a time. The monotonic reading stays correct if somebody sets the wall clock meanwhile.
 type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
 }
 
-// Encode returns the JSON of the value that v points to.
+// Encode returns the JSON of the value to which v points.
 func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer {
@@ -104,7 +103,7 @@ func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	return json.Marshal(tree)
 }
 
-// rawString is the encoding of a string that is not UTF-8, which JSON can't represent.
+// rawString is the encoding of a string that is not UTF-8, because JSON has no such strings.
 type rawString struct {
 	Bytes []byte `json:"bytes"`
 }
@@ -165,12 +164,12 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file, and records the number for Descriptors. Unlike File.Fd, it does not
-// change the file. It returns -1 for a nil or closed file.
+// descriptorOf returns the descriptor number of an open file, and remembers it for Descriptors. It returns -1 for a nil or
+// closed file. Unlike File.Fd, it does not make the file blocking.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
-	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
-		_ = raw.Control(func(n uintptr) { fd = int(n) }) // an error for a closed file
+	if raw, err := f.SyscallConn(); err == nil { // an error means a nil file
+		_ = raw.Control(func(n uintptr) { fd = int(n) }) // an error means a closed file
 	}
 	if fd > 2 && !slices.Contains(c.descriptors, fd) {
 		c.descriptors = append(c.descriptors, fd)
@@ -178,7 +177,7 @@ func (c *Codec) descriptorOf(f *os.File) int {
 	return fd
 }
 
-// fileOf returns the file with a descriptor number. It is the inverse of descriptorOf.
+// fileOf returns the file with a descriptor number, as the inverse of descriptorOf.
 func (c *Codec) fileOf(fd int) *os.File {
 	if fd < 0 {
 		return nil
@@ -206,7 +205,7 @@ func (c *Codec) encodeList(v reflect.Value) (any, error) {
 	return out, nil
 }
 
-// encodeMap encodes a map as a list of pairs, so that keys can be of any type.
+// encodeMap encodes a map as a list of pairs, because keys of JSON objects must be strings.
 func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	if v.IsNil() {
 		return nil, nil
@@ -215,7 +214,7 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	for it := v.MapRange(); it.Next(); {
 		var pair [2]any
 		for i, part := range []reflect.Value{it.Key(), it.Value()} {
-			whole := reflect.New(part.Type()).Elem() // values from a map are not addressable, so encode an addressable copy
+			whole := reflect.New(part.Type()).Elem() // map elements are not addressable, so copy them
 			whole.Set(part)
 			var err error
 			if pair[i], err = c.encode(whole); err != nil {
@@ -232,13 +231,13 @@ func (c *Codec) encodeTime(t time.Time) any {
 		return nil
 	}
 	m := encodedTime{Wall: t.UnixNano()}
-	if t != t.Round(0) { // unlike Equal, != also compares the monotonic reading
+	if t != t.Round(0) { // != also compares the monotonic reading, unlike Equal
 		m.Mono = c.mono + int64(t.Sub(c.now))
 	}
 	return m
 }
 
-// Decode decodes the JSON into the value that v points to. Fields that the JSON does not have keep their value.
+// Decode decodes JSON into the value to which v points. A field that the JSON lacks keeps its value.
 func (c *Codec) Decode(data json.RawMessage, v any) error {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer || at.IsNil() {

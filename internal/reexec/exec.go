@@ -19,36 +19,35 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// StateVariable is the environment variable that holds the descriptor number of the memory file.
+// StateVariable is the environment variable with the descriptor number of the memory file that holds the state.
 const StateVariable = "HINIT_HANDOVER"
 
-// envelope is the content of the memory file, as JSON.
+// envelope is the content of the memory file.
 type envelope struct {
 	PID              int             `json:"pid"`
 	State            json.RawMessage `json:"state"`
 	Signals          []int           `json:"signals"`
-	SignalsLostSince int64           `json:"deaf"` // when SIGHUP, SIGINT, SIGQUIT and SIGTERM began to be lost, in ns of CLOCK_MONOTONIC
+	SignalsLostSince int64           `json:"deaf"` // since when SIGHUP, SIGINT, SIGQUIT and SIGTERM get lost, in ns of CLOCK_MONOTONIC
 }
 
-// Program describes the program that Execute runs in place of this program.
+// Program is what Execute runs in place of this program.
 type Program struct {
 	Path            string          // path of the executable
 	Argv            []string        // arguments of the program, including argv[0]
-	Env             []string        // environment; Execute adds StateVariable
-	OpenDescriptors []int           // descriptors that stay open, in addition to 0, 1 and 2
-	State           json.RawMessage // the state for the new program
-	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel
-	// until the new program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime
-	// unblocks early (runtime, blockableSig). These four are lost, for about a millisecond, until the new program handles
-	// them.
+	Env             []string        // environment, without StateVariable, which Execute adds
+	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
+	State           json.RawMessage // state for the new program, as JSON
+	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for the
+	// new program, with four exceptions: the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime,
+	// blockableSig). These are lost for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Execute calls
-	// TakeUnhandled as late as possible. The new program gets these signals from Take.
+	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
+	// and the new program gets them from Take.
 	TakeUnhandled func() []syscall.Signal
 }
 
-// Execute executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
-// other goroutine may start a process during the call, because the child would inherit the descriptors in OpenDescriptors.
+// Execute executes the program. It returns only after a failure; then the signals of TakeUnhandled are lost. No other
+// goroutine may start a process meanwhile, because the child would inherit the descriptors.
 func (p *Program) Execute() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -77,7 +76,7 @@ func (p *Program) Execute() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // of two definitions of a variable, the first one counts
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // of two definitions of a variable, the first counts
 		return strings.HasPrefix(kv, StateVariable+"=") || strings.HasPrefix(kv, HaltedVariable+"=")
 	})
 	env = append(env, StateVariable+"="+strconv.Itoa(int(memory.Fd())))
@@ -87,8 +86,8 @@ func (p *Program) Execute() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// holdSignals makes signals wait in the kernel for the new program, as far as possible. undo restores the old state; call it on
-// the same thread.
+// holdSignals makes signals wait in the kernel for the new program, and ignores those that can't wait. undo restores the old
+// state. Call it on the same thread.
 func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -99,7 +98,7 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 		return nil, fmt.Errorf("cannot hold signals back: %w", err)
 	}
 	var ignore proc.SignalAction
-	*(*uintptr)(unsafe.Pointer(&ignore)) = 1 // SIG_IGN; the handler is the first field except on MIPS
+	*(*uintptr)(unsafe.Pointer(&ignore)) = 1 // SIG_IGN; the handler is the first field, except on MIPS
 	var before [len(alwaysUnblocked)]proc.SignalAction
 	for i, s := range alwaysUnblocked {
 		before[i] = proc.ExchangeAction(s, ignore)
@@ -108,14 +107,14 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 		for i, s := range alwaysUnblocked {
 			proc.ExchangeAction(s, before[i])
 		}
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail: the mask was valid before
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail, because this mask was in force before
 	}, nil
 }
 
-// alwaysUnblocked lists the signals that the Go runtime always unblocks.
+// alwaysUnblocked lists the signals that the Go runtime never lets wait.
 var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
-// makeMemory creates the memory file and writes the envelope except for its last part, which sealMemory adds.
+// makeMemory creates the memory file and writes the envelope, except for the end, which sealMemory adds.
 func (p *Program) makeMemory() (*os.File, error) {
 	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -129,7 +128,7 @@ func (p *Program) makeMemory() (*os.File, error) {
 	return memory, nil
 }
 
-// sealMemory writes the last part of the envelope and makes the file immutable.
+// sealMemory writes the end of the envelope, and makes the file immutable.
 func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	numbers := []int{}
 	for _, s := range p.TakeUnhandled() {
@@ -149,24 +148,24 @@ func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	return nil
 }
 
-// monotonic reads CLOCK_MONOTONIC in nanoseconds. This clock continues across execve(2).
+// monotonic returns CLOCK_MONOTONIC in nanoseconds. The clock runs on across execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // this call can't fail: every kernel has CLOCK_MONOTONIC
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail, because every kernel has this clock
 	return now.Nano()
 }
 
-// HandedState is the state that the previous generation has handed over.
+// HandedState is what the previous program has handed over.
 type HandedState struct {
 	State       json.RawMessage
-	Signals     []syscall.Signal // signals that the old program got and did not handle
+	Signals     []syscall.Signal // signals that the previous program received and did not handle
 	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
-	Halted      *Halted          // nil if no process was stopped for the re-execution
-	HaltedFor   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
+	Halted      *Halted          // processes that were stopped for the re-execution; nil for none
+	HaltedFor   time.Duration    // how long they were stopped; the caller of [Halted.Resume] sets it
 }
 
-// Threads returns the number of threads that this program may create, and the number of processors that it may use. 0 means no
-// limit. taken may be nil.
+// Threads returns how many threads this program may create, and how many processors it may use, after a re-execution with few
+// PIDs. 0 means no limit. taken may be nil.
 func (taken *HandedState) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -174,19 +173,19 @@ func (taken *HandedState) Threads() (threads, processors int) {
 	return taken.Halted.Threads, taken.Halted.Processors
 }
 
-// ErrNone is the error of Take if there is no previous generation.
+// ErrNone is the error of Take if no program was running before this one.
 var ErrNone = errors.New("nothing was handed over")
 
-// Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
-// still list stopped processes, which the caller must resume. Take works once: it removes StateVariable from the environment, so
-// that no child gets it. No child gets a file that this program has inherited either, from the previous generation or from the
-// container engine.
+// Take returns the state from the previous program, or ErrNone if there was none. With any other error, the result may still
+// list stopped processes, which the caller must resume. Take works once: it removes StateVariable from the environment, so
+// that no child gets it. It also makes sure that no child gets a file that this program has inherited, from the previous
+// program or from the container engine.
 func Take() (out *HandedState, err error) {
 	_ = agentuser.CloseOnExec() // fails only without /proc
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	halted := parseHalted(os.Getenv(HaltedVariable))
-	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // can't fail: the names are valid
+	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // can't fail, because the names are valid
 	if !there {
 		return nil, ErrNone
 	}
@@ -219,7 +218,7 @@ func Take() (out *HandedState, err error) {
 	return out, nil
 }
 
-// isMemory reports whether a descriptor is a memory file sealed by sealMemory.
+// isMemory reports whether a descriptor is a memory file that sealMemory has sealed.
 func isMemory(fd int) bool {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err == nil && !strings.HasPrefix(name, "/memfd:hinit-handover") {

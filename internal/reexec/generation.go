@@ -18,83 +18,83 @@ import (
 	"hinit/internal/version"
 )
 
-// Format is the version of the encoded state. It changes when another version of hinit could misunderstand the state. A new key
-// alone does not change it.
+// Format is the version of the encoded state. It changes when another version of hinit would misunderstand the state. A new
+// key alone does not change it.
 const Format = 2
 
-// Self is the path of this process's program. It works even after the file was replaced or removed.
+// Self leads to the program of this process, even after its file was replaced or removed.
 const Self = "/proc/self/exe"
 
-// Host is the container whose state passes from one program to the next.
+// Host is the container whose state passes from one program to the next. Package container implements it.
 type Host interface {
-	// Claim locks the configuration of the container against changes until release is called. It waits for a change that is under
-	// way until ctx ends. An error says why no re-execution is possible now.
+	// Claim locks the configuration of the container until release is called. It waits for a change that is under way, until ctx
+	// ends. The error says why no re-execution is possible now.
 	Claim(ctx context.Context) (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
-	// After a fault, Quiesce does as much as it can, and returns no error.
+	// After a fault, Quiesce does what it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
-	// RunInLoop calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
+	// RunInLoop calls f in the supervisor's goroutine, between two events. The error means that the supervisor has ended.
 	RunInLoop(f func()) error
-	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until
-	// the caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic
-	// of the supervisor. fault is true if a panic is the cause.
+	// HandOver returns a pointer to the state for the next program, with past in it. The state stays unchanged until the caller
+	// calls thaw, which is never nil. It is called in the supervisor's goroutine: by RunInLoop, or after a panic of the
+	// supervisor. fault means that a panic is the cause.
 	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
-	// TakePending removes and returns the signals that were delivered and not handled. PutBack queues the given signals again.
+	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals again.
 	TakePending() []syscall.Signal
 	PutBack(late []syscall.Signal)
-	// LastEvents returns the last events of the supervisor's history as text, for the report of a fault.
+	// LastEvents returns the last events of the history as text, for the report of a fault.
 	LastEvents() string
-	// StoreReport stores the report of a fault in a file that people can find.
+	// StoreReport writes the report of a fault to a file that operators can find.
 	StoreReport(name string, report []byte) (path string, err error)
 	// Say writes a line to the container's log.
 	Say(line string)
-	// End shuts the container down in the regular way.
+	// End shuts the container down in the regular way, with this exit code.
 	End(code int, reason string)
 }
 
-// PastGenerations tells the next generation about this generation and earlier generations.
+// PastGenerations tells the next program about the programs before it.
 type PastGenerations struct {
 	Format int
 	Number int
-	Exe    string      // path of hinit's program file
-	Comm   string      // name of the process
-	Cause  string      // why the program is replaced, for people
-	Faults []time.Time // times of faults within the last minute that caused a re-execution
+	Exe    string      // path of hinit's binary
+	Comm   string      // name of the process, which execve would change
+	Cause  string      // why the program is replaced, in words
+	Faults []time.Time // faults of the last minute that caused a re-execution
 }
 
-// Generation is the period in which this process runs one program: from the program's execution to the next re-execution. Its
-// methods may be called from any goroutine.
+// Generation is the time in which this process runs one program, up to the next re-execution. Any goroutine may call its
+// methods.
 type Generation struct {
 	Number  int
 	Version string // version of this program
-	Exe     string // path of hinit's program file
-	ID      string // identity of that file at the start of this generation, see [FileID]
+	Exe     string // path of hinit's binary
+	ID      string // identity of that file at the start of this program, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  []time.Time // used only by the goroutine that handles a fault
+	faults  []time.Time // only the goroutine that handles a fault uses it
 
-	bootDone       atomic.Bool  // the boot is over, so that there is a state to hand over
-	requestRunning atomic.Bool  // a requested re-execution is in progress
+	bootDone       atomic.Bool  // the boot has ended, so there is a state to hand over
+	requestRunning atomic.Bool  // a requested re-execution is under way
 	handlingFault  atomic.Bool  // a fault is being handled
 	shuttingDown   atomic.Bool  // the container is shutting down because of a fault
-	refused        atomic.Value // why the last requested re-execution has failed: a string
+	refused        atomic.Value // why the last requested re-execution failed: a string
 }
 
-// First returns the first generation of a container. signals are the signals that host handles.
+// First returns the first Generation of a container. signals are those that host handles.
 func First(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(Self) // without /proc no re-execution is possible anyway
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
-// SetPast makes g the successor of the generation that handed over past.
+// SetPast makes g the successor of the Generation that handed over past.
 func (g *Generation) SetPast(past PastGenerations) {
 	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
 	g.MarkBootDone()
 }
 
-// DecodeState decodes taken.State into the variable that state points to. past must point to the part of this variable that
-// describes the old generation. DecodeState fails if the old generation used another format. It also restores the name of the
-// process.
+// DecodeState decodes taken.State into the variable to which state points. past must point to the part of it that HandOver
+// got as past. An error means, for example, that the old program has another Format. DecodeState also gives the process its
+// old name.
 func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
@@ -106,7 +106,7 @@ func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	return nil
 }
 
-// ResumeMessage returns the line for the log after a re-execution: its cause, and how long signals were lost.
+// ResumeMessage returns a line for the log after a re-execution: why it happened, and how long signals were lost.
 func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
 	if taken.Halted != nil {
@@ -115,21 +115,21 @@ func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) str
 	return text
 }
 
-// MarkBootDone records that the boot is over, so that a re-execution is possible.
+// MarkBootDone records that the boot has ended, so that a re-execution is possible.
 func (g *Generation) MarkBootDone() { g.bootDone.Store(true) }
 
-// Failed reports whether the container shuts down because of a fault.
+// Failed reports whether the container is shutting down because of a fault.
 func (g *Generation) Failed() bool { return g.shuttingDown.Load() }
 
-// Refusal returns the reason why the last requested re-execution failed, or "" if it has not failed.
+// Refusal says why the last requested re-execution failed; "" if it did not.
 func (g *Generation) Refusal() string {
 	reason, _ := g.refused.Load().(string)
 	return reason
 }
 
-// Request checks whether this process can execute the program file binary, and starts the re-execution in a goroutine. An empty
-// binary means the file of this program. Request returns the number of this generation. It doesn't wait for the result: either
-// the next generation begins, or Refusal returns the reason of the failure.
+// Request checks the program file binary ("" for hinit's own), and starts the re-execution in a goroutine. It returns the
+// number of the present Generation, and does not wait for the result: either the next Generation begins, or Refusal says why
+// not.
 func (g *Generation) Request(ctx context.Context, binary string) (number int, err error) {
 	binary = cmp.Or(binary, g.Exe)
 	if !g.bootDone.Load() {
@@ -157,8 +157,8 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, with everything as it was before. The result over
-// reports whether the supervisor has ended before the re-execution.
+// replaceProgram executes another program. It returns only after a failure, and has then undone all steps. over means that
+// the supervisor has ended.
 func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, err error) {
 	wake, err := g.host.Quiesce(fault)
 	defer wake()
@@ -171,7 +171,7 @@ func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, 
 	return false, err
 }
 
-// becomeProgram does the part of replaceProgram that runs in the supervisor's goroutine. It returns only after a failure.
+// becomeProgram is the part of replaceProgram that runs in the supervisor's goroutine.
 func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
@@ -199,19 +199,20 @@ func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 }
 
 const (
-	// ExitFault is the container's exit code when hinit can't continue after its own panic (EX_SOFTWARE of sysexits(3)).
+	// ExitFault is the exit code of the container when hinit can't continue after a panic of its own (EX_SOFTWARE of
+	// sysexits(3)).
 	ExitFault = 70
-	// faultWindow is the time after a fault in which a second fault ends the container.
+	// faultWindow is how soon after a fault a second one ends the container.
 	faultWindow = time.Minute
-	// reportTime is the maximum time that hinit waits until the report of a fault is written to the console and the disk.
+	// reportTime is how long hinit waits for the report of a fault to reach the console and the disk.
 	reportTime = time.Second
 )
 
-// Panicked handles a panic in any goroutine except the supervisor's. The goroutine that panicked calls it. Panicked re-executes
-// hinit, which starts the goroutine again in the new program. If that is impossible, it shuts down the container.
+// Panicked handles a panic in any goroutine but the supervisor's. The goroutine that has panicked calls it. Panicked
+// re-executes hinit, whose new program starts that goroutine again. If that is impossible, it shuts the container down.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.handlingFault.CompareAndSwap(false, true) {
-		return // another fault is already being handled
+		return // another fault is being handled already
 	}
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
@@ -229,8 +230,8 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	g.host.End(ExitFault, "hinit has a fault")
 }
 
-// SupervisorPanicked handles a panic of the supervisor's loop, in the loop's goroutine. It re-executes hinit. It returns only if
-// that is impossible; the loop must not run again.
+// SupervisorPanicked handles a panic of the supervisor's loop, in its goroutine. It re-executes hinit, and returns only if
+// that is impossible. The loop must then not run again.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.handlingFault.Store(true)
@@ -242,8 +243,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// retryWhileFewPIDs calls try, and returns its error. While too few PIDs are free for the new program's threads, it calls try
-// again, for at most pidWaitLimit.
+// retryWhileFewPIDs calls try again while it fails with errTooFewPIDs, for at most pidWaitLimit, and returns its last error.
 func retryWhileFewPIDs(try func() error) error {
 	for end := time.Now().Add(pidWaitLimit); ; <-time.After(pidWaitLimit / 20) {
 		if err := try(); !errors.Is(err, errTooFewPIDs) || time.Now().After(end) {
@@ -259,7 +259,7 @@ func (g *Generation) giveUp(err error) {
 	g.shuttingDown.Store(true)
 }
 
-// countFault counts a fault. It returns an error if hinit must not re-execute itself after this fault.
+// countFault records a fault. The error says why hinit must not re-execute itself after it.
 func (g *Generation) countFault() error {
 	now := time.Now()
 	for _, at := range g.faults {
@@ -282,7 +282,7 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
 	go func() { // without package guard, because a panic here could not be reported
-		_, _ = os.Stderr.Write(b.Bytes()) // errors don't matter: hinit has no other place for the report
+		_, _ = os.Stderr.Write(b.Bytes()) // an error does not matter, because there is no other place for the report
 		written <- struct{}{}
 	}()
 	go func() {

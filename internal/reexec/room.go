@@ -16,48 +16,47 @@ import (
 	"hinit/internal/tuning"
 )
 
-// HaltedVariable is the environment variable that tells the new program that the old one has stopped all other processes, see
-// [Halted]. Package entry reads the first number in it before the Go runtime begins.
+// HaltedVariable is the environment variable that tells the new program about stopped processes, see [Halted]. Package entry
+// reads its first number before the Go runtime begins.
 const HaltedVariable = "HINIT_HALTED"
 
 const (
-	// plentyOfPIDs is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
-	// free, hinit stops all other processes.
+	// plentyOfPIDs is how many free PIDs are always enough: no fork bomb takes so many while a program starts. With fewer, hinit
+	// stops all other processes.
 	plentyOfPIDs = 1024
-	// outsidePIDs is the number of PIDs that may be taken from outside the container, for instance by docker exec, while all
-	// other processes are stopped.
+	// outsidePIDs is how many PIDs may be taken from outside the container, for instance by docker exec, while all processes in
+	// it are stopped.
 	outsidePIDs = 3
-	// spareThreads is the number of additional threads that must be possible besides the new program's own threads. This
-	// margin is needed because the PID limit of the control group may be unreadable.
+	// spareThreads is how many threads more than necessary must be possible. This margin is there because the PID limit of the
+	// control group may be unreadable.
 	spareThreads = 64
-	// maxListedStopped is the maximum number of stopped processes that HaltedVariable lists. A PID takes up to ten digits and a
-	// blank.
+	// maxListedStopped is how many stopped processes HaltedVariable can list, with up to ten digits and a blank each.
 	maxListedStopped = 10_000
-	// haltTime limits the time to stop the other processes. The supervisor's loop is blocked during this time.
+	// haltTime is how long the other processes may take to stop. The supervisor's loop is blocked meanwhile.
 	haltTime = 10 * time.Second
-	// pidWaitLimit is the maximum time that a re-execution after a fault waits for free PIDs.
+	// pidWaitLimit is how long a re-execution after a fault waits for free PIDs.
 	pidWaitLimit = 10 * time.Second
 )
 
-// errTooFewPIDs means that too few PIDs are free for the new program's threads. Other errors wrap errTooFewPIDs.
+// errTooFewPIDs says that the PIDs may not suffice for the threads of the new program. Other errors wrap it.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
-// Halted tells the new program that the old program has stopped every other process, because few PIDs were free. The new program
-// resumes them when it has its threads.
+// Halted says that the old program has stopped every other process, because few PIDs were free. The new program resumes them
+// when it has its threads.
 type Halted struct {
-	Threads    int   // number of threads that the new program needs besides its first; this number of PIDs, plus a few, is free
-	Processors int   // number of processors that the old program used (GOMAXPROCS)
-	since      int64 // when the processes were stopped, by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were already stopped before, and stay stopped
+	Threads    int   // how many threads the new program needs besides its first; this many PIDs, and a few more, are free
+	Processors int   // processors that the old program used (GOMAXPROCS)
+	since      int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
+	before     []int // processes that had been stopped before, and stay stopped
 }
 
 func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB for a variable. Processes beyond maxListedStopped are continued like the others.
+	// execve(2) accepts at most 128 KiB in one variable. Processes beyond maxListedStopped are resumed like the others.
 	before := h.before[:min(len(h.before), maxListedStopped)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-// parseHalted parses a text that [Halted.String] has made. It returns nil if no process was stopped.
+// parseHalted parses the text of [Halted.String]. It returns nil if no process was stopped.
 func parseHalted(text string) *Halted {
 	var n []int
 	for word := range strings.FieldsSeq(text) {
@@ -73,8 +72,8 @@ func parseHalted(text string) *Halted {
 	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume resumes the stopped processes, and returns how long they were stopped. Call it when this program has created its
-// threads. h may be nil.
+// Resume resumes the stopped processes, and returns how long they were stopped. Call it when this program has its threads. h
+// may be nil.
 func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
@@ -83,16 +82,16 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
-// other processes take these PIDs, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops
-// all other processes and returns them in halted; otherwise halted is nil.
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of the present threads. If
+// other processes take them, the Go runtime of the new program ends it. So if few PIDs are free, reservePIDs stops all other
+// processes, and returns them; otherwise halted is nil.
 func reservePIDs() (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // a guess, if /proc is missing
+	threads := 64 // a guess, in case /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can't stop other processes, so the PIDs that are free now must be enough.
+	// A subreaper can't stop the other processes, so the PIDs that are free now must suffice.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && canCreateThreads(threads+spareThreads) {
 		return nil, nil
 	}
@@ -114,7 +113,7 @@ func reservePIDs() (halted *Halted, err error) {
 	return nil, err
 }
 
-// canCreateThreads reports whether this process can create the given number of additional threads now.
+// canCreateThreads reports whether this process can create so many more threads now.
 func canCreateThreads(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

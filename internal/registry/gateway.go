@@ -11,22 +11,22 @@ import (
 	"hinit/supervisor"
 )
 
-// Gateway holds the parameters for registering the gateway of a profile.
+// Gateway says how to register the gateway of a profile.
 type Gateway struct {
 	Profile   profiles.Profile
-	Start     bool      // whether to start the gateway
-	Down      bool      // whether its s6 service directory (slot) gets a down file, which keeps it down when the container starts
+	Start     bool      // start the gateway
+	Down      bool      // its s6 service directory (slot) gets a down file, which keeps it down at the start of the container
 	LastUsed  time.Time // last use of the profile; zero if unknown
-	AwaitSlot bool      // the function answer returns only when the slot exists
+	AwaitSlot bool      // the returned function waits until the slot exists
 
-	// SlotMadeByClient is true if a client has made the s6 service directory (slot). Exports are the variables that the slot's run
-	// script exports.
+	// SlotMadeByClient means that a client has made the s6 service directory (slot). Exports are the variables that the slot's
+	// run script exports.
 	SlotMadeByClient bool
 	Exports          map[string]string
 }
 
-// RegisterGateway registers the gateway of a profile. A gateway that is already registered keeps its desired state, unless Start
-// is set. The caller must call answer, which waits for the supervisor.
+// RegisterGateway registers the gateway of a profile. A registered gateway keeps its desired state, unless Start is set. Call
+// the returned function, which waits for the supervisor.
 func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.isKnown(name)
@@ -37,7 +37,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 		r.slots[name] = slot{true, g.Exports}
 	}
 	r.mu.Unlock()
-	if !g.SlotMadeByClient { // made first, so that a client that sees the service in the status also finds the slot
+	if !g.SlotMadeByClient { // first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
@@ -61,7 +61,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 }
 
-// registerGateway registers the gateway of a profile, including the variables that its s6 service directory (slot) exports.
+// registerGateway registers the gateway of a profile, with the variables that its s6 service directory (slot) exports.
 func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
@@ -70,7 +70,7 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, want
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have replaced the slot during the registration. Then register the gateway again with the new variables.
+		// A client may have replaced the slot meanwhile. Then register the gateway again with the new variables.
 		for now := r.Exports(name); err == nil && !maps.Equal(now, exports); now = r.Exports(name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
@@ -79,8 +79,8 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, want
 	}
 }
 
-// Redefine updates the definition of a profile's gateway for its next start. The definition comes from the configuration
-// and from the gateway's s6 service directory.
+// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. It
+// counts from the next start on.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	p, err := r.o.Store.Profile(profile)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	return r.registerGateway(ctx, p, supervisor.WantDown, time.Time{})()
 }
 
-// redefineAll calls Redefine for all gateways.
+// redefineAll calls Redefine for every gateway.
 func (r *Registry) redefineAll(ctx context.Context) error {
 	var problems []error
 	for _, s := range r.Snapshot().Services {
@@ -100,11 +100,11 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology sets the topology (which gateway serves which profiles) that was found on the volume. Gateways get the
-// topology at their next start.
+// ReadTopology sets the topology that was read from the volume: which gateway serves which profiles. A gateway gets it at its
+// next redefinition.
 func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
-// SetTopology sets the topology that an operator has chosen. Every gateway gets the topology at its next start.
+// SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.ChangeLock.Lock()
 	defer r.ChangeLock.Unlock()
@@ -112,8 +112,8 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// AllowOwnGateway sets whether a profile's own gateway may run although another gateway serves the profile. The setting
-// takes effect at the gateway's next start.
+// AllowOwnGateway says whether a profile's own gateway may run although another gateway serves the profile. This counts from
+// the gateway's next start on.
 func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
@@ -124,11 +124,10 @@ func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool)
 	}
 }
 
-// MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
+// MayRunOwnGateway returns what AllowOwnGateway has set.
 func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
-// RestoreSlot makes the s6 service directory (slot) of a service again after a client has removed it. It does nothing if the
-// slot exists.
+// RestoreSlot makes the s6 service directory (slot) of a service again, if a client has removed it.
 func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	if r.currentFollower() == nil || r.HasSlot(service) {
 		return
@@ -155,34 +154,34 @@ func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	}
 }
 
-// AddProfile records that a profile is on the volume.
+// AddProfile records that the volume has a profile of this name.
 func (r *Registry) AddProfile(profile string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.knownProfiles[profile] = true
 }
 
-// ProfileExists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client
-// can make an s6 service directory for any name.
+// ProfileExists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a
+// client can make an s6 service directory of any name.
 func (r *Registry) ProfileExists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.knownProfiles[profile]
 }
 
-// KnownProfiles lists the profiles that exist, sorted by name.
+// KnownProfiles lists the profiles that are known to exist, sorted by name.
 func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.knownProfiles)) {
-		if p, err := r.o.Store.Profile(name); err == nil { // no disk access: it only checks the name
+		if p, err := r.o.Store.Profile(name); err == nil { // checks only the name, and reads no disk
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// Forget drops the data about a profile that was removed.
+// Forget drops what is known about a profile that was removed.
 func (r *Registry) Forget(profile string) {
 	r.o.Units.AllowOwnGateway(profile, false)
 	r.mu.Lock()
@@ -191,7 +190,7 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// Reset drops all profiles, because another init serves them now. It keeps the s6 service directories.
+// Reset drops all profiles, because another init serves them now. The s6 service directories stay.
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,27 +198,27 @@ func (r *Registry) Reset() {
 	clear(r.down)
 }
 
-// Handover is the state of a Registry that re-execution hands over to the next program of PID 1.
+// Handover is the state that a Registry passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Present map[string]bool // profiles that exist
-	Marked  map[string]bool // whether a profile's s6 service directory has a down file, by profile; no entry if unknown
-	Beside  map[string]bool // profiles whose own gateway an operator allows although another gateway serves them
+	Marked  map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
+	Beside  map[string]bool // profiles whose own gateway may run although another one serves them
 }
 
-// HandOver returns the state that the program after a re-execution needs.
+// HandOver returns the state for the next program.
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), Beside: r.o.Units.OwnGatewaysAllowed()}
 }
 
-// TakeOver restores the state from [Registry.HandOver]. Call it before any other method.
+// TakeOver restores the state that [Registry.HandOver] returned. Call it before any other method.
 func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.knownProfiles, h.Present)
 	maps.Copy(r.down, h.Marked)
 	for profile, on := range h.Beside {
 		r.o.Units.AllowOwnGateway(profile, on)
 	}
-	r.met[NeedBoot].Store(true) // re-execution is possible only after the boot
+	r.met[NeedBoot].Store(true) // a re-execution is possible only after the boot
 	r.met[NeedProfiles].Store(true)
 }

@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Limits lists the limits of a service that need a control group, and the mechanism that enforces each limit in this container.
+// Limits lists the limits of a service that need a control group, and says what enforces each of them in this container.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	cfg := r.o.Config()
 	own := units.SettingsOf(cfg, v)
@@ -32,15 +32,15 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	return out
 }
 
-// PrepareCgroups prepares the container's control group for child groups, if a service of the configuration needs its own
-// group. The caller holds the mutex ChangeLock.
+// PrepareCgroups prepares the container's control group for child groups, if a service needs one. The caller holds
+// ChangeLock.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
 	}
 }
 
-// confinementOf returns the restrictions that the kernel enforces on the process pid (theirs) and on this process (own).
+// confinementOf returns how the kernel restricts the process pid (theirs) and hinit itself (own).
 func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.Confined(os.Getpid()); err == nil {
@@ -51,9 +51,8 @@ func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// Isolation returns how a gateway is isolated, and which parts of the isolation the kernel confirms. The result is nil if
-// the gateway is not isolated. Landlock is set up before the seccomp filter (internal/isolation/confine), so an active
-// filter proves that both are in force.
+// Isolation returns how a gateway is isolated, and what of that the kernel confirms; nil for a gateway without isolation. A
+// seccomp filter proves that Landlock is in force too, because the filter is set up last (internal/isolation/confine).
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
@@ -80,11 +79,11 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// DeniesSocket reports whether the control socket is forbidden for a client because the client belongs to an isolated
-// profile. A client that has ended is also denied, because hinit can't tell to which profile it belonged.
+// DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client
+// that has ended is denied too, because hinit can't tell to which profile it belonged.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
-	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside of this PID namespace
+	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside this PID namespace
 		return false
 	}
 	theirs, own, err := confinementOf(pid)
@@ -94,5 +93,5 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Contains(uid) // the client has no additional seccomp filter, so decide by the client's user
+	return cfg.UIDRange().Contains(uid) // without a seccomp filter of its own, the user of the client decides
 }

@@ -21,11 +21,11 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the name of a slot that the s6 image has for the container's CMD. This slot always reports up, and no
-// service of hinit belongs to it.
+// MainHermes is the name of the slot that the image with s6 has for the container's CMD. It always reports "up". hinit has no
+// service of this name.
 const MainHermes = "main-hermes"
 
-// Loop is the part of [supervisor.Loop] that a Registry uses. The Registry embeds it for its callers.
+// Loop is the part of [supervisor.Loop] that a Registry uses, and offers to its callers.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
@@ -36,7 +36,7 @@ type Loop interface {
 	Ended() <-chan struct{}
 }
 
-// Options are the parts that a Registry works with.
+// Options are the parts of hinit that a Registry uses.
 type Options struct {
 	Loop             Loop
 	Config           func() *config.Config // returns the current configuration
@@ -46,35 +46,35 @@ type Options struct {
 	Health           *health.Health
 	Logger           *initlog.Logger
 	AgentUID         uint32
-	Actor            *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
-	MayRun           func() error         // returns the reason why no run may be started now, or nil
-	Plain            bool                 // a plain supervisor: the path of its configuration doesn't change
-	Serves           func() bool          // reports whether this init supervises the profiles and services
-	SetConfig        func(*config.Config) // makes another configuration the current one
-	StoresTaskStarts bool                 // whether starts of scheduled tasks are stored on the volume
+	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
+	MayRun           func() error         // says why no run may be started now; nil if one may
+	Plain            bool                 // hinit is a plain supervisor, whose configuration keeps its path
+	Serves           func() bool          // reports whether this init serves the volume's profiles and services
+	SetConfig        func(*config.Config) // makes another configuration the present one
+	StoresTaskStarts bool                 // the volume remembers when scheduled tasks were started
 	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
 }
 
-// Registry registers services. Its methods may be called from any goroutine.
+// Registry registers services. Any goroutine may call its methods.
 type Registry struct {
 	Loop
 
-	// ChangeLock is a mutex for operations that change all services: the boot, a reload, a change of the topology.
+	// ChangeLock is held while all services change: during the boot, a reload, or a change of the topology.
 	ChangeLock sync.Mutex
-	reloadLock sync.Mutex // held by a reload from before it reads the configuration; taken before ChangeLock
+	reloadLock sync.Mutex // held by a reload from before it reads the configuration; lock it before ChangeLock
 
-	// Timetable starts the tasks that have a schedule. The caller must hold the mutex ChangeLock.
+	// Timetable starts tasks by their schedule. Its caller must hold ChangeLock.
 	Timetable *timetable.Table
 
 	o       Options
-	met     map[string]*atomic.Bool // the needs; one is set here before the supervisor is informed
-	inOrder atomic.Bool             // see SetOrderedStart
+	met     map[string]*atomic.Bool // whether each need is met; set before the supervisor is told
+	inOrder atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
-	follower      Follower        // maintains the slots; nil until Follow is called
-	slots         map[string]slot // slots, by the name of the service
-	down          map[string]bool // whether a profile's slot has a down file; no entry if unknown
-	knownProfiles map[string]bool // profiles that are on the volume, as far as is known
+	follower      Follower        // makes the slots; nil before Follow
+	slots         map[string]slot // by name of the service
+	down          map[string]bool // whether the slot of a profile has a down file; no entry if unknown
+	knownProfiles map[string]bool // profiles that are known to be on the volume
 }
 
 // New returns a Registry without services.
@@ -87,16 +87,16 @@ func New(o Options) *Registry {
 	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, met: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
-// Register registers a service with its log and its checks. If the service is already registered, it gets the new definition and
-// keeps its desired state.
+// Register registers a service with its log and checks. A registered service gets the new definition and keeps its desired
+// state.
 func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
 	return r.register(ctx, u, want)()
 }
 
-// register queues a registration and returns immediately, see [supervisor.Loop.RegisterSoon]. The caller must call answer. All
-// services are registered through this function.
+// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call the result.
+// Every registration goes through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start only after the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // these have no log here, and start only after the boot
 		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
@@ -107,7 +107,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
-	if !known { // set the checks before the start, so that they see the first line of output
+	if !known { // before the start, so that the checks see the first line of output
 		r.o.Health.Check(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, &u, want)
@@ -138,8 +138,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved returns the reason why another program must not make a service directory with the given name. The result is "" if
-// another program may make it.
+// Reserved says why another program must not make a service directory of this name; "" if it may.
 func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
@@ -150,7 +149,7 @@ func (r *Registry) Reserved(name string) string {
 	return ""
 }
 
-// Settings returns the settings of a service that differ from the defaults. For "" it returns all settings of the container.
+// Settings returns the settings of a service that differ from the defaults, or for "" all settings of the container.
 func (r *Registry) Settings(service string) []client.ConfigEntry {
 	if service == "" {
 		return r.o.Config().Effective()
@@ -158,34 +157,34 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	return r.o.Config().NonDefaultSettings(service)
 }
 
-// Identity returns the user, environment and directory for a service whose directory another program made. If root is true, the
-// service runs as root, without any setting from the agent; otherwise it runs as the agent.
+// Identity returns user, environment and directory for a service whose s6 directory another program has made. As root, such a
+// service gets no setting from the agent. Otherwise it runs as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// CheckCapacity returns an error if there is no room for another service whose directory another program made. Such a service
-// needs more file descriptors than others.
+// CheckCapacity returns an error if there are too few file descriptors for one more service whose s6 directory another
+// program has made.
 func (r *Registry) CheckCapacity() error { return tuning.CheckDescriptors() }
 
-// The needs are conditions that the boot meets, and that services wait for before they start (contract, section 2).
+// The needs: conditions that the boot meets, and for which services wait before their start (contract, section 2).
 const (
-	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or do not answer
-	NeedProfiles = "profiles" // the profiles were read, and the stale files of earlier gateways removed
+	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or the volume does not answer
+	NeedProfiles = "profiles" // the profiles were read, and stale files of earlier gateways removed
 )
 
-// MarkMet marks a need as met, so that the services that wait for it can start. It fails if the container has ended.
+// MarkMet marks a need as met, so that the services that wait for it start. It fails only if the container has ended.
 func (r *Registry) MarkMet(ctx context.Context, need string) error {
 	r.met[need].Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
-// SetOrderedStart sets whether gateways wait until all profiles are known, so that recently used profiles start first.
+// SetOrderedStart says whether gateways wait until all profiles are known, so that recently used ones start first.
 func (r *Registry) SetOrderedStart(on bool) { r.inOrder.Store(on) }
 
-// unmetNeeds returns the needs that a new service still has to wait for. A gateway waits until the boot has decided about its
-// profile, a service waits for the boot, and a hook waits for nothing.
+// unmetNeeds returns what a new service must still wait for. A gateway waits until the boot has decided about its profile,
+// and a service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs: the boot waits for it
+	case u.Name == config.LeaseName && !r.o.Plain: // no needs, because the boot itself waits for the lease program
 	case u.Kind == supervisor.KindService && !r.met[NeedBoot].Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.inOrder.Load()):
@@ -194,7 +193,7 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	return nil
 }
 
-// reportMetNeeds informs the supervisor of needs that were met while the service was being registered.
+// reportMetNeeds tells the supervisor of needs that were met during the registration.
 func (r *Registry) reportMetNeeds(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met[need].Load() {

@@ -21,9 +21,9 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime works like Reload, but also returns when ctx ends. The reload then continues without the caller.
+// ReloadInTime is Reload, but returns when ctx ends. The reload then goes on without the caller.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	// The configuration may be on a disk that hangs. A reload that has begun is always finished, and only one at a time can hang.
+	// The configuration may be on a disk that hangs. A reload that has begun always ends, and only one at a time can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
@@ -35,13 +35,13 @@ func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out cli
 	return did, err
 }
 
-// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. It writes the result to the container log.
+// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. The result goes to the container log.
 func (r *Registry) ReloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	did, err := r.Reload(ctx, client.Reload{})
 	if err != nil {
-		for line := range strings.Lines(err.Error()) { // one error per line
+		for line := range strings.Lines(err.Error()) { // one problem a line
 			r.o.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
 		return
@@ -52,10 +52,10 @@ func (r *Registry) ReloadAndSay() {
 	}
 }
 
-// Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
-// next start. If the file is invalid or missing, nothing changes, unless how.Force allows a missing file. The reply also lists
-// changed settings that take effect only in a new container. An agent may not reload a file that root alone can change, if root has
-// changed it. The first half of a file may be valid, and lack the limits and the isolation that follow.
+// Reload reads the configuration again. It starts new services and stops removed ones. A changed definition counts from the
+// next start on. If the file is invalid, nothing changes; nor if it is missing, unless how.Force is set. The reply also lists
+// changed settings that need a new container. An agent may not reload a file that only root can change, if root has changed
+// it. Root may have written only half of the file, and the limits and the isolation in the other half would be missing.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := inTurn(ctx, &r.reloadLock); err != nil {
 		return out, err
@@ -82,13 +82,13 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		return out, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out = client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.o.Serves() { // this init does not serve the volume, so it has no services
+	if !r.o.Serves() { // another init serves the volume, so there are no services here
 		if !how.DryRun {
 			r.o.SetConfig(cfg)
 		}
 		return out, nil
 	}
-	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // the plan reports settings of single services
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // the plan has the settings of single services
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {
@@ -102,14 +102,15 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	return out, err
 }
 
-// byAgent reports whether an agent has ordered a reload. If hinit is not root, everybody is equal, and it returns false.
+// byAgent reports whether an agent, and not root, asks for a reload. It is false if hinit does not run as root, because then
+// all clients are equal.
 func byAgent(ctx context.Context) bool {
 	by := supervisor.AuthorOf(ctx)
 	return by != nil && by.UID != 0 && os.Getuid() == 0
 }
 
-// inTurn locks a mutex for a reload. An agent's reload doesn't wait for the mutex, and fails. Any other reload waits, so that an agent
-// that reloads all the time keeps root from nothing.
+// inTurn locks a mutex for a reload. For an agent it fails if the mutex is locked. For anybody else it waits, so that an
+// agent that reloads all the time can't keep root from a reload.
 func inTurn(ctx context.Context, lock *sync.Mutex) error {
 	if !byAgent(ctx) {
 		lock.Lock()
@@ -119,8 +120,8 @@ func inTurn(ctx context.Context, lock *sync.Mutex) error {
 	return nil
 }
 
-// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in a call of Lock, which gets the mutex before any later
-// caller does. With TryLock, an agent that reloads all the time could always be first.
+// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in Lock, which lets no later caller go first.
+// With TryLock in a loop, an agent that reloads all the time could always win.
 func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	locked := make(chan struct{})
 	guard.Go("waiting for a reload", func() {
@@ -134,8 +135,8 @@ func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	return r.ChangeLock.Unlock, nil
 }
 
-// readConfig reads the configuration file of old again. If the file is gone, it returns an error, or the configuration without a
-// file if force is set.
+// readConfig reads the configuration file again. If the file is missing, it returns an error, or with force the configuration
+// without a file.
 func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
 	if r.o.Plain {
@@ -155,33 +156,33 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 	return LoadConfig(options)
 }
 
-// fixedKeys are settings that are read only when the container starts. A reload that changes one of them fails.
+// fixedKeys lists settings that count only at the start of the container. A reload that changes one of them fails.
 var fixedKeys = []string{
 	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig calls [config.Load] within the limits of internal/blocking, because the file may be on a disk that hangs.
+// LoadConfig is [config.Load] with package blocking, because the file may be on a disk that hangs.
 func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }
 
-// Plan is the difference between two configurations: the change of each gateway and each service of hinit.yaml.
+// Plan is what a new configuration changes: for each gateway, and for each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
-	services map[string]supervisor.Unit // units of the services of hinit.yaml in the new configuration
+	services map[string]supervisor.Unit // units of the services of hinit.yaml, in the new configuration
 
-	before, after map[string]supervisor.Unit // units of services and gateways in the old and the new configuration, by name
+	before, after map[string]supervisor.Unit // units of services and gateways by name, in the old and the new configuration
 }
 
-// Plan compares the configurations old and cfg. It changes nothing. The error says why a service in cfg can't run.
+// Plan compares two configurations, and changes nothing. The error says why a service of cfg can't run.
 func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	services, err := r.o.Units.Services(cfg)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
-	for _, s := range old.Services {
+	for _, s := range old.Services { // an error means that the user of the service does not exist
 		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that the service's user does not exist
 			p.before[s.Name] = u
 		}
@@ -195,7 +196,7 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	return p, nil
 }
 
-// Apply carries out a plan. The new configuration must already be the current one.
+// Apply carries out a plan. The new configuration must already be the present one.
 func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
@@ -213,8 +214,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, one step for each service, sorted by name. The argument now is the current state of the services.
-// done is true if the plan has been carried out.
+// Steps describes the plan, one step a service, sorted by name. now is the present state of the services. done means that the
+// plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)
@@ -227,8 +228,8 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes the change of one service by the plan. v is the service's current state, or nil if the supervisor does not have
-// the service. op is "" if nothing changes.
+// step describes what the plan changes for one service. v is the service's present state, or nil if it is not registered. op
+// is "" if nothing changes.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
@@ -257,7 +258,8 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	}
 	changed := tense("changed", "change")
 	runs := v != nil && v.PID != 0
-	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog // these settings are passed in its environment
+	// these settings reach the process through its environment
+	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog
 	switch spec := env || !before.Spec.Same(after.Spec); {
 	case spec && runs && (v.Drifted || !done):
 		return "~", changed + ", restart to apply"
@@ -277,7 +279,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// taskRuns describes when a task runs that is not started immediately.
+// taskRuns says when a task runs that a reload does not start.
 func taskRuns(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

@@ -16,11 +16,10 @@ import (
 	"hinit/internal/runs"
 )
 
-// StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in
-// hinit.yaml. byRoot reports whether root is the client. The parameter service is "", or names the service that the client belongs
-// to. If the profile has its own user, a client other than root may pass only the tasks, variables and options of the task board. With
-// a variable such as BASH_ENV, the client could run its own code as that user. With any text as the task, it could give the agent
-// of that profile a prompt.
+// StartRun runs a command once, for a client of the control API. The command must be defined under runs in hinit.yaml. byRoot
+// means that the client is root. service names the service to which the client belongs, or is "". If the profile has a user
+// of its own, a client other than root may pass only what the task board passes. With a variable such as BASH_ENV it could
+// run its own code as that user. With free text as the task it could prompt the agent of that profile.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool, service string) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -44,7 +43,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		}
 		home = p.Home
 		if cfg.IsolationOf(p.Name).Mode == config.IsolationUser && !byRoot {
-			delete(ask.Env, "HERMES_HOME") // hinit sets this variable
+			delete(ask.Env, "HERMES_HOME") // hinit sets this variable itself
 			if why := findNonBoardInput(ask); why != "" {
 				return refuse(client.KindBadRequest, "profile %q has a user of its own, and %s; only root may pass that", p.Name, why)
 			}
@@ -55,7 +54,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		return client.Run{}, err
 	}
 	caller, grace := "", cmp.Or(time.Duration(ask.GraceMS)*time.Millisecond, template.Grace)
-	if !byRoot { // the agent can start any number of services, so only the services of hinit.yaml are counted separately
+	if !byRoot { // the agent can make any number of services, so only services of hinit.yaml are counted apart
 		caller, grace = cmp.Or(cfg.Services[service].Name, "other clients"), min(grace, template.Grace)
 	}
 	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{
@@ -71,11 +70,11 @@ var boardVars = []string{
 	"HERMES_KANBAN_WORKSPACES_ROOT", "HERMES_KANBAN_BOARD", "HERMES_KANBAN_BRANCH", "HERMES_KANBAN_GOAL_MODE", "HERMES_KANBAN_GOAL_MAX_TURNS",
 }
 
-// boardOptions are the options of the agent that the dispatcher of the task board passes, each with one value.
+// boardOptions are the options of the agent that the dispatcher of the task board passes, each with a value.
 var boardOptions = []string{"--skills", "-m", "--toolsets"}
 
-// findNonBoardInput names a task, variable or option of a request that the dispatcher of the task board never sends. It returns ""
-// if there is none. A task is called "t_" and hexadecimal digits (contract kanban, table tasks).
+// findNonBoardInput names a task, variable or option of a request that the dispatcher of the task board never sends, or
+// returns "". A task of the board is "t_" and hexadecimal digits (contract kanban, table tasks).
 func findNonBoardInput(ask client.RunRequest) string {
 	if digits, isID := strings.CutPrefix(ask.Task, "t_"); ask.Task != "" && !isID || strings.Trim(digits, "0123456789abcdef") != "" {
 		return fmt.Sprintf("the request has the task %q", ask.Task)
@@ -93,8 +92,8 @@ func findNonBoardInput(ask client.RunRequest) string {
 	return ""
 }
 
-// openRunLog opens the file for a run's output. It uses the identity of the agent's user, because the agent may have put a link
-// or anything else in its place. If path is "", it returns nil.
+// openRunLog opens the file for a run's output, or returns nil for "". It opens it as the agent's user, because the agent may
+// have put a link there.
 func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 	if path == "" {
 		return nil, nil

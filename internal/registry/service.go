@@ -10,7 +10,8 @@ import (
 	"hinit/supervisor"
 )
 
-// RegisterServices registers all services of hinit.yaml, and makes their s6 service directories.
+// RegisterServices registers all services of hinit.yaml, and makes their s6 service directories. Errors of single services
+// are joined.
 func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) error {
 	r.PrepareCgroups(cfg)
 	var problems []error
@@ -33,8 +34,8 @@ func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) err
 	return errors.Join(problems...)
 }
 
-// RegisterLease registers the service that holds the lease of the volume, if there is one. Call it before any other service is
-// registered.
+// RegisterLease registers the service that holds the lease of the volume, if hinit.yaml has one. Call it before other
+// services are registered.
 func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error {
 	s := cfg.Services[config.LeaseName]
 	if !s.Enabled {
@@ -47,6 +48,7 @@ func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error 
 	return r.service(ctx, cfg, s, u)()
 }
 
+// service registers one service of hinit.yaml with its schedule.
 func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
@@ -61,8 +63,7 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 	return r.register(ctx, u, want)
 }
 
-// changeService registers a service of a new configuration. It starts or stops the service if the desired state differs from the
-// old configuration.
+// changeService registers a service of a new configuration. If its desired state has changed, it starts or stops the service.
 func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
 	s := cfg.Services[u.Name]
 	before, known := old.Services[u.Name]
@@ -81,7 +82,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
 }
 
-// publishSlot makes the s6 service directory of a service of hinit.yaml, and updates its down file if the directory exists.
+// publishSlot makes the s6 service directory of a service of hinit.yaml, or updates the down file of an existing one.
 func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
 	if f := r.currentFollower(); f != nil {

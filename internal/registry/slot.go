@@ -8,45 +8,45 @@ import (
 	"hinit/profiles"
 )
 
-// Follower maintains the slots of services, which are their s6 service directories.
+// Follower makes and removes the slots (s6 service directories) of services. Package personality implements it.
 type Follower interface {
-	// Enqueue queues the creation of a service's slot, and does not block. Publish creates the slot, and returns when the slot is
-	// complete. Both keep an existing slot.
+	// Enqueue makes a slot later, and does not block. Publish makes a slot and returns when it is complete. Both keep an
+	// existing slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
-	// SetDown creates or removes the down file of an s6 service directory.
+	// SetDown makes or removes the down file of a slot.
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
-	// Withdraw removes an s6 service directory.
+	// Withdraw removes a slot.
 	Withdraw(ctx context.Context, name string) error
 }
 
-// Slot describes the s6 service directory of a service: the command, its environment and its log.
+// Slot describes the s6 service directory of a service.
 type Slot struct {
 	Name string
-	Down bool              // whether the slot has a down file, which keeps the service down when the container starts
+	Down bool              // there is a down file, which keeps the service down at the start of the container
 	Argv []string          // the command and its arguments
-	Env  map[string]string // variables in addition to the container's variables
+	Env  map[string]string // variables besides the container's
 	Dir  string            // working directory; "" if the command may run in any directory
-	Cred *proc.Cred        // user of the command; nil for the user who runs the slot's run script
+	Cred *proc.Cred        // user of the command; nil for the user who runs the run script
 
-	Finish bool  // the slot has a finish script, which keeps the service down after the exit codes in ParkOn
-	ParkOn []int // exit codes after which the finish script keeps the service down
+	Finish bool  // there is a finish script, which keeps the service down after an exit code of ParkOn
+	ParkOn []int // exit codes for the finish script
 
-	Log         string // directory of the log, or "" for no log
+	Log         string // directory of the log; "" for none
 	LogSizeMB   int
 	LogArchives int
 }
 
-// slot is the Registry's record of a service's s6 service directory (slot).
+// slot is what the Registry knows about the s6 service directory (slot) of a service.
 type slot struct {
-	made    bool              // the slot exists, or will soon
-	exports map[string]string // variables that its run script exports, if a client made it; never changed
+	made    bool              // the slot exists, or is about to be made
+	exports map[string]string // what its run script exports, if a client made the slot; never changed
 }
 
-// Follow makes f maintain the s6 service directories (slots) from now on. exports lists the existing slots, each with the
-// variables that its run script exports.
+// Follow sets the Follower that makes slots from now on. exports lists the existing slots, each with the variables that its
+// run script exports.
 func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,22 +62,21 @@ func (r *Registry) currentFollower() Follower {
 	return r.follower
 }
 
-// slot returns the record of a service's s6 service directory.
+// slot returns what is known about the s6 service directory of a service.
 func (r *Registry) slot(service string) slot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has an s6 service directory (slot), or will have one soon. No service has a slot before
-// [Registry.Follow] has set a [Follower].
+// HasSlot reports whether a service has an s6 service directory (slot), or is about to get one. Without a [Follower] no
+// service has one.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
-// Exports returns the variables that the run script in a service's s6 service directory exports, or nil if it exports none.
-// The map must not be changed.
+// Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the follower create an s6 service directory (slot). If now is true, it waits until the slot is complete.
+// makeSlot makes the Follower create a slot. With now it waits until the slot is complete.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentFollower()
 	if f == nil {
@@ -109,9 +108,9 @@ func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	return nil
 }
 
-// SetDown sets whether the s6 service directory of a gateway has a down file, which keeps the gateway down when the
-// container starts. If the file is known to be right, SetDown does nothing, unless always is true. Set always if a client
-// may be removing the directory, because the client removes the down file first.
+// SetDown makes or removes the down file of a gateway's slot, which keeps the gateway down at the start of the container. It
+// does nothing if the file is known to be right, except with always. Set always when a client may be removing the slot,
+// because it removes the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]
@@ -123,7 +122,7 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	}
 }
 
-// gatewaySlot describes the s6 service directory (slot) of a profile's gateway.
+// gatewaySlot describes the slot of a profile's gateway.
 func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	cfg := r.o.Config()
 	u := r.o.Units.Gateway(cfg, p, nil)
@@ -134,7 +133,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	}
 }
 
-// serviceSlot describes the s6 service directory (slot) of a service of hinit.yaml.
+// serviceSlot describes the slot of a service of hinit.yaml.
 func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	out := Slot{
 		Name: s.Name, Down: !s.StartsAtBoot(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),

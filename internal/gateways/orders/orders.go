@@ -1,8 +1,8 @@
-// Package orders carries out the orders of operators to gateways, even if the client stops waiting.
+// Package orders carries out the commands of operators to gateways (orders), even if the client no longer waits.
 //
-// Each profile has a queue. While the volume answers, the orders of a profile are carried out one after the other. If the volume
-// does not answer, the newest order replaces any older order that has waited for a second and has not reached the supervisor. So
-// the newest order decides the final state, on the disk and in the supervisor.
+// Each profile has a queue, and its orders are carried out one after the other. If the volume does not answer, the newest
+// order replaces an older one that has waited for a second and has not reached the supervisor. So the newest order decides
+// the final state, on the disk and in the supervisor.
 //
 // The package owns a goroutine for each profile that has orders, and another one while an order is synced to the disk.
 package orders
@@ -20,33 +20,33 @@ import (
 )
 
 const (
-	// stopPatience is the time that a stop waits to be recorded on the volume. After that time it is carried out without a
-	// record. A start always waits for its record, because starting a process in a directory that hangs would block the
-	// supervisor. An order that has waited in the queue for this time may be replaced by a newer order.
+	// stopPatience is how long a stop waits until its intent is recorded on the volume. Then it is carried out without a record.
+	// A start always waits for its record, because starting a process in a directory that hangs would block the supervisor. An
+	// order that has waited for this long may be replaced by a newer one.
 	stopPatience = time.Second
-	// maxWaiting is the maximum number of orders of a profile that wait in its queue.
+	// maxWaiting is how many orders of one profile may wait in its queue.
 	maxWaiting = 16
 )
 
-// Backend records orders and carries them out. Package gateways implements Backend.
+// Backend does the work for an order. Package gateways implements it.
 type Backend interface {
-	// Record writes an order to the volume. After an error, the order is not carried out. sync makes the record survive a crash
-	// of the machine. Both Record and sync block on the disk.
+	// Record writes the intent of an order to the volume. After an error the order is not carried out. The function sync makes
+	// the record survive a crash of the machine. Both block on the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes the immediate
-	// result for users. Act does not wait for the disk.
+	// Act passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened at
+	// once, such as "gateway-coder got TERM". Act does not wait for the disk.
 	Act(o *Order) (effect string, err error)
-	// Retry is called for an order that was carried out but could not be recorded. It arranges that the order is recorded later.
-	// It does not block.
+	// Retry is called for an order that was carried out without a record. It arranges that the record is written later, and does
+	// not block.
 	Retry(o *Order)
 }
 
-// Queues holds the orders of all profiles. Its methods may be called from any goroutine.
+// Queues holds the orders of all profiles. Any goroutine may call its methods.
 type Queues struct {
 	backend Backend
 
 	mu     sync.Mutex
-	queues map[string]*queue // queues by profile; a profile without orders has none
+	queues map[string]*queue // queues by profile, only of profiles with orders
 }
 
 // New returns Queues without orders.
@@ -56,33 +56,33 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 type queue struct {
 	current *Order
 	waiting []*Order      // oldest first
-	turn    chan struct{} // capacity 1; holds a token while an order is passed to the supervisor
+	turn    chan struct{} // capacity 1; holds a token while an order is being passed to the supervisor
 }
 
-// Order is an order of an operator to one gateway, such as to stop it.
+// Order is one command of an operator to one gateway, for example to stop it.
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By    // the operator, or nil if unknown; root if root has also given this order
-	since            time.Time     // time when the order was submitted
-	done             chan struct{} // closed when the order is done
+	By               *client.By    // the operator, or nil if unknown; root if several clients have given this order and one is root
+	since            time.Time     // when the order was submitted
+	done             chan struct{} // closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
-	unrecordedAt time.Time // time when the order is carried out even if it is not recorded; zero for never
-	recorded     bool      // the order is on the volume, or hinit retries until it is
-	acting       bool      // the order is being passed to the supervisor, or has been
-	acted        bool      // the supervisor has received the order; failed and effect are the result
+	unrecordedAt time.Time // when the order is carried out even without a record; zero for never
+	recorded     bool      // the intent is on the volume, or hinit retries until it is
+	acting       bool      // the order is on its way to the supervisor, or there
+	acted        bool      // the supervisor has the order; failed and effect are the result
 	failed       error
 	effect       string
 	replaced     bool   // a newer order has replaced this order
-	replacedBy   *Order // the newer order, if it asks for the same state: its result is the result of both
+	replacedBy   *Order // the newer order if it has the same verb, so that its result counts for both
 	err          error  // the result of the order
 }
 
-// StayDown is the verb that sets the desired state of a gateway to down without stopping it (s6-svc -Q).
+// StayDown is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
 const StayDown client.Verb = "unwant"
 
-// Want returns the desired state that an order sets for its profile.
+// Want returns the desired_state that an order records for its profile.
 func (o *Order) Want() string {
 	if o.Verb == client.VerbStop || o.Verb == StayDown {
 		return profiles.Stopped
@@ -90,9 +90,9 @@ func (o *Order) Want() string {
 	return profiles.Running
 }
 
-// Submit queues an order and does not block. If the newest order has the same verb and has not reached the supervisor, Submit
-// returns that order. patience is the time that the client waits, or 0 for no limit; a stop is carried out before that time is
-// over. The argument by is the author of the order.
+// Submit queues an order, without blocking. If the newest order has the same verb and has not reached the supervisor, Submit
+// returns that order instead. patience is how long the client waits, or 0 for no limit: a stop is carried out before that. by
+// is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {
@@ -136,8 +136,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// actInTime sets a timer for a stop. If the order is still the newest when the timer fires, it is passed to the supervisor
-// without a record.
+// actInTime sets a timer for a stop. When it fires, the order is passed to the supervisor without a record, if it is still
+// the newest.
 func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
@@ -151,12 +151,12 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// isOverdue reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
+// isOverdue reports whether the current order has waited so long that the newest replaces it. The caller holds the mutex.
 func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
-// replace ends an order because a newer one takes its place. The caller holds the mutex.
+// replace ends an order, because a newer one takes its place. The caller holds the mutex.
 func replace(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -167,7 +167,7 @@ func replace(o, newer *Order) {
 	close(o.done)
 }
 
-// next makes the next waiting order the current order. If no order waits, next removes the queue and returns false.
+// next makes the oldest waiting order the current one. Without one it removes the queue and returns false.
 func (s *Queues) next(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +185,7 @@ func (s *Queues) next(q *queue, profile string) bool {
 	return q.current != nil
 }
 
-// executeCurrent records the current order and passes it to the supervisor. Only the queue's goroutine calls it, for one order
-// after the other.
+// executeCurrent records the current order and passes it to the supervisor. Only the queue's goroutine calls it.
 func (s *Queues) executeCurrent(q *queue) {
 	o := q.current
 	sync, err := s.backend.Record(o)
@@ -197,7 +196,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	synced := make(chan error, 1) // the order is carried out during the sync; its result waits for both
+	synced := make(chan error, 1) // the order is carried out during the sync, and its result waits for both
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.passToSupervisor(q, o, false)
 	unrecorded := <-synced
@@ -211,8 +210,8 @@ func (s *Queues) executeCurrent(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded marks the current order as recorded. replaced is true if a newer order has replaced the current order; the
-// newer order is then carried out next.
+// setRecorded marks the current order as recorded. It returns true if a newer order has replaced it. The newer one then comes
+// next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +222,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless this has already been done. If overtakes is set, the order has
-// waited long enough: it goes before older orders, but only if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless that was already done. With overtakes, the order has waited long
+// enough and goes before older ones, but only if it is the newest.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -237,8 +236,8 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// claimTurn reports whether to pass an order to the supervisor now. If overtakes is set, the order replaces the earlier orders
-// that the supervisor has not received.
+// claimTurn reports whether to pass an order to the supervisor now. With overtakes, the order replaces earlier ones that the
+// supervisor does not have.
 func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,8 +267,8 @@ func (s *Queues) finish(o *Order, err error) {
 	}
 }
 
-// Wait waits for an order and returns its result. If ctx ends first, the error describes the progress of the order, which stays
-// in force.
+// Wait blocks until an order has been carried out, and returns its result. If ctx ends first, the order stays in force, and
+// the error says how far it has come.
 func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	for {
 		select {
@@ -287,7 +286,7 @@ func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	}
 }
 
-// progress describes for the client how far an unfinished order has come.
+// progress says for the client how far an unfinished order has come.
 func (s *Queues) progress(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,21 +305,21 @@ func (s *Queues) progress(o *Order) string {
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
 }
 
-// Idle reports whether all orders are finished.
+// Idle reports whether no order is waiting or being carried out.
 func (s *Queues) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues) == 0
 }
 
-// Unfinished is an unfinished order that a re-execution hands over to the next program of PID 1.
+// Unfinished is an order that the next program of PID 1 must still carry out after a re-execution.
 type Unfinished struct {
 	Verb             client.Verb
 	Service, Profile string
 	By               *client.By
 }
 
-// Unfinished lists the newest order of each profile that is not yet both recorded and carried out.
+// Unfinished lists, for each profile, the newest order unless it is both recorded and carried out.
 func (s *Queues) Unfinished() (list []Unfinished) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
