@@ -1,15 +1,15 @@
 // Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
-// A system call that waits occupies a thread of the process. The Go runtime creates another thread when all others wait, and ends
-// the process when the kernel refuses a thread. So every call that may wait first takes a turn here, which is the right to make
-// one such call. Each [Share] has a fixed number of turns, and can't use another share's turns. So a hanging data volume delays
-// only calls that need the data volume. A goroutine that queues for a turn needs no thread. The threads for all turns exist
-// before the first service starts, see [Turns].
+// A system call that waits occupies a thread. The Go runtime creates another one when all others wait, and ends the process
+// if the kernel refuses it. So every call that may wait first takes a turn here: the right to make one such call. Each
+// [Share] has a fixed number of turns, and can't use turns of another share. So a data volume that hangs delays only calls
+// that need it. A goroutine that waits for a turn needs no thread. The threads for all turns exist before the first service
+// starts, see [Turns].
 //
-// Work that keeps PID 1 alive and responsive (reaping, signals, the status, the console) takes no turn, or a [Short] turn. A scan of
-// the processes may wait a few milliseconds for a turn of [Environ]. So this work never waits here for a disk.
+// The work that keeps PID 1 alive and answering (reaping, signals, status, console) takes no turn, or a [Short] one, so it
+// never waits for a disk. A scan of the processes may wait a few milliseconds for a turn of [Environ].
 //
-// The package owns the goroutines that [Within] and [Wait] start, each for one call.
+// The package owns the goroutines that [Within] and [Wait] start, one for each call.
 package blocking
 
 import (
@@ -25,29 +25,29 @@ import (
 	"hinit/internal/guard"
 )
 
-// Share is a group of calls that wait for the same kind of resource. Each share has its own turns.
+// Share is a group of calls that wait for the same kind of thing. Each has its own turns.
 type Share int
 
-// The values of Share, one for each kind of resource.
+// The shares.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files
 	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
-	Foreign              // anything else that may hang: configuration, programs, service directories that hinit did not make
-	Peers                // sockets of processes that root doesn't trust, see function [Peer]
+	Foreign              // anything else that may hang: hinit.yaml, programs, service directories that hinit did not make
+	Peers                // sockets of processes that root does not trust, see [Peer]
 	Environ              // environments of processes that hide their service, see package proc
-	// Short is for calls that normally don't wait: to sockets of root's clients, pipes of services, and files in /proc.
-	// Many goroutines may make such calls at the same time. Even such a call may be slow, for instance when the kernel has
-	// stopped the container because the container has used up its processor time. The Go runtime then needs another thread.
-	// A call that takes turns of several shares must take this turn last.
+	// Short is for calls that normally don't wait: to sockets of root's clients, pipes of services, files in /proc. Many
+	// goroutines may make them at the same time, and even such a call can be slow, for instance when the kernel has stopped the
+	// container because its processor time is used up. Then the runtime needs another thread. A call with turns of several
+	// shares must take this one last.
 	Short
 	shares
 )
 
-// turns is the number of calls of each share that may wait at the same time.
+// turns is how many calls of each share may wait at the same time.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Environ: 1, Short: 2}
 
-// taken has a channel for each share, which holds a token for every turn of this share that is in use.
+// taken has a channel for each share, with a token for every turn in use.
 var taken = channels()
 
 func channels() (t [shares]chan struct{}) {
@@ -57,15 +57,14 @@ func channels() (t [shares]chan struct{}) {
 	return t
 }
 
-// UseMinimum reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first
-// turn is taken.
+// UseMinimum reduces the turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
+// is taken.
 func UseMinimum() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Environ: 1, Short: 1}
 	taken = channels()
 }
 
-// Turns returns the number of turns of all shares together. The process needs the same number of threads for calls that
-// wait.
+// Turns returns the number of turns of all shares. The process needs as many threads for calls that wait.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -74,24 +73,24 @@ func Turns() int {
 	return sum
 }
 
-// ErrBusy means that a call did not begin in time, because earlier calls of its share held all turns.
+// ErrBusy says that a call did not begin in time, because earlier calls held all turns of its share.
 var ErrBusy = errors.New("earlier calls still wait for it")
 
-// ErrSlow means that a call has begun and did not return in time. The call continues.
+// ErrSlow says that a call has begun, and has not returned in time. It goes on.
 var ErrSlow = errors.New("it does not answer")
 
-// Do waits for a turn of the share s, calls f, and returns its error. The function f must not call Do for the same share,
-// directly or indirectly. If no other turn were free, f would wait for itself.
+// Do waits for a turn of a share, calls f, and returns its error. f must not call Do for the same share, directly or not:
+// without another free turn, it would wait for itself.
 func Do(s Share, f func() error) error {
 	taken[s] <- struct{}{}
 	defer func() { <-taken[s] }()
 	return f()
 }
 
-// Run works like Do, for a function that can't fail.
+// Run is Do for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
 
-// Get works like Do, for a function with a result.
+// Get is Do for a function with a result.
 func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	err = Do(s, func() (err error) {
 		result, err = f()
@@ -100,9 +99,9 @@ func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// Wait calls f in a goroutine and returns the error of f. f must take turns itself. If ctx ends first, f continues without the
-// caller, and the error wraps [ErrSlow]. The caller must then not read anything that f writes. doing describes f for error
-// messages. A caller that serves clients must limit the number of clients that wait.
+// Wait calls f in a goroutine, and returns its error. f must take turns itself. If ctx ends first, f goes on alone and the
+// error wraps [ErrSlow]; the caller must then not read anything that f writes. doing names the work in error messages. A
+// caller that serves clients must limit how many of them wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
 	result := make(chan error, 1)
 	guard.Go(doing, func() { result <- f() })
@@ -114,9 +113,9 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	}
 }
 
-// Within is Do with a time limit. It runs f in another goroutine and returns the error of f. If ctx ends before f begins, f is
-// never called, and the error wraps [ErrBusy]. If ctx ends later, f continues without the caller, and the error wraps [ErrSlow].
-// The caller must then not read anything that f writes. doing describes f for error messages.
+// Within is Do with a time limit. It calls f in a goroutine, and returns its error. If ctx ends before f begins, f is never
+// called, and the error wraps [ErrBusy]. If ctx ends later, f goes on alone and the error wraps [ErrSlow]; the caller must
+// then not read anything that f writes. doing names the work in error messages.
 func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {
@@ -148,16 +147,15 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 }
 
 const (
-	// nudgeAfter is the time after which a signal interrupts a call in Peer, and the time between further signals.
+	// nudgeAfter is how long a call in Peer may take before a signal interrupts it, and the pause before each further signal.
 	nudgeAfter = 5 * time.Millisecond
 	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
 	passRights = 83
 )
 
-// Peer works like Do, for a call that receives from the socket of a process that root doesn't trust. Such a call normally
-// doesn't wait. But during the call the kernel closes file descriptors that the peer has passed. Closing a TCP socket can
-// take as long as the peer has set with SO_LINGER. Peer interrupts that wait with a signal. Peer calls f on a locked
-// thread.
+// Peer is Do for a call that receives from the socket of a process that root does not trust. Such a call normally does not
+// wait. But in this call the kernel closes file descriptors that the peer has passed. Closing a TCP socket can take as long
+// as the peer has set with SO_LINGER. Peer interrupts that wait with a signal. It calls f on a locked thread.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
@@ -167,22 +165,22 @@ func Peer(f func() error) error {
 		thread := unix.Gettid()
 		defer time.AfterFunc(nudgeAfter, func() {
 			for ; !over.Load(); <-time.After(nudgeAfter) {
-				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // the runtime ignores this signal if it did not send it
+				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // the runtime ignores a SIGURG that it did not send
 			}
 		}).Stop()
 		return f()
 	})
 }
 
-// RefuseDescriptors makes the kernel refuse file descriptors that are sent to the Unix socket fd, or to the connections of the
-// listener fd. Older kernels can't do that; see [Peer].
+// RefuseDescriptors makes the kernel refuse file descriptors that are sent to the Unix socket fd, or to connections of the
+// listener fd. Older kernels can't do that; there [Peer] limits the harm.
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
-// Drain reads the remaining data from a socket before it is closed, and prevents further data. Without Drain the close could wait
-// because of a passed TCP socket, see [Peer].
+// Drain reads what is left in a socket, and prevents further data. Call it before the close, which could otherwise wait for a
+// passed TCP socket, see [Peer].
 func Drain(fd uintptr) {
 	_ = Peer(func() error {
-		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the error doesn't matter: the peer may have closed the socket
+		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the peer may have closed the socket
 		var rest [4096]byte
 		for {
 			if n, err := unix.Read(int(fd), rest[:]); n <= 0 && err != unix.EINTR {

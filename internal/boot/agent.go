@@ -17,29 +17,29 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// Agent describes the agent's user. The agent's processes run as this user, and hinit does its own work on the data volume
-// as this user. The ids are valid even if /etc could not be changed.
+// Agent is the agent's user: the agent's processes run as this user, and so does hinit's own work on the data volume. The ids
+// are right even if /etc could not be changed.
 type Agent struct {
 	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
-	Lines []Line       // messages for the log about changed ids
+	Lines []Line       // log messages about changed ids
 
-	// [ResolveAgent], [NewAgent] and [CallerAsAgent] set Cred and Actor. Package identity leaves both empty, because it only changes
-	// /etc.
-	Cred  *proc.Cred // credentials for the agent's processes; nil: don't change the user
+	// [ResolveAgent], [NewAgent] and [CallerAsAgent] set Cred and Actor. Package identity only changes /etc, and leaves both
+	// empty.
+	Cred  *proc.Cred // user and groups for the agent's processes; nil to keep hinit's own
 	Actor *fsutil.Actor
-	// Tenants are the profiles that had their own users when this program started. [Agent.WithTenants] sets the field.
+	// Tenants are the profiles that had users of their own when this program was started, see [Agent.WithTenants].
 	Tenants Tenants
 }
 
-// WithTenants returns a copy of the agent with the tenants (profiles that have their own users) of a configuration.
+// WithTenants returns a copy of the agent with the tenants of a configuration: profiles that have users of their own.
 func (a Agent) WithTenants(cfg *config.Config) Agent {
 	a.Tenants = TenantsOf(cfg, a.Actor)
 	return a
 }
 
-// Homes returns the actor for file operations in the homes of profiles. It acts as the agent, except inside the home of a
-// tenant, where it acts as the tenant's user.
+// Homes returns the user for file operations in the homes of profiles: the agent, but inside a tenant's home the tenant's
+// user.
 func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
@@ -53,11 +53,11 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes two files to dir, the runtime directory. Programs that can't read the configuration, such as the exec shim
-// and the status page, read these files. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, each on
-// its own line. [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not
-// written, and IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "",
-// PublishIDs does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
+// PublishIDs writes two files to the runtime directory dir, for programs that can't read hinit.yaml, such as the exec shim
+// and the status page. [account.IDsFile] has agent.user, uid, gid and groups, each on its own line. [account.IsolatedFile]
+// lists the isolated profiles. If the agent's user is hinit's own, there is no IDsFile, and an IsolatedFile only while
+// profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls warn
+// if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -70,7 +70,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.AnyIsolation() { // an exec shim that runs as root would distrust a list that root does not own
+	if a.Cred == nil && !cfg.AnyIsolation() { // an exec shim that runs as root would not trust a list that root does not own
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
@@ -100,8 +100,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns the error for services that can't run, because their user was not found. The argument who is that user,
-// and err is the error of the lookup. If the user does not exist, the error advises what to change.
+// UnknownAgent returns an error for services that can't run, because the lookup of their user who has failed with err. If
+// there is no such user, the error says what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -109,17 +109,17 @@ func UnknownAgent(who string, err error) error {
 	return fmt.Errorf("cannot run services as %q: %w", who, err)
 }
 
-// NewAgent returns the agent for a user that the caller has already looked up. known reports whether /etc/passwd has this user.
+// NewAgent returns the agent for a user that was already looked up. known means that /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// CallerAsAgent returns this process's own user in place of the agent. It is used when hinit supervises services without an agent.
+// CallerAsAgent returns the user of this process as the agent, for a supervisor of services without an agent.
 func CallerAsAgent() Agent {
 	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
 
-// withCred sets Cred and Actor according to what this process may do.
+// withCred sets Cred and Actor, according to what this process may do.
 func (a Agent) withCred() Agent {
-	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
+	if os.Geteuid() != 0 { // this process can't change users, so everything runs as its own
 		if !a.Known {
 			a.User = CallerAsAgent().User
 		}
@@ -127,20 +127,20 @@ func (a Agent) withCred() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent with root's rights
+	if a.User.UID != 0 { // also if root can't change users: a failed start is safer than an agent with root's rights
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a
 }
 
-// CredFor returns the credentials for a service. The argument who is the service's user, or "" for the agent. A nil result means
-// no change of user. CredFor blocks on /etc unless the user is the agent.
+// CredFor returns user and groups for a service of the user who, or of the agent for ""; nil to keep hinit's own. It reads
+// /etc, and may block there, unless the user is the agent.
 func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // a.Cred is valid even if /etc could not be changed
+		return a.Cred, nil // right even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {
@@ -152,8 +152,8 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	return &proc.Cred{UID: user.UID, GID: user.GID, Groups: user.Groups}, nil
 }
 
-// ContainerEnv returns the environment for programs of the container, without the variables of an outer hinit. HERMES_HOME is
-// always set, so that the agent uses the same directory as hinit. PATH is in the order that the agent's programs need.
+// ContainerEnv returns the environment of the container's programs, without the variables of an outer hinit. HERMES_HOME is
+// always set, so that the agent uses the same directory as hinit. PATH has the order that the agent's programs need.
 func ContainerEnv(home string) []string {
 	env := OuterEnv()
 	if os.Getenv("HERMES_HOME") == "" {
@@ -165,9 +165,9 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without two kinds of variables that a service must not inherit. The first is
-// proc.TagVar, by which an outer hinit recognizes the processes that it supervises. The others are the variables for
-// notifications. With them, a service would send its notifications to the program that started this container.
+// OuterEnv returns the environment of this process without two kinds of variables that a service must not inherit. By
+// proc.TagVar an outer hinit finds its processes. Variables for notifications would send messages to the program that started
+// this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

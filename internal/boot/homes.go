@@ -13,78 +13,78 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The agent's files in the data directory, and in the home of each profile (contract, section 2.1, steps 5 to 8).
+// The agent's files, in the data directory and in the home of each profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AlwaysDirs are directories that hold only the agent's own state. At every boot hinit checks that the agent owns them.
+	// AlwaysDirs are directories that contain only the agent's own state. Every boot makes the agent their owner.
 	AlwaysDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// TargetedDirs are directories that may contain files of other owners on purpose. They are checked only if the data
-	// directory belonged to another user before.
+	// TargetedDirs are directories that may contain files of other owners on purpose. hinit changes owners there only if the
+	// data directory belonged to another user before.
 	TargetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // not in the contract's list; created by the gateway and by this boot
+		"state", "backups", // not in the contract; the gateway and this boot make them
 	}
-	// AgentFiles are the names of files that belong to the agent; all other files may belong to the host.
+	// AgentFiles are the names of files that belong to the agent. Any other file may belong to the host.
 	AgentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
 		"active_profile",
-		".hinit-reserve", // hinit's own file, see profiles/intents.go
+		".hinit-reserve", // a file of hinit, see profiles/intents.go
 	}
 )
 
 const (
-	// ProfilesDir is the directory of the profiles' homes, in the data directory.
+	// ProfilesDir is the directory in the data directory with the homes of the profiles.
 	ProfilesDir = "profiles"
-	// RecordFile is the file in the data directory that records the inputs of each step's last success. It belongs to the
-	// agent. If the agent deletes it, all steps run at the next boot.
+	// RecordFile records, in the data directory, the inputs of each boot step at its last success. It belongs to the agent. If
+	// the agent deletes it, all steps run at the next boot.
 	RecordFile = ".hinit-boot.json"
-	// PendingFile marks that a repair of the whole data directory has begun. After an interruption the next boot resumes the
-	// repair.
+	// PendingFile says that a repair of the whole data directory has begun. If the repair is interrupted, the next boot resumes
+	// it.
 	PendingFile = ".hinit-repair-pending"
-	// EnvFile holds the agent's secrets, including a key that the boot generates for each container.
+	// EnvFile has the agent's secrets, and a key that the boot makes for each container.
 	EnvFile = ".env"
-	// StampFile is a note about the install method. Older images left it in homes that they shared with the host.
+	// StampFile is a note about the way of installation. Older images left it in homes that they shared with the host.
 	StampFile = ".install_method"
-	// NameFile is the name of the file in a tenant's home that records the name for which hinit has given the home to the tenant's
-	// user. The agent's user can rename the home, but it can't write this file.
+	// NameFile is a file in a tenant's home with the name under which hinit gave the home to the tenant's user. The agent's user
+	// can rename the home, but can't write this file.
 	NameFile = ".hinit-profile"
 	// ConfigFile is the agent's configuration file in a home.
 	ConfigFile = "config.yaml"
-	// ConfigMode is the mode of ConfigFile after every boot (step 8).
+	// ConfigMode is the mode that every boot gives to ConfigFile (step 8).
 	ConfigMode = 0o640
 )
 
-// Options configures work on the data directory. Home and Agent are required.
+// Options describe the data directory, and what to do there. Home and Agent are required.
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
-	User  string        // name of the agent's user in messages
-	Agent *fsutil.Actor `json:"-"` // identity of the agent's user
-	Say   func(Line)    `json:"-"` // receives every message immediately; called by one goroutine at a time
+	User  string        // name of the agent's user, for messages
+	Agent *fsutil.Actor `json:"-"` // agent's user, for file operations
+	Say   func(Line)    `json:"-"` // gets each message at once; called by one goroutine at a time
 
-	Tenants Tenants // the profiles that have their own users
+	Tenants Tenants // profiles that have users of their own
 
 	Env         func(name string) (string, bool) `json:"-"`
-	Scratch     string                           // the agent's directory for files outside of the volume; "" for /tmp/hermes-files
-	PhaseBudget time.Duration                    // time limit of one phase; 0 for 10 s
-	Budget      time.Duration                    // time limit of all phases; 0 for 30 s
+	Scratch     string                           // directory for the agent's files outside the volume; "" for /tmp/hermes-files
+	PhaseBudget time.Duration                    // how long one phase may take; 0 for 10 s
+	Budget      time.Duration                    // how long all phases may take; 0 for 30 s
 
-	Stamp        string   // identifies the build of the agent's image
-	Seeds        bool     // the image's boot script fills the data directory in place of hinit
-	Full         bool     // the repair checks all of the agent's directories, see [Report]
-	OnlyProfiles []string // the repair handles only the homes of these profiles; nil for all
+	Stamp        string   // names the build of the agent's image
+	Seeds        bool     // the image's own boot script fills the data directory, and hinit does not
+	Full         bool     // the repair looks at all of the agent's directories, see [Report]
+	OnlyProfiles []string // the repair looks only at the homes of these profiles; nil for all
 }
 
-// Owner returns the agent's user as the owner of files. A change to this owner leaves out the files of tenants, wherever the
-// agent has moved them. It also leaves out former tenants' homes, because the configuration may lack the isolation by mistake.
+// Owner returns the agent's user as an owner of files. Files of tenants keep their owner, wherever the agent has moved them.
+// So do homes of former tenants, because hinit.yaml may lack their isolation by mistake.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
-// Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The
-// boot program does this for all profiles, and handles the other files later. Adopt does nothing if it can't change owners,
-// or if the profile is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
+// Adopt gives the files that a gateway needs for its start, in the home of one named profile, to the agent's user. The boot
+// program does that for all profiles, and later for the other files. Adopt does nothing if hinit can't change owners, or if
+// the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -103,12 +103,11 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 	})
 }
 
-// giveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant. The
-// parameter to is the agent as an owner. The repair in the background handles the other files. giveFiles skips links without a
-// message, as the image's script does.
+// giveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent (to) or the
+// tenant. The repair in the background does the others. Like the image's script, it skips links without a message.
 //
-// It warns of a home that belongs to the user of a tenant although its profile is no tenant, and changes nothing there. The agent
-// could have renamed the home to get a tenant's files, and hinit.yaml could have lost the isolation by mistake.
+// If the home belongs to the user of a tenant although its profile is none, giveFiles warns and changes nothing. The agent
+// may have renamed the home to get a tenant's files, or hinit.yaml may have lost the isolation by mistake.
 func (o Options) giveFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	profile := path.Base(home.Path())
 	if info, err := home.Lstat(""); err == nil && o.Tenants.Includes(profile) && o.Tenants.HasUID(fsutil.UID(info)) {
@@ -140,8 +139,8 @@ func (o Options) giveFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	}
 }
 
-// MayExist lists the directory d, and returns a function that reports whether a name may exist in d. If the listing fails,
-// the function always returns true.
+// MayExist lists the directory d, and returns a function that says whether d can contain a path. If d can't be listed, it
+// always says yes.
 func MayExist(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {

@@ -17,25 +17,25 @@ import (
 	"hinit/internal/proc"
 )
 
-// DockerSockets lists the possible paths of the Docker socket. The first existing path is used.
+// DockerSockets lists where the Docker socket may be. The first existing one is used.
 var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 
 // GraphicsDir is the directory of the graphics devices.
 const GraphicsDir = "/dev/dri"
 
-// Identity is the output of the boot program after it has updated the agent's user in /etc.
+// Identity is what the boot program reports after it has updated the agent's user in /etc.
 type Identity struct {
 	User  account.User
 	Lines []Line
-	Error string // why the container must not start; "" for none
+	Error string // why the container must not start; "" if it may
 }
 
-// maxIdentity is the maximum number of bytes of the boot program's output that updateUser reads.
+// maxIdentity is how many bytes of that report are read.
 const maxIdentity = 1 << 20
 
-// ResolveAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
-// agent may have to join the group of a device. Then ResolveAgent makes the boot program change /etc/passwd and /etc/group.
-// It may block on /etc and /dev.
+// ResolveAgent finds the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
+// agent must join the group of a device, it makes the boot program change /etc/passwd and /etc/group. It may block on /etc
+// and /dev.
 func ResolveAgent(cfg *config.Config) (Agent, error) { return resolveAgent(cfg, os.Geteuid()) }
 
 func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
@@ -58,7 +58,7 @@ func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	return a.withCred(), nil
 }
 
-// isSettled reports whether /etc already has the ids and group memberships that the container asks for.
+// isSettled reports whether /etc has the ids and groups for which the container asks, so that no boot program is needed.
 func (a *Agent) isSettled() bool {
 	has := func(id uint32, names [2]string) bool {
 		want, _, text, ok := account.RequestedID(os.Getenv, names)
@@ -67,7 +67,7 @@ func (a *Agent) isSettled() bool {
 	if !has(a.User.UID, account.UIDVars) || !has(a.User.GID, account.GIDVars) {
 		return false
 	}
-	if a.User.Name == "" { // a user without a name can't be a member in /etc/group
+	if a.User.Name == "" { // a user without a name can't be in a group of /etc/group
 		return true
 	}
 	if path, gid, ok := DockerSocket(DockerSockets, os.LookupEnv); ok {
@@ -83,8 +83,8 @@ func (a *Agent) isSettled() bool {
 	})
 }
 
-// DockerSocket returns the path of the first existing socket, and its group. If the sandbox service is on, ok is false: then the
-// agent must not get the socket, because its group is equivalent to root on the host.
+// DockerSocket returns the first existing socket and its group. If the sandbox service is on, ok is false: the agent must
+// then not get the socket, whose group has the power of root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
 	if config.IsShellTruthy(EnvOf(env, "HINIT_SANDBOX")) {
 		return "", 0, false
@@ -97,13 +97,13 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 	return "", 0, false
 }
 
-// AlreadyInGroup returns the message that the agent's user is already in the group of the Docker socket.
+// AlreadyInGroup returns a message that the agent's user is in the group of the Docker socket.
 func AlreadyInGroup(user string, gid uint32, path string) Line {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
-// DeviceGroup returns the group of a graphics device, which the agent's user should join. ok is false if the group is root's,
-// because that group gives access to far more than the device.
+// DeviceGroup returns the group of a graphics device, for the agent's user to join. ok is false for root's group, which gives
+// access to far more than the device.
 func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	info, err := e.Info()
 	if err != nil || info.IsDir() || info.Mode()&fs.ModeSymlink != 0 || fsutil.Stat(info).Gid == 0 {
@@ -112,8 +112,8 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	return fsutil.Stat(info).Gid, true
 }
 
-// updateUser runs the boot program, which updates the agent's user in /etc. The argument who is agent.user of the configuration. If
-// the program fails, updateUser adds a warning and uses the ids that the container asks for.
+// updateUser makes the boot program update the agent's user in /etc. The parameter who is agent.user of hinit.yaml. If the
+// program fails, updateUser adds a warning, and uses the ids for which the container asks.
 func (a *Agent) updateUser(who string) error {
 	self, err := os.Executable()
 	var out, said []byte
@@ -139,12 +139,12 @@ func (a *Agent) updateUser(who string) error {
 	return nil
 }
 
-// CheckStartUser refuses to run as a user that is neither root nor the agent, because such a user can't write to the data volume.
-// See the contract, section 2.1, step 1, and section 3, step 1. uid is the user that the container was started as. If known is
-// false, the image has no user for the agent, and every uid is admitted. HINIT_ALLOW_ANY_UID admits every uid, for platforms that
-// choose the uid themselves. In a pod, CheckStartUser also accepts the uids that OpenShift assigns.
+// CheckStartUser refuses a user who is neither root nor the agent, because such a user can't write to the data volume. See
+// the contract, section 2.1, step 1, and section 3, step 1. uid is the user as whom the container was started. If known is
+// false, the image has no user for the agent, and any uid may run. So it may with HINIT_ALLOW_ANY_UID, for platforms that
+// choose the uid themselves, and in a pod with a uid that OpenShift assigns.
 //
-// The error has two lines, each with a prefix that people search for in the log. Print it on standard error and exit with 1.
+// The error has two lines, with prefixes for which people search in the log. Print it on standard error, and exit with 1.
 func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
 	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.IsShellTruthy(EnvOf(env, "HINIT_ALLOW_ANY_UID")) ||
 		InPod(env) && uid >= platformUID {
@@ -153,7 +153,7 @@ func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (stri
 	return &admitError{uid, agentUID, InPod(env)}
 }
 
-// platformUID is the lowest uid that counts as assigned by a platform: OpenShift's ranges begin at 1000000000.
+// platformUID is the lowest uid that counts as assigned by a platform. The ranges of OpenShift begin at 1000000000.
 const platformUID = 1_000_000
 
 type admitError struct {

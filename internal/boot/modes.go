@@ -10,28 +10,28 @@ import (
 	"hinit/internal/procstat"
 )
 
-// ModesOptions describes the container for [Modes].
+// ModesOptions describe the container to [Modes].
 type ModesOptions struct {
 	UID      int           // effective uid of this process
-	Agent    *fsutil.Actor // identity for work on the volume
+	Agent    *fsutil.Actor // user for work on the volume
 	AgentUID uint32        // uid of the agent's user
 	Known    bool          // the image has a user for the agent
 	Name     string        // name of the agent's user, for messages
 	Pod      bool          // the container is part of a pod
 }
 
-// Modes returns a message for each restriction that follows from how the container was started, the worst first. A container that
-// runs as root with Docker's default capabilities and a writable root file system has no restrictions. Modes blocks on /proc and
-// on the root file system.
+// Modes returns a message about each thing that this container can't do because of how it was started, the worst first. There
+// is none for a container as root with Docker's default capabilities and a writable root file system. Modes blocks on /proc
+// and on the root file system.
 func Modes(o ModesOptions) []string {
-	// Read the status of this thread: the main thread (/proc/self) may have the agent's identity at this moment.
+	// Read the status of this thread: the main thread (/proc/self) may act as the agent at this moment.
 	runtime.LockOSThread()
 	status := procstat.StatusOf("thread-self")
 	runtime.UnlockOSThread()
 	return modes(o, status, ReadOnly("/"), !runUsable())
 }
 
-// modes does the work of Modes. Its arguments are facts about the system, so that tests can choose them.
+// modes is Modes for given facts, so that tests can choose them.
 func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
@@ -74,7 +74,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	return lines
 }
 
-// AdviceFor returns the advice that fits this container: kubernetes if the container is in a pod, and docker if it is not.
+// AdviceFor returns the advice for this container: kubernetes in a pod, otherwise docker.
 func AdviceFor(pod bool, docker, kubernetes string) string {
 	if pod {
 		return kubernetes
@@ -82,7 +82,7 @@ func AdviceFor(pod bool, docker, kubernetes string) string {
 	return docker
 }
 
-// runUsable reports whether this process can write to /run, or to the directories in it that the image has made for this user.
+// runUsable reports whether this process can write to /run, or to the directories there that the image made for its user.
 func runUsable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")

@@ -16,16 +16,16 @@ import (
 
 const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingWas is the second line of PendingFile. It holds the agent's former uid.
+	// pendingWas is the second line of PendingFile, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is the maximum time that the boot waits for mounts among the agent's directories. It is counted in mountSteps
-	// steps, so that a pause of this whole process (SIGSTOP) counts as one step at most.
+	// mountPatience is how long the boot waits for mounts among the agent's directories. It counts mountSteps pauses instead of
+	// reading a clock, so that a pause of the whole process (SIGSTOP) counts as one of them.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
 
-// giveOwnership makes the agent's user the owner of the files that a gateway needs to start. It does not descend into
-// directories; the repair in the background does that.
+// giveOwnership gives the files that a gateway needs for its start to the agent's user. It does not descend into directories,
+// because the repair in the background does.
 func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	if p.linked {
 		if p.Agent.Switches() {
@@ -62,7 +62,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.Full {
-		// Change only the directory itself. In it, only the directory pairing belongs to the agent.
+		// Only the directory itself: of its content, only pairing belongs to the agent.
 		o.giveDirectory(p.root, "platforms", "chown")
 	}
 	o.giveLogs(ctx)
@@ -76,16 +76,16 @@ type ownershipPhase struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
-	enough time.Time // when to leave the other homes to the repair in the background; zero for never
-	queued []string  // directories that are mount points, to be handled at the end
+	enough time.Time // from then on, homes are left to the repair in the background; zero for never
+	queued []string  // directories that are mount points, for giveMounts
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, to: p.Owner()}
 }
 
-// giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.Full: then
-// everything in the data directory must be checked.
+// giveHome gives the data directory to the agent. If it belonged to another user, step.Full is set: everything in it must be
+// looked at.
 func (o *ownershipPhase) giveHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -98,28 +98,27 @@ func (o *ownershipPhase) giveHome() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	text := pendingText
-	// The former owner may have been the agent with another uid, or a user of the host. If the former owner owns RecordFile,
-	// that owner was the agent.
+	// The former owner was the agent with another uid, if it also owns RecordFile. Otherwise it may be a user of the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// The mark is written before the change of owner, so that it exists if this process crashes between the two. The agent can
-	// remove it.
-	_ = o.root.Remove(PendingFile) // left by an earlier repair
+	// Write the mark before the change of owner, so that it exists if this process crashes in between. The agent can remove it.
+	_ = o.root.Remove(PendingFile) // of an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
-	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil { // no tenant: the agent can't rename a home to this place
+	// the home of a tenant can't be renamed to this place, so any former owner may be replaced
+	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // no repair is needed: other owners can't be changed either
+		_ = o.root.Remove(PendingFile) // no repair then, because no other owner can be changed either
 		return nil
 	}
 	o.step.Full = true
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. The first result is the agent's former uid, or 0 if the mark
-// has none. The second reports whether the mark is valid. The agent can't forge the mark, because it can't create or write a file
-// that root owns. The agent also can't keep the mark and restore it later. A rename or a link sets the ctime of the inode, which
-// in a valid mark equals the time of the last write (inode(7)).
+// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has
+// none. is reports whether the mark is genuine. The agent can't forge the mark, because root must own the file. It can't put
+// an old mark back either. A rename or a link sets the ctime of the inode, which in a genuine mark equals the time of the
+// last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -130,11 +129,11 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	if err != nil || !is {
 		return 0, false
 	}
-	_, _ = fmt.Sscanf(rest, pendingWas, &was) // stays 0 if the line is missing
+	_, _ = fmt.Sscanf(rest, pendingWas, &was) // stays 0 if there is no such line
 	return was, true
 }
 
-// giveFile makes the agent the owner of a file in the data directory. The file may be a mount point.
+// giveFile gives a file in the data directory, which may be a mount point, to the agent.
 func (o *ownershipPhase) giveFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	if errors.Is(err, fsutil.ErrSymlink) {
@@ -147,8 +146,8 @@ func (o *ownershipPhase) giveFile(name, action string) {
 // reportChown reports a failed change of owner, see [StepLog.ReportChown].
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.ReportChown(o.Home, path, err) }
 
-// giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the directory
-// relative to the open directory in. A mount point is queued for giveMounts.
+// giveDirectory gives a directory to the agent, but not its content. rel is relative to the open directory in. A mount point
+// is queued for giveMounts.
 func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubOnSameMount(rel)
 	switch {
@@ -158,7 +157,7 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(rel))
 		return
-	case err != nil: // the directory is missing, or is not a directory
+	case err != nil: // it is missing, or no directory
 		return
 	}
 	defer d.Close()
@@ -169,9 +168,9 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// chownProfiles changes the owners of the profiles' homes in d until the budget is used up.
+// chownProfiles changes the owners of the profiles' homes in d, until o.enough.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	var found []string // the repair in the background handles names beyond this limit
+	var found []string // further names are left to the repair in the background
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			found = append(found, name)
@@ -199,7 +198,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 	}
 }
 
-// giveLogs makes the agent the owner of the directories of the gateways' logs.
+// giveLogs gives the directories of the gateways' logs to the agent.
 func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes this log before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
@@ -212,7 +211,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.Full { // if Full is set, the repair in the background handles this directory
+	if !o.step.Full { // otherwise the repair in the background does this one
 		o.giveDirectory(o.root, "logs", "chown")
 	}
 	o.giveDirectory(o.root, rel, "chown")
@@ -241,7 +240,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	}
 }
 
-// giveConfig makes the agent the owner of config.yaml, and sets its mode so that other users can't read it (step 8).
+// giveConfig gives config.yaml to the agent, with a mode that keeps other users from reading it (step 8).
 func (o *ownershipPhase) giveConfig() {
 	info, err := o.root.Lstat(ConfigFile)
 	switch {
@@ -250,20 +249,19 @@ func (o *ownershipPhase) giveConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.giveFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil { // as the agent, which may have replaced the file
-			// Errors are ignored, as the contract (section 2.1, step 8) says: in a rootless container the file may be another user's.
+		if d, err := o.asAgent(); err == nil { // as the agent, because the agent may have replaced the file
+			// In a rootless container the file may be another user's, and the contract (section 2.1, step 8) ignores that error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
 			d.Close()
 		}
 	}
 }
 
-// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, and the process can
-// have only a limited number of blocked calls.
+// mountTurns limits how many mounts are looked at at the same time. A dead file server blocks a call for ever, and this
+// process can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
-// giveMounts handles the queued directories, which are mount points, in parallel. A mount that does not answer within about
-// mountPatience is left alone.
+// giveMounts handles the queued mount points in parallel. It leaves a mount alone that does not answer within mountPatience.
 func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -278,8 +276,7 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				// Use blocking.Foreign and not blocking.Volume: a call that hangs here must not delay other work on the
-				// volume.
+				// Not blocking.Volume: a call that hangs here must not delay other work on the volume.
 				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()
@@ -303,9 +300,9 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	}
 }
 
-// giveMount makes the agent the owner of a mounted directory if its owner is root: Docker creates missing directories as root.
-// A mount of another owner belongs to the host and stays as it is. But the directory of all profiles, and the homes in it, are
-// always changed.
+// giveMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. A
+// mount of another owner belongs to the host and keeps it. The directory of all profiles, and the homes in it, are changed in
+// any case.
 func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

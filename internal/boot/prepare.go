@@ -22,13 +22,13 @@ import (
 	"hinit/internal/guard"
 )
 
-// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the
-// other steps. The phases in more run before the agent's directories are created; they are skipped if root must not change the
-// data directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
+// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of the contract, section 2.1. The boot program
+// does the other steps. The phases in more run before the agent's directories are made, unless root must not change the data
+// directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
 //
-// If a phase fails, Prepare reports a warning and goes on. If a phase exceeds its budget, it is abandoned, and later phases
+// If a phase fails, Prepare reports a warning and goes on. A phase that exceeds its budget is abandoned, and later phases
 // that need the volume are skipped. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, the
-// current phase is abandoned.
+// present phase is abandoned.
 func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
@@ -43,10 +43,10 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // if the volume hangs, a phase may still be writing this field
+	if !r.Unusable { // otherwise an abandoned phase may still be writing this field
 		r.Linked = p.linked
 	}
-	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil { // if the volume hangs, a call may still be using the directory
+	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil { // otherwise a hung call may still be using the directory
 		p.root.Close()
 	}
 	return r
@@ -61,34 +61,34 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. The phases run one after the other. After a phase was abandoned, the state is no
-// longer used.
+// preparer is the state that the phases share. They run one after the other. After a phase was abandoned, nothing uses the
+// state any more.
 type preparer struct {
 	Options
 
 	root        *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
 	linked      bool        // the data directory is a symbolic link, so root changes nothing in it
-	hangingDirs []string    // the agent's directories, relative to Home, on mounts that don't answer
+	hangingDirs []string    // the agent's directories on mounts that don't answer, relative to Home
 }
 
-// Phase is a step of the boot with a budget and a measured duration.
+// Phase is a step of the boot, with a name for the timeline.
 type Phase struct {
 	Name   string
-	Volume bool // the phase needs the data volume
+	Volume bool // without the data volume, the phase is skipped
 	Run    func(ctx context.Context, s *Step) error
 }
 
-// Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
+// Step collects the results of a phase while it runs. It ignores messages of a phase that was abandoned.
 type Step struct {
 	StepLog
-	Report // the part of the whole report that comes from this phase
+	Report // the part of the whole report that this phase contributes
 
 	mu     sync.Mutex
 	closed bool
 	say    func(Line)
 }
 
-// NewStep returns the Step for a phase that is about to run. Messages of the phase go to say.
+// NewStep returns the Step of a phase that is about to run. say gets its messages.
 func NewStep(say func(Line)) *Step {
 	s := &Step{say: say, Report: Report{Env: map[string]string{}}}
 	s.Tell = s.record
@@ -109,7 +109,7 @@ func (s *Step) record(l Line) {
 
 var errAbandoned = errors.New("took too long")
 
-// Run runs phases one after the other, and adds their results to the report r.
+// Run runs phases one after the other, and adds their results to r.
 func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	o = o.withDefaults()
 	end := time.Now().Add(o.Budget)
@@ -152,7 +152,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in a goroutine. It abandons the goroutine when the time budget is over.
+// runPhase runs one phase in a goroutine, and abandons the goroutine when the budget is used up.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -165,7 +165,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	case err = <-done:
 	case <-ctx.Done():
 		select {
-		case err = <-done: // the phase ended at the last moment
+		case err = <-done: // it ended at the last moment
 		default:
 			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
 		}
@@ -179,15 +179,15 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	return s, false, err
 }
 
-// Path returns the path of a file whose name is given relative to the data directory.
+// Path returns the path of a file that is given relative to the data directory.
 func (o Options) Path(rel string) string { return filepath.Join(o.Home, rel) }
 
-// SecondsSince returns the number of seconds since start.
+// SecondsSince returns the seconds since start, for the timeline.
 func SecondsSince(start time.Time) float64 { return time.Since(start).Seconds() }
 
 var errNoHome, errReadOnly = errors.New("no data directory"), errors.New("mount it without :ro")
 
-// makeHome creates the data directory and its parents (contract, section 2.1, step 2).
+// makeHome makes the data directory and its parents (contract, section 2.1, step 2). It fails on a read-only volume.
 func (p *preparer) makeHome(context.Context, *Step) (err error) {
 	defer func() {
 		if err == nil && ReadOnly(p.Home) {
@@ -219,7 +219,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// makeDirectories creates the agent's directories (step 10). It acts as the agent's user, so it needs no right to change owners.
+// makeDirectories makes the agent's directories (step 10), as the agent's user, so it never changes an owner.
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -231,7 +231,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
 			}
-			// Ignore a link: the agent may have put it in place of the directory.
+			// A link is no error: the agent may have put it there.
 			if err := d.Mkdir(rel, 0o755); !errors.Is(err, fsutil.ErrSymlink) {
 				first = cmp.Or(first, err)
 			}
@@ -248,19 +248,19 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	return first
 }
 
-// makeScratchDir creates the directory Options.Scratch for the agent's files outside of the volume. No other user can open it.
+// makeScratchDir makes the directory Options.Scratch for the agent's files outside the volume. No other user can open it.
 func (p *preparer) makeScratchDir(s *Step) {
 	own, err := fsutil.InParent(p.Scratch, nil, func(d *fsutil.Dir, name string) (*fsutil.Dir, error) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return nil, err
 		}
-		return d.SubOnSameMount(name) // if name is a mount, the host has chosen its owner
+		return d.SubOnSameMount(name) // the host has chosen the owner of a mount
 	})
 	if err == nil {
 		defer own.Close()
 		_, _, err = own.Chown("", p.Owner())
 	}
-	if err == nil { // otherwise the owner stays root
+	if err == nil { // otherwise it stays root's
 		err = p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
 			return err
@@ -271,8 +271,8 @@ func (p *preparer) makeScratchDir(s *Step) {
 	}
 }
 
-// agentDirectories are the directories that each boot creates in the data directory. The logs of the gateways are elsewhere,
-// see Options.Logs.
+// agentDirectories are the directories that each boot makes in the data directory. The gateways' logs are elsewhere, see
+// Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
@@ -282,7 +282,7 @@ func (p *preparer) isStuck(rel string) bool {
 	return slices.ContainsFunc(p.hangingDirs, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
-// logsBeneath returns the gateways' log directory relative to the data directory. ok is false if it is elsewhere.
+// logsBeneath returns the directory of the gateways' logs relative to the data directory; ok is false if it is elsewhere.
 func (p *preparer) logsBeneath() (rel string, ok bool) {
 	rel, err := filepath.Rel(p.Home, p.Logs)
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
@@ -302,8 +302,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutside("the log directory", p.Logs)
 }
 
-// makeOutside creates a directory outside of the volume at path. The argument what describes the directory in messages. If the
-// agent is not allowed to create it, root creates it and makes the agent its owner. An existing directory keeps its owner.
+// makeOutside makes a directory outside the volume; what describes it in messages. If the agent may not make it, root does,
+// and gives it to the agent. An existing directory keeps its owner.
 func (p *preparer) makeOutside(what, path string) error {
 	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {
@@ -323,13 +323,13 @@ func (p *preparer) makeOutside(what, path string) error {
 	return err
 }
 
-// makeRealHome creates the directory that HERMES_REAL_HOME names. It is the HOME of every service.
+// makeRealHome makes the directory that HERMES_REAL_HOME names, the HOME of every service.
 func (p *preparer) makeRealHome(s *Step) error {
 	dir := EnvOf(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
 		return nil
 	}
-	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // never give the root directory to the agent
+	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // the root directory never becomes the agent's
 		s.Home = "/"
 		return nil
 	}
@@ -341,7 +341,7 @@ func (p *preparer) makeRealHome(s *Step) error {
 	return p.makeOutside("HERMES_REAL_HOME", dir)
 }
 
-// PlainPath reports whether a path is absolute and not the root directory, and has no control characters and no blanks at its
+// PlainPath reports whether a path is absolute, is not the root directory, and has no control characters and no blanks at its
 // ends.
 func PlainPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }

@@ -14,72 +14,71 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Subcommands are
-// required.
+// CommandLine is the command line of hinit, with what is needed to understand it. Only Subcommands may be empty.
 type CommandLine struct {
-	Argv0 string   // argv[0] of the init; under the name "tini", the init accepts tini's options
+	Argv0 string   // argv[0] of the init; under the name "tini" it accepts the options of tini
 	Args  []string // the words after the init's own words: the container's CMD
 	Agent string   // the agent's program (agent.binary)
-	// Subcommands are the agent's subcommands. Such a word means the agent, even if a program with that name exists.
+	// Subcommands are the agent's subcommands. Such a word means the agent, even if there is a program of that name.
 	Subcommands []string
-	Env         func(name string) (string, bool) // the container's environment
+	Env         func(name string) (string, bool) // environment of the container
 	FindProgram func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
-// RunPlan says what the container's command means for hinit: which program it runs, and how.
+// RunPlan says what the container's command means for hinit.
 type RunPlan struct {
-	// Supervise is true if there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
-	// until it is asked to stop. Print [GatewayRunNotice] on stderr.
+	// Supervise means that there is no command to run: hinit supervises the gateway of Profile, and the container runs until it
+	// is stopped. Print [GatewayRunNotice] on stderr.
 	Supervise bool
 
-	// Path and Argv are the container's command; Argv includes argv[0]. Both are empty if Supervise is set.
+	// Path and Argv are the container's command, with argv[0]. They are empty if Supervise is set.
 	Path string
 	Argv []string
 
-	// Foreground is true if the command itself is the gateway of Profile. No other gateway of this profile must be started.
+	// Foreground means that the command itself is the gateway of Profile. Start no second one.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground, otherwise "". ProfileNamed reports whether the command line has
-	// named the profile. If not, Profile is "default", and the caller uses the agent's active profile instead. A named
-	// profile need not exist.
+	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileNamed says whether the command line names it. If
+	// not, it is "default", and the caller takes the agent's active profile instead. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
-	// Ignored lists the words after "gateway run" that have no effect, because the gateway is supervised.
+	// Ignored lists words after "gateway run" that have no effect on a supervised gateway.
 	Ignored []string
 
-	// DashboardOnly is true if the container runs only the dashboard. It has no gateways and writes no boot log, because another
+	// DashboardOnly means that the container runs only the dashboard. It has no gateways and writes no boot log, because another
 	// container uses the same home (contract, section 3.2).
 	DashboardOnly bool
 
-	// Plain is true if hinit supervises only the services in its configuration. There is no command, no agent, no profile and no
-	// data volume. PlanRun never sets Plain.
+	// Plain means that hinit supervises only the services of its configuration, without a command, agent, profile or data
+	// volume. PlanRun never sets it.
 	Plain bool
 
-	// LegacyGatewayRun is true if the default gateway counts as running in a home without gateway_state.json (contract, section
+	// LegacyGatewayRun means that the default gateway counts as running if its home has no gateway_state.json (contract, section
 	// 5, legacy migration).
 	LegacyGatewayRun bool
 }
 
-// HasCommand reports whether there is a command to run.
+// HasCommand reports whether hinit runs a command.
 func (r RunPlan) HasCommand() bool { return !r.Supervise && !r.Plain }
 
 // HasProfiles reports whether this container has gateways.
 func (r RunPlan) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// PlanRun interprets a container's command (contract, sections 3 to 3.2). It looks up files only through c.FindProgram.
+// PlanRun finds out what a container's command means (contract, sections 3 to 3.2). It looks for files only through
+// c.FindProgram.
 //
-// It first removes the words of the image's entrypoint. These are tini's options if hinit was started as tini, a leading "--",
-// "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
+// First it removes the words of the image's entrypoint. These are the options of tini if hinit was started under that name, a
+// leading "--", "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
 //
 //   - no words: the agent without arguments;
-//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere: a gateway to supervise, or
-//     one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
-//   - a first word that is a subcommand of the agent: arguments for the agent;
+//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere: a gateway to supervise,
+//     or one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//   - a first word that is a subcommand of the agent: arguments of the agent;
 //   - a first word that a shell would find as a command: that command;
-//   - anything else: arguments for the agent.
+//   - anything else: arguments of the agent.
 //
-// A shell also finds its builtins and keywords. So PlanRun runs these with /bin/sh, for example "cd /tmp" or "exit 3". A
+// A shell also finds its builtins and keywords, so PlanRun runs these with /bin/sh, for example "cd /tmp" or "exit 3". A
 // keyword ends with status 127, as in the image's script. Without a /bin/sh such a word goes to the agent.
 func PlanRun(c CommandLine) RunPlan {
 	words := removeEntrypointWords(c)
@@ -100,17 +99,17 @@ func PlanRun(c CommandLine) RunPlan {
 		return r
 	}
 	r.Supervise, r.Path, r.Argv = true, "", nil
-	r.LegacyGatewayRun = !named && len(rest) > 1 // for a named profile the state of the default profile doesn't matter
+	r.LegacyGatewayRun = !named && len(rest) > 1 // for a named profile, the state of the default profile does not matter
 	for _, word := range rest[min(2, len(rest)):] {
-		if word != "--replace" { // a supervised gateway always behaves as with --replace
+		if word != "--replace" { // a supervised gateway always does what --replace asks for
 			r.Ignored = append(r.Ignored, word)
 		}
 	}
 	return r
 }
 
-// program returns the path and the argv of the program to run for words. agentArgs holds the agent's arguments; it is nil if the
-// program is not the agent.
+// program returns the path and the argv of the program that words mean. agentArgs are the arguments if that is the agent,
+// otherwise nil.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
 		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
@@ -129,7 +128,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		}
 		return agentArgs, found, slices.Clone(words)
 	}
-	if isAgent && !strings.Contains(first, "/") { // the agent is not on PATH
+	if isAgent && !strings.Contains(first, "/") { // the agent is not on the PATH
 		return agent(words[1:])
 	}
 	if slices.Contains(shellWords, first) {
@@ -140,7 +139,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 	return agent(words)
 }
 
-// shellWords are the builtins and reserved words that "command -v" accepts in dash, the image's shell.
+// shellWords are the builtins and keywords that "command -v" finds in dash, the shell of the image.
 var shellWords = []string{
 	"!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "do", "done", "echo", "elif",
 	"else", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for", "getopts", "hash", "if", "in", "jobs",
@@ -153,7 +152,7 @@ func agentWord(word, agent string) bool {
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly reports whether the command is the agent's dashboard. Like the agent itself, it looks only at the words, not at
+// dashboardOnly reports whether the command is the agent's dashboard. Like the agent, it looks only at the words, not for
 // files.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && agentWord(words[0], agent) {
@@ -162,15 +161,14 @@ func dashboardOnly(words []string, agent string) bool {
 	return len(words) > 0 && words[0] == "dashboard"
 }
 
-// isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A
-// request for help (-h or --help) does not run a gateway.
+// isGatewayRun reports whether args, the agent's arguments without the profile, run a gateway. A request for help does not.
 func isGatewayRun(args []string) bool {
 	return len(args) > 0 && args[0] == "gateway" &&
 		(len(args) == 1 || args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help"))
 }
 
-// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without such an option
-// the profile is the root profile. ok is false if the name is invalid; the agent itself then reports the error.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without one, the
+// profile is the root profile. ok is false for an invalid name; the agent itself reports that error.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -192,13 +190,13 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 	return rootProfile, false, args, true
 }
 
-// EnvOf returns the value of a variable, or "" if it is not set.
+// EnvOf returns the value of a variable; "" if it is not set.
 func EnvOf(env func(string) (string, bool), name string) string {
 	v, _ := env(name)
 	return v
 }
 
-// removeEntrypointWords removes the words that belong to the image's entrypoint, see PlanRun.
+// removeEntrypointWords removes the words of the image's entrypoint, see PlanRun.
 func removeEntrypointWords(c CommandLine) []string {
 	words := c.Args
 	if filepath.Base(c.Argv0) == "tini" {
@@ -214,7 +212,7 @@ func removeEntrypointWords(c CommandLine) []string {
 	return words
 }
 
-// removeTiniOptions removes tini's options, up to "--" or the first other word. -p and -e take a value.
+// removeTiniOptions removes the options of tini, up to "--" or the first other word. -p and -e have a value.
 func removeTiniOptions(words []string) []string {
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 		option := words[0]
@@ -229,8 +227,8 @@ func removeTiniOptions(words []string) []string {
 	return words
 }
 
-// GatewayRunNotice returns the text to print on stderr when a "gateway run" command became a supervised gateway. It says what has
-// happened, what the benefit is, and how to avoid it. It ends with a newline.
+// GatewayRunNotice returns what to print on stderr when hinit supervises a gateway instead of running the command "gateway
+// run". The text says what has happened, what it is good for, and how to avoid it. It ends with a newline.
 func GatewayRunNotice(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
@@ -240,13 +238,13 @@ func GatewayRunNotice(profile string) string {
 `
 }
 
-// CommandFinder returns a function that finds a program, given PATH and the working directory, like a shell's "command -v".
-// If a word has a slash, the file only has to exist; an error appears when the file is run. Any other word must name an
-// executable file in a directory of path.
+// CommandFinder returns a function that finds a program by PATH and working directory, as a shell's "command -v" does. If a
+// word has a slash, the file need only exist; running it shows any other error. Another word must name an executable file in
+// a directory of path.
 //
-// A directory that does not answer, such as a hung data volume early on the PATH, does not hide the programs in later
-// directories. Before a word counts as unknown, the directories that did not answer are tried once more, with more patience. So
-// a slow disk does not turn the container's command into arguments for the agent.
+// A directory that does not answer, such as a hung data volume early in the PATH, does not hide programs in later ones.
+// Before a word counts as unknown, the directories that did not answer are tried again with more patience. So a slow disk
+// does not turn the container's command into arguments of the agent.
 func CommandFinder(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -281,15 +279,15 @@ func CommandFinder(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// Time limits of CommandFinder for one directory: ShortPatience in the first attempt, longPatience in the second. Callers that
-// can do without an answer also use ShortPatience.
+// Time limits of CommandFinder for one directory: ShortPatience at first, longPatience in the second attempt. Callers that
+// can do without an answer use ShortPatience too.
 const (
 	ShortPatience = 2 * time.Second
 	longPatience  = 8 * time.Second
 )
 
-// StatWithin is os.Stat with a time limit. It runs through package blocking with share, which limits the number of calls
-// that may hang at the same time.
+// StatWithin is os.Stat with a time limit. It takes a turn of package blocking from share, so that only a few such calls can
+// hang.
 func StatWithin(share blocking.Share, patience time.Duration, path string) (fs.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -17,27 +17,27 @@ import (
 	"hinit/internal/trust"
 )
 
-// systemRuntimeDir is the default runtime directory if /run is writable.
+// systemRuntimeDir is where the control socket is by default.
 const systemRuntimeDir = account.RuntimeDir
 
-// Runtime says where hinit's control socket is.
+// Runtime says where the control socket of hinit is.
 type Runtime struct {
-	Socket  string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
-	Dir     string // directory of Socket, ready for use; empty if Socket is abstract or empty
-	Warning string // one line that says why another place is used; may be empty
+	Socket  string // path, or "@name" for an abstract socket (unix(7)); "" if no place can be used
+	Dir     string // directory of Socket, ready for use; "" without such a directory
+	Warning string // why another place than the usual one is used; may be ""
 }
 
-// PrepareRuntime chooses and creates the directory of the control socket. socket is the configured path. If it is empty,
+// PrepareRuntime chooses the directory of the control socket and makes it. socket is the configured path. If it is "",
 // HINIT_RUNTIME_DIR names the directory; the default is /run/hinit. uid is the effective user, who will own the socket.
 //
-// If that directory can't be used, PrepareRuntime tries the following in turn: /run/hinit; hinit in XDG_RUNTIME_DIR (not for
-// root); hinit-UID in TMPDIR and in /tmp. The last resort is an abstract socket, named after the PID namespace. A directory is
-// used only if it and its parent belong to root or uid, and no other user can write to them. Other users may see the socket,
-// because hinit checks the credentials of every caller, but they must not be able to replace it.
+// If that directory can't be used, PrepareRuntime tries /run/hinit, hinit in XDG_RUNTIME_DIR (not as root), and hinit-UID in
+// TMPDIR and in /tmp. The last resort is an abstract socket, named after the PID namespace. A directory can be used if it and
+// its parent belong to root or uid, and no other user can write to them. Others may connect, because hinit checks the user of
+// every client, but they must not be able to replace the socket.
 //
-// In a pod, a volume on /run may be writable for all users. As root, hinit sets the sticky bit of this volume. As any other user,
-// it creates its own directory in the volume. The owner of the volume could replace this directory, but clients refuse a socket
-// of another user.
+// In a pod, a volume on /run may be writable for all users. As root, hinit sets the sticky bit of this volume. As another
+// user, it makes a directory of its own there; the owner of the volume could replace it, but clients refuse a socket of
+// another user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
 		setStickyBit(filepath.Dir(systemRuntimeDir))
@@ -46,7 +46,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	return prepareSocketDir(client.SocketPaths(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
-// setStickyBit sets the sticky bit of a directory of root that everybody may write to, such as an emptyDir volume of a pod.
+// setStickyBit sets the sticky bit of a directory of root in which everybody may write, such as an emptyDir volume of a pod.
 // Then only the owner of an entry can remove it.
 func setStickyBit(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -59,13 +59,13 @@ func setStickyBit(dir string) {
 	}
 }
 
-// InPod reports whether the container belongs to a Kubernetes pod. Anyone can set this variable, so the result must only decide
-// about messages and places, never about permissions.
+// InPod reports whether the container belongs to a Kubernetes pod. Anybody can set this variable, so use the result only for
+// messages and places, never for permissions.
 func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// removeForeignDir removes dir if a user other than root owns dir, but root owns its parent. Root can then create dir again. If
-// first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory is
-// removed.
+// removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it
+// again. first means that this is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
+// is removed.
 func removeForeignDir(dir string, first bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {
@@ -82,13 +82,13 @@ func removeForeignDir(dir string, first bool) {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
-		return // another process may be using the directory
+		return // another process may be using it
 	}
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }
 
-// prepareSocketDir takes the first socket in sockets whose directory can be prepared. If there is none, it takes the abstract
-// socket with the name abstract; if that is "", there is no socket.
+// prepareSocketDir takes the first of the sockets whose directory can be prepared. Otherwise it takes the abstract socket, or
+// none if abstract is "".
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
 	private := os.FileMode(0o700) // mode of a directory in a place for temporary files
 	if uid == 0 {
@@ -118,8 +118,8 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 	)}
 }
 
-// makeDir creates dir if it is missing. It refuses dir unless uid can write to it, and only root and uid can change its
-// entries. In a pod, the parent directory may be a volume of root that is open to all users.
+// makeDir makes dir if it is missing. It refuses dir unless uid can write to it, and only root and uid can change its
+// entries. In a pod, the parent may be a volume of root that is open to all users.
 func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
@@ -140,7 +140,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if !made && !errors.Is(err, fs.ErrExist) {
 		return WithoutPath(err)
 	}
-	// The checks use the open directory, and a symbolic link in its place is refused.
+	// The checks use the open directory, so no user can replace it in between. A symbolic link is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -164,11 +164,11 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 }
 
 // checkTamperProof returns an error if users other than root and uid could replace entries of a directory. A sticky directory
-// protects its entries. In a directory whose owner is not root, the group may have write permission: with umask 002 the group
-// is usually the user's own.
+// protects its entries. Without root, the group may have write permission: with umask 002 the group is usually the user's
+// own.
 func checkTamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
-	// Inside a user namespace, the owner of the machine's /tmp may be a user outside of the namespace.
+	// Inside a user namespace, /tmp of the machine may belong to a user outside of it.
 	stranger := info.Mode()&fs.ModeSticky != 0 && trust.IsOverflowUID(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
@@ -183,5 +183,5 @@ func checkTamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// WithoutPath removes the path from the text of an error, for messages that already contain the path.
+// WithoutPath removes the path from an error, for messages that name it already.
 func WithoutPath(err error) error { return config.WithoutPath(err) }

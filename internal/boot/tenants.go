@@ -8,18 +8,18 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Tenants describes the profiles that have their own users, called tenants. In the zero value no profile is a tenant.
+// Tenants are the profiles that have users of their own. The zero value has none.
 type Tenants struct {
 	On        bool
-	UIDs      config.UIDs     // the first id is the group of shared directories, the others are the tenants' users; set even if On is false
-	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if the range has its id
+	UIDs      config.UIDs     // the first id is the group of shared directories, the others are users of tenants; set even if On is false
+	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
 	All       bool            // all profiles are tenants
-	ByProfile map[string]bool `json:"Own"` // profile → whether it is a tenant, for profiles that are configured individually
+	ByProfile map[string]bool `json:"Own"` // profiles with a setting of their own: whether each is a tenant
 }
 
-// TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners, or if the agent's uid or gid is in
-// the range for tenants. In the second case On is false but UIDs is set: homes that belong to tenants since an earlier boot keep
-// their owners.
+// TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners, or if the agent's uid or gid
+// is in the range of tenants. In the second case UIDs is set anyway, so that homes that belong to tenants since an earlier
+// boot keep their owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() {
 		return Tenants{}
@@ -35,7 +35,7 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	return t
 }
 
-// rootProfile is the profile whose home is the data directory itself, so it can't be a tenant.
+// rootProfile is the profile whose home is the data directory itself. It can't be a tenant.
 const rootProfile = "default"
 
 // Includes reports whether a profile is a tenant.
@@ -44,13 +44,13 @@ func (t Tenants) Includes(profile string) bool {
 	return t.On && (one || t.All && !own)
 }
 
-// HasUID reports whether a uid is in the range for tenants' users.
+// HasUID reports whether a uid is in the range for users of tenants.
 func (t Tenants) HasUID(uid uint32) bool {
 	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.AgentUID
 }
 
-// HasRightOwner reports whether the owner of a tenant's home is right: a tenant's user that owns no other home. The result is also
-// true for a missing home. HasRightOwner blocks on the disk.
+// HasRightOwner reports whether a tenant's home belongs to the right user: one from the range of tenants, who owns no other
+// home. It is true if there is no home. It blocks on the disk.
 func (o Options) HasRightOwner(profile string) bool {
 	right := true
 	err := blocking.Do(blocking.Volume, func() error {
@@ -64,13 +64,13 @@ func (o Options) HasRightOwner(profile string) bool {
 			right = o.Tenants.HasUID(fsutil.UID(info))
 		}
 		if err != nil || !right {
-			return nil //nolint:nilerr // the home is missing
+			return nil //nolint:nilerr // there is no home
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
-			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the same owner as the original
+			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original
 				if seen++; seen > fsutil.MaxNames {
-					right = false // there are too many homes to compare; the boot program reports this
+					right = false // too many homes to compare; the boot program reports that
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)
 					right = err != nil || fsutil.UID(other) != fsutil.UID(info)

@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// controlHost returns the functions through which the control API reads and changes this container.
+// controlHost returns the functions by which the control API reads and changes this container.
 func (c *container) controlHost() control.Backend {
 	return control.Backend{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
@@ -76,7 +76,7 @@ func (c *container) describe() client.Init {
 	return info
 }
 
-// mainPIDs returns the PID of each service's main process, by service name. The PID is 0 for a service that is not running.
+// mainPIDs returns the PID of each service's main process, by service; 0 if the service is not running.
 func (c *container) mainPIDs() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {

@@ -18,19 +18,19 @@ import (
 	"hinit/supervisor"
 )
 
-// bootRun is the state of this container's boot. The boot runs in its own goroutine, beside the supervisor's loop, so that
-// signals and orphans are handled even if a disk hangs.
+// bootRun is the state of one boot. The boot has its own goroutine beside the supervisor's loop, so that hinit handles
+// signals and reaps orphans even while a disk hangs.
 type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // blocks until this process has created its threads; services could use up the PIDs later
-	controlOpen chan struct{}   // closed when the control socket is open, or has failed to open
-	slots       chan struct{}   // closed when the s6 scan directory exists, or creating it has failed
-	cmd         bool            // whether the container's CMD was started
+	threads     func()          // blocks until this process has its threads; later, services may use up the PIDs
+	controlOpen chan struct{}   // closed when the control socket is open, or can't be opened
+	slots       chan struct{}   // closed when the s6 scan directory exists, or can't be made
+	cmd         bool            // the container's CMD was started
 }
 
-// bootUp boots the container. threads blocks until this process has created its threads, which must happen before services can
-// use up the PID limit.
+// bootUp boots the container. threads blocks until this process has its threads: bootUp calls it before services can use up
+// the PIDs.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.endBoot(ctx)
 	c.registry.ChangeLock.Lock()
@@ -40,8 +40,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
-	// The work on the data volume needs neither the control socket nor the s6 directories, so all three run in parallel. The
-	// first process may need both, so Ready waits for them.
+	// The volume, the control socket and the s6 directories are prepared at the same time, because none needs another. The first
+	// process may need all, so Ready waits for them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -60,7 +60,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first Claim found no data directory
+		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first Claim found no data directory to lock
 			if serving, ok = c.lease.Claim(ctx, b, true); !ok {
 				return
 			}
@@ -80,23 +80,23 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.MarkBootDone() // with profiles, BringUp of package gateways calls MarkBootDone through Boot.OnProfilesKnown
+		c.generation.MarkBootDone() // with profiles, gateways.BringUp does this through Boot.OnProfilesKnown
 	}
 }
 
-// prepare makes the container ready for its first service: it prepares the data volume and runs the boot hooks. It returns
-// false if the container must end. b is nil after the boot.
+// prepare prepares the data volume and runs the boot hooks, for the first service. It returns false if the container must
+// end. b is nil after the boot.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false if the lease was lost during the preparation; then takeOver prepares again
+	c.prepared.Store(serving.Err() == nil) // false after a loss of the lease, so that takeOver prepares again
 	return true
 }
 
-// openControl opens the control socket. A failure is recorded as a failed boot step, and the boot goes on.
+// openControl opens the control socket. If that fails, the status shows a failed boot step, and the boot goes on.
 func (b *bootRun) openControl(cfg *config.Config) {
 	defer close(b.controlOpen)
 	path := ""
@@ -107,16 +107,16 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // this step started before all other steps
+	b.c.boot.Insert(0, step) // this step began before the others
 }
 
-// publishIDs writes the ids of the agent's user and the list of isolated profiles into the control directory, where the exec shim
-// reads them.
+// publishIDs writes the ids of the agent's user and the isolated profiles into the control directory. The exec shim reads
+// them there.
 func (c *container) publishIDs(cfg *config.Config) error {
 	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
 
-// applyConfig makes cfg the current configuration, after a reload.
+// applyConfig makes cfg the present configuration, after a reload.
 func (c *container) applyConfig(cfg *config.Config) {
 	c.cfg.Store(cfg)
 	if err := c.publishIDs(cfg); err != nil {
@@ -124,7 +124,7 @@ func (c *container) applyConfig(cfg *config.Config) {
 	}
 }
 
-// openS6 creates the scan directory of s6, if this container emulates s6 (see package personality).
+// openS6 makes the scan directory of s6, if this container acts as s6 (see package personality).
 func (b *bootRun) openS6() {
 	defer close(b.slots)
 	c := b.c
@@ -133,7 +133,7 @@ func (b *bootRun) openS6() {
 	}
 	step := c.stage.Measure("s6", func() error {
 		err := c.s6.Open(b.ctx)
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // no write access: not a failed step
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // without write access there is no scan directory, which is no failure
 			c.Warn("%v", err)
 			return nil
 		}
@@ -144,8 +144,8 @@ func (b *bootRun) openS6() {
 	c.boot.Insert(1, step)
 }
 
-// Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories have been opened.
-// When the boot is over, b is nil and Ready returns immediately.
+// Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories are open.
+// After the boot, when b is nil, it returns at once.
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
@@ -154,7 +154,7 @@ func (b *bootRun) Ready() {
 	}
 }
 
-// startCmd starts the container's CMD, or a placeholder process in its place. A second call does nothing.
+// startCmd starts the container's CMD, or a placeholder process instead of it. A second call does nothing.
 func (b *bootRun) startCmd() {
 	if b.cmd {
 		return
@@ -171,24 +171,23 @@ func (b *bootRun) startCmd() {
 	}
 }
 
-// StartCmdEarly implements [leaseholder.Boot]. It starts the CMD before the boot is done, because the data volume does not
-// respond.
+// StartCmdEarly starts the CMD during the boot, because the data volume does not answer (see [leaseholder.Boot]).
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
 	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // fails only if the container has ended
 	b.startCmd()
 }
 
-// endBoot marks the boot as over and wakes everything that waits for it. It first waits until the profiles have been read,
-// which may take longer than the rest of the boot.
+// endBoot ends the boot, and so wakes everything that waits for it. It first waits until the profiles have been read, which
+// may take longer than the other steps.
 func (c *container) endBoot(ctx context.Context) {
 	c.gateways.AwaitRead(ctx)
 	c.boot.End()
 	c.stage.NotifyOuterInit()
 }
 
-// takeOver starts the profiles and services when this process acquires the lock of the volume after the boot. If the volume was
-// not prepared yet, takeOver prepares it first. serving ends when the lock is lost.
+// takeOver is called when this init gets the lock of the volume after the boot. It prepares the volume if that was not done
+// yet, and starts profiles and services. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
 	case <-c.boot.Over():
@@ -197,13 +196,13 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
-	c.gateways.AwaitRead(serving) // an earlier reading of the profiles may still wait for a slow volume
+	c.gateways.AwaitRead(serving) // an earlier reading may still wait for a slow volume
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.Reset() // discard what the gateway manager has recorded since the lock was lost
+	c.gateways.Reset() // drop what was recorded since the lock was lost
 	if !c.lease.Serve(serving) {
-		return // the lock is lost again; the goroutine that watches the lock will ask for it again
+		return // the lock is lost again, and the goroutine that watches it will ask again
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
@@ -213,8 +212,8 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 }
 
-// startServices registers the services and gateways, and starts those that are wanted up. It returns false if the container must
-// end.
+// startServices registers the services and gateways, which start if they are wanted up. It returns false if the container
+// must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.Phase("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
 	if !c.route.Load().Plain {

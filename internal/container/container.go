@@ -30,16 +30,16 @@ import (
 	"hinit/supervisor"
 )
 
-// container connects the packages that PID 1 consists of. The supervisor's loop runs in the goroutine that calls run. Work that
-// may wait for a disk or a client runs in other goroutines.
+// container connects the packages of which PID 1 consists. The supervisor's loop runs in the goroutine that calls run. Work
+// that may wait for a disk or a client runs in other goroutines.
 type container struct {
 	*initlog.Logger
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
-	route   atomic.Pointer[boot.RunPlan] // the request of the CMD: a supervised gateway, or a command; the boot may replace it
+	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
 	started time.Time
-	// prepared is true once the data volume is prepared and the boot hooks have run.
+	// prepared means that the data volume was prepared and the boot hooks have run.
 	prepared atomic.Bool
 
 	procs    *proc.Table
@@ -63,13 +63,13 @@ type container struct {
 	s6         *personality.Switch
 }
 
-// assemble creates all parts of a container and connects them. procs is the process table, which the caller has created or taken
-// over from the previous program.
+// assemble makes all parts of a container and connects them. procs is a new process table, or the table of the previous
+// program.
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		stage: new(prepare.Stage), // filled below, when the parts that a Stage needs exist
+		stage: new(prepare.Stage), // filled in below, when the parts that it needs exist
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -82,8 +82,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
-	// agents logs messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent can't push
-	// out other warnings.
+	// agents logs what an agent can cause. The status keeps its warnings apart, so that an agent can't push out others.
 	agents := c.WithMemory(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.NoteOutput() },
@@ -99,7 +98,8 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
 		OnLost: func() {
-			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // a service may have ended unnoticed
+			// the log of a service that ended unnoticed may remain
+			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
 			c.gateways.CatchUp()
 		},
 	})
@@ -149,15 +149,14 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	return c
 }
 
-// s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation calls.
+// s6Host implements [personality.Host]: the parts of PID 1 that the s6 emulation uses.
 type s6Host struct {
 	*initlog.Logger    // provides Say and Warn
 	*registry.Registry // provides Register, Do, Snapshot, Identity, Reserved and CheckCapacity
 	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
 }
 
-// handleRecord passes a record of the supervisor's history to the parts that follow services. The reporter calls observe for each
-// record.
+// handleRecord passes a record of the event history to the parts that follow services. The reporter calls it for each record.
 func (c *container) handleRecord(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)

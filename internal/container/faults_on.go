@@ -13,8 +13,9 @@ import (
 	"hinit/internal/guard"
 )
 
-// faults lets a test cause a panic in PID 1. It watches the file "panic" next to the control socket, removes it, and panics in
-// the goroutine that the file names: "loop", "scanner" or "goroutine". Only binaries built with the tag faults have it.
+// faults lets a test cause a panic in PID 1. It waits for the file "panic" beside the control socket, removes the file, and
+// panics in the goroutine that the file names: "loop", "scanner" or "goroutine". Only binaries built with the tag faults
+// contain it.
 func (c *container) faults() {
 	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
 	go func() {

@@ -25,23 +25,23 @@ import (
 	"hinit/supervisor"
 )
 
-// lastBudget is the time limit for ending all processes when the handed-over state can't be read. The configured shutdown budget
-// is then unknown.
+// lastBudget is how long the shutdown may take if the state from the previous program can't be read, and with it the
+// configured budget.
 const lastBudget = 8 * time.Second
 
-// handover is the state that PID 1 hands over to the next program at a re-execution. Package reexec encodes it.
+// handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.
 type handover struct {
 	reexec.PastGenerations
 	Started   time.Time
 	Full      bool
-	Prepared  bool        // the data volume was prepared; an older hinit without this field hands over only after the preparation
-	Warnings  [2][]string // index 0: warnings that no agent can cause; index 1: the others
+	Prepared  bool        // the data volume was prepared; an older hinit without this field handed over only after that
+	Warnings  [2][]string // first the warnings that no agent can cause, then the others
 	Phases    []client.BootStep
 	Repair    *client.Repair
 	Interrupt time.Time
 	Reported  uint64
 
-	// The state of each package.
+	// The state of each package follows.
 
 	ofStart
 	ofUnits
@@ -55,10 +55,10 @@ type handover struct {
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
 	Intents profiles.Handover
-	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not emulate s6
+	S6      *personality.Handover // nil if hinit does not act as s6
 }
 
-// The aliases exist because a struct can't embed several types that are all named Handover.
+// These aliases exist because a struct can't embed several types with the name Handover.
 type (
 	ofHealth   = health.Handover
 	ofLease    = leaseholder.Handover
@@ -68,9 +68,8 @@ type (
 	ofUnits    = units.Handover
 )
 
-// HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter and the logs are paused
-// until the caller calls thaw, so the collected state stays correct. After a fault, HandOver continues even if the logs can't be
-// paused.
+// HandOver returns the state of all parts of the container (see [reexec.Host]). Until thaw is called, the reporter and the
+// logs stand still, so that the state stays true. After a fault, HandOver goes on even if the logs can't be stopped.
 func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
@@ -101,8 +100,8 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 	return old, thaw, err
 }
 
-// successorMain runs PID 1 after a re-execution. It continues the container that the previous program has handed over in taken.
-// If err is set or the state can't be used, it ends all processes and returns [reexec.ExitFault].
+// successorMain is PID 1 after a re-execution: it continues the container of the previous program. If err is set or the state
+// can't be used, it ends all processes and returns [reexec.ExitFault].
 func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) int {
 	var c *container
 	if err == nil {
@@ -116,7 +115,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 	return c.runToEnd(c.resumeServices)
 }
 
-// restoreContainer builds the container from the state that the previous program handed over.
+// restoreContainer makes the container from the state that the previous program handed over.
 func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
 	old := handover{Prepared: true}
 	if err := reexec.DecodeState(taken, &old, &old.PastGenerations); err != nil {
@@ -159,7 +158,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	return c, nil
 }
 
-// resumeServices resumes the services and gateways after a re-execution. It takes the place of the boot.
+// resumeServices continues services and gateways after a re-execution, in place of a boot.
 func (c *container) resumeServices(ctx context.Context) {
 	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
@@ -181,19 +180,19 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.stage.Owners.Done())
 }
 
-// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they
-// have read. The supervisor's loop is blocked during the second wait.
+// freezeTimeout is how long a re-execution waits for writes to the volume, and then again until the logs have written what
+// they have read. The supervisor's loop is blocked during the second wait.
 const freezeTimeout = time.Second
 
-// reexecHost implements [reexec.Host], through which package reexec pauses the container and collects its state.
+// reexecHost implements [reexec.Host], by which package reexec stops the container and collects its state.
 type reexecHost struct {
 	*signals.Signals
 	c      *container
-	socket *control.Socket // the detached control socket during a re-execution, nil for none
+	socket *control.Socket // control socket without a server, during a re-execution; nil at other times
 }
 
-// reexec asks for a re-execution. binary is the path of the new program, or "" for the file of the running program. It returns
-// the number of this generation, see [reexec.Generation.Request].
+// reexec asks for a re-execution. binary is the path of the new program, or "" for hinit's own. It returns the number of the
+// present generation, see [reexec.Generation.Request].
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
@@ -202,13 +201,13 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	return c.generation.Request(ctx, binary)
 }
 
-// Claim implements [reexec.Host].
+// Claim keeps the configuration from changing until release is called.
 func (h *reexecHost) Claim(ctx context.Context) (release func(), err error) {
 	return h.c.registry.LockChanges(ctx)
 }
 
-// Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to
-// the s6 scan directory. wake undoes this if the re-execution fails. After a fault, Quiesce does not wait for the volume.
+// Quiesce answers or ends the open requests of clients, and waits for writes to the volume and to the s6 scan directory. wake
+// undoes that if the re-execution fails. After a fault, Quiesce does not wait for the volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -224,15 +223,15 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // after a fault, go on: the code of the scan directory may be the broken part
+	} else if !fault { // after a fault go on: the code of the scan directory may be what is broken
 		return wake, err
 	}
 	return wake, nil
 }
 
-// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, which Freeze
-// handles. Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen
-// file system can't be ended.
+// awaitVolumeIdle waits until nothing is being written to the volume, at most for freezeTimeout. The logs are not meant:
+// Freeze waits for them. execve(2) ends all other threads, but a thread that waits for a hung file system can't be ended, so
+// execve would hang too.
 func (c *container) awaitVolumeIdle() error {
 	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); <-time.After(freezeTimeout / 100) {
 		if time.Now().After(end) {
@@ -242,27 +241,27 @@ func (c *container) awaitVolumeIdle() error {
 	return nil
 }
 
-// RunInLoop implements [reexec.Host].
+// RunInLoop calls f in the supervisor's loop.
 func (h *reexecHost) RunInLoop(f func()) error { return h.c.loop.RunInLoop(context.Background(), f) }
 
-// LastEvents implements [reexec.Host].
+// LastEvents returns the last events of the history as text.
 func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.History()) }
 
-// StoreReport implements [reexec.Host].
+// StoreReport writes the report of a fault to the directory of the logs.
 func (h *reexecHost) StoreReport(name string, report []byte) (path string, err error) {
 	return h.c.logs.StoreReport(name, report)
 }
 
-// Say implements [reexec.Host].
+// Say writes a line to the container log.
 func (h *reexecHost) Say(line string) { h.c.Line(line) }
 
-// End implements [reexec.Host].
+// End begins the shutdown of the container.
 func (h *reexecHost) End(code int, reason string) {
 	h.c.loop.Post(supervisor.Shutdown{Code: code, Reason: reason})
 }
 
-// loopPanicked is called when the supervisor's loop has panicked, in the loop's goroutine. It re-executes hinit, which continues
-// the container. If that is impossible, it ends all processes and returns the container's exit code.
+// loopPanicked is called in the goroutine of the supervisor's loop after a panic there. It re-executes hinit. If that is
+// impossible, it ends all processes and returns the exit code of the container.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
 	proc.EndDescendants(c.signals.Children, c.cfg.Load().Shutdown.Budget)

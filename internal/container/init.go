@@ -18,44 +18,44 @@ import (
 	"hinit/supervisor"
 )
 
-// flushTime limits how long PID 1 waits for the logs to be written after the last process of the container has ended.
+// flushTime is how long PID 1 waits for the logs after the last process of the container has ended.
 const flushTime = 700 * time.Millisecond
 
-// Main runs the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
-// program, args are its arguments.
+// Main is the init of a container. It blocks until the container ends, and returns its exit code. argv0 is the name under
+// which the program was started, and args are its arguments.
 //
-// The caller's goroutine must be locked to the main thread. Main only waits on this thread, because the kernel wakes the
-// main thread before any other for a signal to the process (complete_signal in Linux's kernel/signal.c). If the main thread
-// hung in a call to a dead disk, SIGTERM would not be noticed.
+// The calling goroutine must be locked to the main thread, on which Main only waits. For a signal to the process, the kernel
+// wakes the main thread before any other (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk,
+// SIGTERM would not be noticed.
 func Main(argv0 string, args []string) int {
 	return begin(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
-// RunServicesOnly runs an init that supervises only the services of a configuration file. If file is "", it searches the usual
-// places, see [prepare.ServicesOnly]. RunServicesOnly blocks until the services are stopped, and returns the exit code of the
-// process. The caller's goroutine must be locked to the main thread, as for [Main].
+// RunServicesOnly is an init that supervises only the services of a configuration file. "" stands for the usual places, see
+// [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling goroutine
+// must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
 	return begin(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
 
-// begin runs initMain in another goroutine and waits for its exit code. That goroutine can't get the main thread, because the
-// caller's goroutine is locked to it.
+// begin runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main thread, because
+// the caller is locked to it.
 func begin(settle func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
 	go func() { code <- initMain(settle) }()
 	return <-code
 }
 
-// initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the previous
-// program. Otherwise it builds and boots the container that settle describes. It builds everything before it makes any call that
+// initMain is what [Main] and [RunServicesOnly] have in common. After a re-execution it continues the container of the
+// previous program. Otherwise it boots the container that settle describes. It makes all parts before the first call that
 // could hang.
 func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
-	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
-	// a stop.
+	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
+	// for a stop.
 	sig := signals.Listen()
 	taken, none := reexec.Take()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // created now, because services may use up the PID limit later
+	threads, err := tuning.MakeThreads(taken.Threads()) // now, because services may use up the PIDs later
 	if err != nil {
 		return initlog.Refuse(prepare.ExitFailed, err)
 	}
@@ -80,17 +80,17 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	})
 }
 
-// runToEnd runs the container until its end. Then it makes hinit the foreground process group of the terminal again.
+// runToEnd runs the container to its end, and then makes hinit the foreground process group of its terminal again.
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal; the shell that started hinit needs the terminal again
+		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal; the shell that started hinit needs it again
 	}
 	return code
 }
 
-// run calls begin in a goroutine, which boots or resumes the container. It runs the supervisor's loop until the loop ends. Then
-// it closes all parts of the container, and returns the exit code.
+// run calls begin, which boots or continues the container, in a goroutine, and runs the supervisor's loop to its end. Then it
+// closes all parts of the container and returns the exit code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})
@@ -104,7 +104,7 @@ func (c *container) run(begin func(context.Context)) int {
 	c.faults()
 	code := c.loop.Run()
 	noted := c.gateways.NoteStop()
-	<-reported // the reporter ends when the loop has ended
+	<-reported // the reporter ends with the loop
 
 	cancel(errors.New("the container has stopped"))
 	flush, done := context.WithTimeout(context.Background(), flushTime)

@@ -1,13 +1,12 @@
-// Package early starts to handle signals as early as a Go program can.
+// Package early handles signals as early as a Go program can.
 //
 // If a process gets SIGTERM before it has a handler, the Go runtime ends it with exit code 2 and without a message. Go
-// initializes packages in the order of their imports and then of their paths. This package imports almost nothing, so it is
-// initialized before most others and long before main. At that moment, half of the time between hinit's execution and main is
-// still ahead.
+// initializes packages after their imports, and in the order of their paths. This package imports almost nothing, so it is
+// initialized before most others and long before main, when half of the time from execve to main has passed.
 //
-// The first steps of the runtime are not covered. Until the runtime has installed its handlers, the kernel does not deliver the
-// signal to process 1 of a container. After that, and until the runtime and the packages os and syscall are initialized, the
-// signal kills the process.
+// The first steps of the runtime are not covered. Before the runtime has handlers, the kernel delivers no such signal to
+// process 1 of a container. From then on, and until the runtime and the packages os and syscall are initialized, a signal
+// kills the process.
 //
 // The package has one channel for the process, and owns no goroutine.
 package early
@@ -18,10 +17,10 @@ import (
 	"syscall"
 )
 
-// Shutdown is SIGRTMIN+3, which systemd takes as a request to shut down. Container managers for systemd send it.
+// Shutdown is SIGRTMIN+3, which asks systemd to shut down. Container managers that are made for systemd send it.
 const Shutdown = syscall.Signal(37)
 
-// InitSignals returns the signals that the init acts on.
+// InitSignals returns the signals on which the init acts.
 func InitSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
@@ -31,7 +30,7 @@ func InitSignals() []os.Signal {
 
 var orders = listen(os.Args)
 
-// Orders returns the channel that receives the signals of [InitSignals].
+// Orders returns the channel with the signals of [InitSignals].
 func Orders() chan os.Signal {
 	if orders == nil {
 		orders = notify()
@@ -39,8 +38,7 @@ func Orders() chan os.Signal {
 	return orders
 }
 
-// listen starts to handle the signals if the process was started as an init. In any other process, such as a command, the signals
-// keep their default effect and end the process.
+// listen handles the signals if the process was started as an init. In any other process they keep their effect, and end it.
 func listen(argv []string) chan os.Signal {
 	if len(argv) > 0 && (names(argv[0], "init") || names(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && names(argv[0], "hinit") {
 		return notify()
@@ -54,7 +52,7 @@ func notify() chan os.Signal {
 	return c
 }
 
-// names reports whether name is the last component of a path.
+// names reports whether name is the last element of a path.
 func names(path, name string) bool {
 	dir := len(path) - len(name)
 	return dir >= 0 && path[dir:] == name && (dir == 0 || path[dir-1] == '/')

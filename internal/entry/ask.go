@@ -9,7 +9,7 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Exit codes of hinit's command line and of the s6 tools (docs/reference/exit-codes.md).
+// Exit codes of the command line of hinit and of the s6 tools (docs/reference/exit-codes.md).
 const (
 	exitFailed      = 1
 	exitNotUp       = 3
@@ -19,29 +19,29 @@ const (
 	exitSystem      = 111
 )
 
-// runtimeDir is the directory of the control socket. HINIT_RUNTIME_DIR overrides it.
+// runtimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
 var runtimeDir = "/run/hinit"
 
-// answerTime is the maximum time to wait for an answer, in seconds. PID 1 itself waits up to 40 seconds for a service to stop.
+// answerTime is how many seconds to wait for PID 1, which itself waits up to 40 seconds for a service to stop.
 const answerTime = 50
 
-// The buffers are static, because there is no heap and the stack can't grow.
+// Static buffers, because there is no heap and the stack can't grow.
 var (
 	request, path, line bare.Text
-	answer              [256 << 10]byte // PID 1's answer; a longer answer is cut off
+	answer              [256 << 10]byte // the answer of PID 1; a longer one is cut off
 )
 
-// pid1Request is an HTTP request to PID 1's control API.
+// pid1Request is an HTTP request to the control API of PID 1.
 type pid1Request struct {
-	doing                       string // the effect of the request, for messages: the text after "cannot"
-	method, before, name, after string // the target of the request is before + name + after
+	doing                       string // what the request does, for messages: the text after "cannot"
+	method, before, name, after string // the path of the request is before + name + after
 	body                        string
 	named, health               bool
 }
 
-// askPID1 converts a command line to a request, sends it to PID 1, and returns the exit code. missing reports whether hinit-tools
-// is not installed. If it is missing, askPID1 returns -1 for a command that it can't convert, and if PID 1 can't be reached. The
-// program then continues with the Go runtime, which reports the error.
+// askPID1 sends the request of a command line to PID 1, and returns the exit code. missing means that hinit-tools is not
+// installed. Then it returns -1 for a command that it does not know, or if it can't reach PID 1. The Go runtime then goes on
+// and reports the error.
 func askPID1(name string, argv, env bare.Words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
@@ -86,10 +86,10 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 	return printAnswer(q, unsafe.String(&answer[0], n), failed)
 }
 
-// parse converts a command line to a request. It knows only the commands that people need when the system can't start processes.
+// parse turns a command line into a request. It knows only the commands that people need when no process can be started.
 func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
-		// accept only letters that don't wait, and an absolute path
+		// only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
 		if argv.N != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
@@ -138,8 +138,8 @@ func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 
 var body bare.Text
 
-// isPlainWord reports whether a word is not an option and needs no escaping in a request or in JSON. It may contain letters,
-// digits, "-", "_", "." and the characters in more.
+// isPlainWord reports whether a word is no option, and needs no escaping in a request or in JSON: it has letters, digits,
+// "-", "_", "." and the characters in more.
 func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
@@ -157,8 +157,8 @@ func isPlainWord(word, more string) bool {
 	return true
 }
 
-// dial connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a socket whose
-// owner is neither root nor this user.
+// dial connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a server
+// that is neither root nor this user.
 func dial() int {
 	path.N = 0
 	path.Add(runtimeDir).Add("/control.sock")
@@ -187,15 +187,15 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // the socket belongs to another user
+		return -1 // another user's socket
 	}
 	if peer.Pid == 0 {
-		return -1 // the server is in another PID namespace, so it is the init of another container, which mounts the same volume
+		return -1 // a server in another PID namespace is the init of another container with the same volume
 	}
 	return fd
 }
 
-// printAnswer prints PID 1's answer and returns the exit code of the command. failed is the exit code for a failure.
+// printAnswer prints the answer of PID 1, and returns the exit code of the command. failed is the code of a failure.
 func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
 	end := bare.Index(all, "\r\n\r\n")
@@ -205,7 +205,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	}
 	head, said := all[:end+2], all[end+4:]
 	if q.health && q.after == "?probe=live" && all[status] == '5' && bare.Index(said, `"kind":"busy"`) >= 0 {
-		return 0 // as dial.Client.Probe decides
+		return 0 // the same decision as in dial.Client.Probe
 	}
 	if all[status] != '2' {
 		line.Add("cannot ").Add(q.doing)
@@ -234,7 +234,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	return 0
 }
 
-// refuse prints the reason why a command can't be carried out, with advice, and returns code.
+// refuse prints why a command can't be carried out, with advice, and returns code.
 func refuse(name string, argv bare.Words, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {
@@ -244,7 +244,7 @@ func refuse(name string, argv bare.Words, also string, code int) int {
 	return code
 }
 
-// hint appends advice to the message t and prints the message.
+// hint prints a message, with advice at its end.
 func hint(t *bare.Text) {
 	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
 	bare.Write(2, t.String())

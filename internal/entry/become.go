@@ -9,19 +9,19 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// become is the argv[0] of a process that changes its user and then executes a command (proc.LimitsName).
+// become is the argv[0] of a process that changes its user and settings, and then executes a command (proc.LimitsName).
 const become = "hinit-limits"
 
 // groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32
 
-// changeUserAndExec carries out the words of its command line, which change the user, the directory and other settings of this
-// process. It then executes the command after "--". It marks each word that it has carried out.
+// changeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of
+// this process, and marks each of them as done. Then it executes the command after "--".
 //
-// It returns if it does not know a word, or if a step fails and the process does not have root's rights. The code that runs
-// after the Go runtime has started then carries out the remaining words, or reports the error. If a step fails with root's
-// rights, changeUserAndExec ends the process, because the runtime obeys variables that the new user may have written. It
-// also ends the process if the kernel lacks PIDs or memory, because then the runtime could not start.
+// It returns if it does not know a word, or if a step fails without root's rights. The program then goes on with the Go
+// runtime, which carries out the remaining words or reports the error. If a step fails with root's rights, changeUserAndExec
+// ends the process: the runtime obeys environment variables, which the new user may have written. It also ends the process if
+// the kernel lacks PIDs or memory, because the runtime could not start.
 func changeUserAndExec(argv, env bare.Words) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
@@ -35,7 +35,7 @@ func changeUserAndExec(argv, env bare.Words) {
 		errno, known := applyWord(w)
 		switch {
 		case known && errno == 0:
-			if w[0] != 'b' { // "bound" is a setting of one thread, and the runtime may execute the command in another thread
+			if w[0] != 'b' { // "bound" belongs to one thread, and the runtime may execute the command in another
 				*unsafe.StringData(w) = '='
 			}
 		case known && bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) == 0:
@@ -48,7 +48,7 @@ func changeUserAndExec(argv, env bare.Words) {
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
-	} else if !isToolsProgram() { // hinit-tools carries out the remaining words, and searches PATH for a command without a slash
+	} else if !isToolsProgram() { // hinit-tools carries out the other words, and searches the PATH
 		errno = becomeTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
@@ -57,7 +57,8 @@ func changeUserAndExec(argv, env bare.Words) {
 	}
 }
 
-// applyWord carries out one word of the form NAME=VALUE. errno is negative after an error. known is false if the word is unknown.
+// applyWord carries out one word NAME=VALUE. errno is negative after an error. known is false for a word that it does not
+// know.
 func applyWord(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 	at := max(bare.Index(word, "="), 0)
@@ -91,7 +92,7 @@ func applyWord(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remakeGroup creates a control group. It replaces an existing empty group, so that the counters start at zero.
+// remakeGroup makes a control group. It replaces an existing empty one, so that its counters begin at zero.
 func remakeGroup(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
@@ -102,7 +103,7 @@ func remakeGroup(dir string) (errno int) {
 	return errno
 }
 
-// writeWord writes the part of word before the first colon into the file whose name is the part after the colon.
+// writeWord writes to a file: word is TEXT:FILE.
 func writeWord(word string) (errno int) {
 	at := max(bare.Index(word, ":"), 0)
 	file := word[min(at+1, len(word)):]
@@ -115,7 +116,7 @@ func writeWord(word string) (errno int) {
 	return min(errno, 0)
 }
 
-// setUser sets the supplementary groups, the group and the user of this process. ids has the form GID[:GROUP…].
+// setUser sets user, group and supplementary groups of this process. ids is GID[:GROUP…].
 func setUser(uid uint32, ids string) (errno int) {
 	gid, rest := bare.Number(ids)
 	n := 0

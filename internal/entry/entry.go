@@ -9,29 +9,31 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// threads is the number of threads that the process must be able to create before the Go runtime is started. A hinit command
-// starts with 4 to 6 threads, and in the meantime other programs may take PIDs.
+// threads is how many threads must be possible before the Go runtime is started. A hinit command begins with 4 to 6, and
+// other programs may take PIDs meanwhile.
 const threads = 8
 
 var (
 	leave uint32
-	never uint32      // always 0, so threads that wait for a change of it never end
-	held  [64]uintptr // IDs of the threads that makeThreads has created last
+	never uint32      // always 0, so that threads that wait for its change never end
+	held  [64]uintptr // IDs of the threads that makeThreads created last
 )
 
-// few is the minimum number of threads with which PID 1 can work, see internal/tuning.
+// few is the smallest number of threads with which PID 1 works, see internal/tuning.
 const few = 20
 
-// FewThreads is true if PID 1 must use as few threads as possible.
+// FewThreads says that PID 1 must do with as few threads as possible.
 var FewThreads bool
 
 // Only the assembly calls begin.
 var _ = begin
 
-// hold creates a thread that waits until *leave isn't 0, and then ends. It returns the thread's ID, or a negative errno.
+// hold creates a thread that waits until *leave is not 0, and then ends. It returns the ID of the thread, or a negative
+// errno.
 func hold(leave *uint32) int
 
-// begin is called by hinit_bare, the assembly at the entry point, before the Go runtime. If it returns, the runtime starts.
+// begin runs before the Go runtime: hinit_bare, the assembly at the entry point, calls it. When it returns, the runtime
+// starts.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	if bare.Base(argv.At(0)) == become {
@@ -60,11 +62,11 @@ func begin(stack *uintptr) {
 	}
 }
 
-// toolsName is the name of the program that implements most commands. It is in the same directory as hinit.
+// toolsName is the program that has most commands, in the directory of hinit.
 const toolsName = "hinit-tools\x00"
 
-// isToolsProgram reports whether this program is hinit-tools. It stores the program's directory, with a slash at the end, in the
-// buffer path.
+// isToolsProgram reports whether this program is hinit-tools. It leaves the directory of this program, with a slash at its
+// end, in the buffer path.
 func isToolsProgram() bool {
 	self := "/proc/self/exe\x00"
 	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(toolsName)), 0))
@@ -73,15 +75,14 @@ func isToolsProgram() bool {
 	return name == toolsName[:len(toolsName)-1]
 }
 
-// becomeTools executes hinit-tools from the directory that [isToolsProgram] has stored in path. It returns an errno if that
-// fails.
+// becomeTools executes hinit-tools in the directory that isToolsProgram has left in path. It returns only after an error.
 func becomeTools(argv, env bare.Words) (errno int) {
 	path.Add(toolsName)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// isToolsCommand reports whether hinit-tools implements this command. hinit-tools has the commands that people and agents call.
-// The other commands must start fast, or belong to hinit itself.
+// isToolsCommand reports whether hinit-tools has this command. It has those that people and agents call. The others must
+// start fast, or belong to hinit itself.
 func isToolsCommand(name string, argv bare.Words) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
@@ -89,11 +90,11 @@ func isToolsCommand(name string, argv bare.Words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await waits until a re-executed PID 1 can create as many threads as the old program had. halted is the value of HINIT_HALTED,
-// which begins with that number, or "" if enough PIDs are free.
+// await blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is HINIT_HALTED,
+// which begins with their number, or "" if there are enough PIDs.
 //
-// If there is a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
-// container can have taken a PID, and such a process ends by itself within a minute. After 2 s, await accepts fewer threads.
+// With such a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
+// container can have taken a PID, and it ends by itself within a minute. After 2 s, await accepts fewer threads.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -107,7 +108,7 @@ func await(halted string) {
 			sleep(100e6)
 			continue
 		}
-		for i := range n { // wait until the threads of HasRoomFor have ended; the kernel may need time to free their IDs
+		for i := range n { // until the threads of HasRoomFor have ended; the kernel may need time to free their IDs
 			for range 1000 {
 				if bare.Syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
 					break
@@ -124,8 +125,8 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// HasRoomFor reports whether this process can create the given number of additional threads. It creates the threads and
-// lets them end. In a running program, the caller must have locked its goroutine to its thread.
+// HasRoomFor reports whether this process can create so many more threads, by creating them and letting them end. In a
+// running program, the goroutine must be locked to its thread.
 func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
@@ -135,13 +136,13 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program, the caller must have locked
-// its goroutine to its thread.
+// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program, the goroutine must be
+// locked to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &never) }
 
-// makeThreads creates up to the given number of threads, which wait for leave, and returns the number that it has created.
-// The threads block every signal, and so does this thread during the call. On a busy machine the threads may still be alive
-// when the runtime starts. The runtime's signal handler would find no g in such a thread.
+// makeThreads creates up to so many threads, which wait for *leave, and returns how many it has created. They block every
+// signal, and so does this thread during the call. On a busy machine they may still be alive when the runtime starts, and its
+// signal handler would find no g in them.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)
@@ -157,7 +158,7 @@ func makeThreads(threads int, leave *uint32) (made int) {
 	return made
 }
 
-// setMask sets the signals that this thread blocks, and stores the old set in old.
+// setMask sets which signals this thread blocks, and stores the old set in old.
 func setMask(set, old *uint64) {
 	const setmask = 2 // SIG_SETMASK
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)

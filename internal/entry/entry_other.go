@@ -2,10 +2,10 @@
 
 package entry
 
-// FewThreads is true if PID 1 must use as few threads as possible.
+// FewThreads says that PID 1 must do with as few threads as possible.
 var FewThreads bool
 
-// HasRoomFor reports whether this process can create more threads. On this platform that can't be tested, so the result is true.
+// HasRoomFor returns true, because this platform has no code to find out.
 func HasRoomFor(int) bool { return true }
 
 // OccupyPIDs does nothing on this platform.

@@ -1,10 +1,10 @@
-// Package guard makes sure that a panic in a goroutine does not end PID 1 silently.
+// Package guard makes sure that a panic in a goroutine does not end PID 1 without a word.
 //
-// Every goroutine that hinit starts begins with a deferred [Catch]. In a process that has set a handler, as PID 1 does, the
-// handler is called with every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends
-// the process as usual. A fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
+// Every goroutine of hinit begins with a deferred [Catch]. If the process has set a handler, as PID 1 does, the handler gets
+// every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends the process as
+// usual. A fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
 //
-// The package owns no goroutine, and the handler is its only state.
+// The package owns no goroutine. The handler is its only state.
 package guard
 
 import (
@@ -12,14 +12,14 @@ import (
 	"sync/atomic"
 )
 
-// Handler handles a panic, in the goroutine that panicked. doing describes what the goroutine was doing. When Handler returns,
-// the goroutine ends.
+// Handler handles a panic in the goroutine that has panicked. doing says what the goroutine was doing. After Handler, the
+// goroutine ends.
 type Handler func(doing string, value any, stack []byte)
 
-// handler is shared by the whole process, because any goroutine of any package may panic.
+// handler belongs to the whole process, because a goroutine of any package may panic.
 var handler atomic.Pointer[Handler]
 
-// Handle makes h the handler of this process. If h is nil, the process has no handler.
+// Handle sets the handler of this process. nil removes it.
 func Handle(h Handler) {
 	if h == nil {
 		handler.Store(nil)
@@ -28,8 +28,8 @@ func Handle(h Handler) {
 	handler.Store(&h)
 }
 
-// Catch passes a panic of this goroutine to the handler. It must be deferred as the first statement of a goroutine. doing
-// describes the goroutine's work for error messages.
+// Catch passes a panic of this goroutine to the handler. Defer it in the first statement of a goroutine. doing says what the
+// goroutine does, for the report.
 func Catch(doing string) {
 	h := handler.Load()
 	if h == nil {
@@ -40,7 +40,7 @@ func Catch(doing string) {
 	}
 }
 
-// Go runs f in a new goroutine with a deferred Catch.
+// Go runs f in a goroutine that begins with a deferred Catch.
 func Go(doing string, f func()) {
 	go func() {
 		defer Catch(doing)
@@ -48,7 +48,7 @@ func Go(doing string, f func()) {
 	}()
 }
 
-// Func returns a function that calls f with a deferred Catch. It is meant for timers, which run f in a goroutine.
+// Func returns f with a deferred Catch, for a timer: timers run their functions in goroutines.
 func Func(doing string, f func()) func() {
 	return func() {
 		defer Catch(doing)

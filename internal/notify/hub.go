@@ -10,29 +10,29 @@ import (
 )
 
 const (
-	// datagramsPerPause is the maximum number of datagrams that a Hub reads from one service in each interval of the length pause. A
-	// service that sends more blocks in sendmsg(2).
+	// datagramsPerPause is how many datagrams of one service a Hub reads in each pause. A service that sends more blocks in
+	// sendmsg(2).
 	datagramsPerPause = 64
 	pause             = 250 * time.Millisecond
 )
 
-// Hub holds the sockets of all services. Its methods may be called from any goroutine.
+// Hub holds the notification sockets of all services. Any goroutine may call its methods.
 type Hub struct {
-	// handle is called with each message, the service whose socket received it, and the process that sent it. The calls for one
-	// service do not overlap.
+	// handle gets each message, with the service to whose socket it came, and the process that sent it. Calls for one service do
+	// not overlap.
 	handle func(service string, pid int, m Message)
 
 	mu      sync.Mutex // never held during a call that may block
 	sockets map[string]*socket
 }
 
-// New returns a hub without sockets. tell must not block for long.
+// New returns a Hub without sockets. tell gets each message, and must not block for long.
 func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{handle: tell, sockets: make(map[string]*socket)}
 }
 
-// Listen creates a socket for a service below dir, and returns the socket's path. Only the given user and root may write to it.
-// An existing socket for the same user is kept. Listen may wait for the disk of dir.
+// Listen makes the socket of a service below dir, and returns its path. Only the given user and root can write to it. An
+// existing socket of the same user is kept. Listen may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
 	if s := h.socketOf(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
@@ -52,7 +52,7 @@ func (h *Hub) socketOf(service string) *socket {
 	return h.sockets[service]
 }
 
-// setSocket replaces the socket of a service by s, and closes the old socket. If s is nil, the service has no socket afterwards.
+// setSocket replaces the socket of a service, and closes the old one. With nil the service has none afterwards.
 func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
@@ -68,17 +68,17 @@ func (h *Hub) setSocket(service string, s *socket) {
 	}
 }
 
-// Drop closes the socket of a service, if there is one. The socket file stays, but nothing receives from it.
+// Drop closes the socket of a service. Its file stays, but no goroutine receives from it.
 func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
-// Drain handles the unread messages from a service, at most datagramsPerPause of them.
+// Drain handles messages of a service that have arrived, at most datagramsPerPause.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
 		s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
 	}
 }
 
-// startReader starts the goroutine that handles the messages of a socket until it is closed.
+// startReader starts the goroutine that handles the messages of a socket until the socket is closed.
 func (h *Hub) startReader(service string, s *socket) {
 	guard.Go("hearing what services say", func() {
 		raw, err := s.File.SyscallConn()
@@ -87,7 +87,7 @@ func (h *Hub) startReader(service string, s *socket) {
 		}
 		for begin, taken := time.Now(), 0; ; {
 			n := 0
-			err := raw.Read(func(uintptr) bool { // a false result waits until the socket has data
+			err := raw.Read(func(uintptr) bool { // false means: wait until the socket has data
 				n = s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
 				return n > 0
 			})
@@ -102,10 +102,10 @@ func (h *Hub) startReader(service string, s *socket) {
 	})
 }
 
-// Handover is the state of a hub that a re-execution hands over to the next program of PID 1.
+// Handover is the state of a Hub for the next program of a re-execution.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets, which still hold all unread messages.
+// HandOver returns the sockets. Unread messages stay in them.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver makes a new hub continue with the sockets from the HandOver of an old hub; nil means no sockets.
+// TakeOver makes a new Hub continue with the sockets of an old one; nil means none.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -130,18 +130,17 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars returns the names of the environment variables of the protocol. hinit must not pass on its own values to services, because
-// their messages would then go to the program that started hinit.
+// Vars returns the names of the protocol's variables. hinit does not pass its own values to services: their messages would go
+// to the program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
-// The environment variables of a service that has a notification socket.
+// Variables of a service with a notification socket.
 const (
 	SocketVar   = "NOTIFY_SOCKET"
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns the environment variables for a service with a socket at path. every is the watchdog interval. If every
-// is 0, the watchdog variable is left out.
+// Environ returns the variables of a service whose socket is at path. every is the watchdog interval; 0 for no watchdog.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

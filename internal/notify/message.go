@@ -10,33 +10,33 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage is the maximum size of an accepted datagram, in bytes. systemd has the same limit.
+// MaxMessage is the maximum size in bytes of a datagram, as in systemd.
 const MaxMessage = 4096
 
 const (
-	// maxStatus is the maximum size of a STATUS text, in bytes.
+	// maxStatus is the maximum size in bytes of a STATUS text.
 	maxStatus = 256
-	// maxTime is the longest duration that a service may send.
+	// maxTime is the longest duration that a service can send.
 	maxTime = 24 * time.Hour
 )
 
-// Message is the content of one datagram. The zero value is a datagram without any known field.
+// Message is the content of one datagram. A field is zero if the datagram lacks it.
 type Message struct {
 	Ready, Stopping, Reloading bool
 
-	Status    string // STATUS: the service's current work, one line without control characters
-	HasStatus bool   // the message has a STATUS, which may be empty
+	Status    string // STATUS: what the service is doing, in one line without control characters
+	HasStatus bool   // there is a STATUS, perhaps an empty one
 
-	Alive    bool          // the service has sent WATCHDOG=1: it is alive
-	Failed   bool          // the service has sent WATCHDOG=trigger: it has failed
+	Alive    bool          // WATCHDOG=1: the service is alive
+	Failed   bool          // WATCHDOG=trigger: the service has failed
 	Every    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
 	HasEvery bool
-	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs; 0 if the message has none
+	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
 
-	Lease string // X_HINIT_LEASE: the lease program's report about the lease, one line without control characters
+	Lease string // X_HINIT_LEASE: what the lease program says about the lease, in one line without control characters
 }
 
-// Parse parses a datagram, which consists of lines NAME=VALUE. It ignores unknown and invalid lines.
+// Parse parses a datagram, which has a NAME=VALUE in each line. Unknown and invalid lines are ignored.
 func Parse(data []byte) (m Message) {
 	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
 		name, value, _ := strings.Cut(string(line), "=")
@@ -66,8 +66,8 @@ func Parse(data []byte) (m Message) {
 	return m
 }
 
-// microseconds parses a number of microseconds, and limits the duration to [maxTime]. The largest 64-bit number means no limit in
-// systemd; the result is 0.
+// microseconds parses a number of microseconds, up to maxTime. The largest 64-bit number means no limit in systemd, and gives
+// 0.
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	switch {
@@ -79,8 +79,8 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
 }
 
-// displayLine returns text as one line that is safe to display: no control characters, no invalid UTF-8, at most [maxStatus]
-// bytes.
+// displayLine returns text as one line that is safe to display: without control characters and invalid UTF-8, at most
+// maxStatus bytes.
 func displayLine(text string) string {
 	var b strings.Builder
 	for _, r := range text {

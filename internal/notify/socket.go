@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// dirName is the directory of the sockets, next to the control socket.
+	// dirName is the directory of the sockets, beside the control socket.
 	dirName = "notify"
-	// maxPath is the maximum length of a Unix socket's path, in bytes (unix(7)).
+	// maxPath is the maximum length in bytes of the path of a Unix socket (unix(7)).
 	maxPath = 107
 )
 
@@ -27,15 +27,15 @@ const (
 type socket struct {
 	File *os.File
 	Path string
-	UID  uint32 // the user who may write to the socket
+	UID  uint32 // user who may write to it, besides root
 	GID  uint32
 
 	mu  sync.Mutex `reexec:"-"` // held while datagrams are read
 	buf []byte     `reexec:"-"`
 }
 
-// listen creates the socket of a service below dir. It replaces a socket file that an earlier container has left. It may block on
-// the disk.
+// listen makes the socket of a service below dir. It replaces a file that an earlier container has left. It may block on the
+// disk.
 func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	path := dir + "/" + dirName + "/" + service
 	if len(path) > maxPath {
@@ -50,7 +50,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The socket file gets the mode of the descriptor, so no other process can write to it before its owner is set.
+	// The file gets its mode from the descriptor, so no other user can write to it before its owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -73,8 +73,8 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	return &socket{File: os.NewFile(uintptr(fd), path), Path: path, UID: uid, GID: gid}, nil
 }
 
-// openDir opens the directory of the sockets, and creates it if necessary. All users may enter it, and only this user may change
-// it.
+// openDir opens the directory of the sockets, and makes it if necessary. All users may enter it, but only this user can
+// change it.
 func openDir(path string) (*os.File, error) {
 	if err := os.Mkdir(path, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -99,12 +99,10 @@ func openDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// credSpace is the size of a buffer that has room only for the sender's credentials. So the kernel never opens file descriptors
-// that a sender passes.
+// credSpace has room for the sender's credentials only, so that the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// readBurst reads up to datagramsPerPause datagrams, and calls the function each with every message in them. It returns the
-// number of datagrams.
+// readBurst reads up to datagramsPerPause datagrams, calls each with their messages, and returns how many there were.
 func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +118,8 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// readOne handles the first datagram in the socket, and reports whether there was one. It removes the datagram only after the
-// function each has returned, so that a re-execution doesn't lose the message.
+// readOne handles the first datagram in the socket, and reports whether there was one. It takes the datagram out only after
+// each has returned, so that a re-execution does not lose it.
 func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -151,7 +149,7 @@ func receive(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.S
 	}
 }
 
-// senderPID returns the PID of the process that sent a datagram, or 0 if that process is not in this PID namespace.
+// senderPID returns the PID of the sender; 0 if the sender is not in this PID namespace.
 func senderPID(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -165,8 +163,8 @@ func senderPID(oob []byte) int {
 	return 0
 }
 
-// Send sends a message to the socket at path, which is a file name or an abstract "@name". If the receiver's queue is full, it
-// fails instead of waiting. It may wait for the disk.
+// Send sends a message to the socket at path: a file, or "@name" for an abstract one. It fails if the receiver's queue is
+// full. It may wait for the disk.
 func Send(path, text string) error {
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > maxPath {
 		return fmt.Errorf("expected an absolute path of at most %d bytes, or a name after @", maxPath)
@@ -182,11 +180,11 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience is the time limit of SendOuter. The limit is needed because the path may be on a disk that hangs.
+// outerPatience is how long SendOuter may take, because the path may be on a disk that hangs.
 const outerPatience = 5 * time.Second
 
-// SendOuter sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and podman
-// --sdnotify=container do so. It blocks for at most five seconds.
+// SendOuter sends a message to the program that started this container, if that has set NOTIFY_SOCKET, as systemd and podman
+// --sdnotify=container do. It blocks for at most five seconds.
 func SendOuter(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

@@ -1,5 +1,5 @@
-// Package pause implements waits that end early with their context ([For], [Until], [Send]), and the wake-up of a waiting
-// goroutine ([Wake]). The package owns no goroutine.
+// Package pause has waits that a context can end ([For], [Until], [Send]), and a wake-up for a waiting goroutine ([Wake]). It
+// owns no goroutine.
 package pause
 
 import (
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// For waits for d, or until ctx ends. It returns false if ctx has ended.
+// For waits for d. It returns false if ctx ends first.
 func For(ctx context.Context, d time.Duration) bool {
 	return Until(ctx, time.After(d)) && ctx.Err() == nil
 }
 
-// Until receives a value from event, or waits until event is closed. It returns false if ctx ends first.
+// Until waits for a value from event, or for its close. It returns false if ctx ends first.
 func Until[T any](ctx context.Context, event <-chan T) bool {
 	select {
 	case <-event:
@@ -22,7 +22,7 @@ func Until[T any](ctx context.Context, event <-chan T) bool {
 	}
 }
 
-// Send sends value to a channel. It returns false if ctx ends first.
+// Send sends a value to a channel. It returns false if ctx ends first.
 func Send[T any](ctx context.Context, to chan<- T, value T) bool {
 	select {
 	case to <- value:
@@ -33,7 +33,7 @@ func Send[T any](ctx context.Context, to chan<- T, value T) bool {
 }
 
 // Wake wakes the goroutine that receives from asleep, a channel of capacity 1. If the goroutine is busy, its next receive
-// returns immediately. Several calls before that receive count as one. Wake does not block.
+// returns at once. Several calls before that are one wake-up. Wake never blocks.
 func Wake(asleep chan<- struct{}) {
 	select {
 	case asleep <- struct{}{}:

@@ -1,5 +1,5 @@
-// Package pty opens pseudoterminals, and connects a terminal to one. So a command gets its own terminal, and can't type into the
-// caller's terminal. Relay owns three goroutines, which end when the command's side is closed, or with the process.
+// Package pty opens pseudoterminals, and connects a terminal to one. A command on its own terminal can't type into the
+// caller's. Relay owns three goroutines, which end when the command's side is closed, or with the process.
 package pty
 
 import (
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Open creates a pseudoterminal. far is the side that becomes the terminal of a command; the caller closes it after the command
-// was started. near is the side that the caller reads and writes.
+// Open makes a pseudoterminal. far is the terminal of a command; close it after the command was started. near is the side
+// that the caller reads and writes.
 func Open() (near, far *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -40,7 +40,7 @@ func Open() (near, far *os.File, err error) {
 	return near, os.NewFile(uintptr(other), name), nil
 }
 
-// Resize sets the window size of a pseudoterminal. The argument near is the pseudoterminal's master side.
+// Resize sets the window size of a pseudoterminal, given its near side.
 func Resize(near *os.File, columns, rows uint16) {
 	raw, err := near.SyscallConn()
 	if err != nil {
@@ -51,15 +51,15 @@ func Resize(near *os.File, columns, rows uint16) {
 	})
 }
 
-// Raw switches a terminal to raw mode, in which it passes on every key, until restore is called. If the file is not a terminal,
-// Raw returns an error.
+// Raw puts a terminal into raw mode, in which it passes on every key, until restore is called. The error means that the file
+// is no terminal.
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := term.MakeRaw(fd)
-	return func() { _ = term.Restore(fd, before) }, err // an error is ignored, because the terminal may be gone by then
+	return func() { _ = term.Restore(fd, before) }, err // the terminal may be gone by then
 }
 
-// Size returns the size of a terminal, or 80 by 24 if it is unknown.
+// Size returns the size of a terminal; 80 by 24 if it is unknown.
 func Size(terminal *os.File) (columns, rows uint16) {
 	w, err := unix.IoctlGetWinsize(int(terminal.Fd()), unix.TIOCGWINSZ)
 	if err != nil || w.Col == 0 || w.Row == 0 {
@@ -68,7 +68,7 @@ func Size(terminal *os.File) (columns, rows uint16) {
 	return w.Col, w.Row
 }
 
-// OnResize calls f with the new size whenever the size of a terminal changes, until stop is called. f runs in another
+// OnResize calls f with the new size after each change of a terminal's size, until stop is called. f runs in another
 // goroutine.
 func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	resized, done := make(chan os.Signal, 1), make(chan struct{})
@@ -89,7 +89,7 @@ func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	}
 }
 
-// Relay copies between the terminal in and out and the near side of a pseudoterminal. It returns when the far side is closed.
+// Relay copies between a terminal (in and out) and the near side of a pseudoterminal. It blocks until the far side is closed.
 func Relay(in *os.File, out io.Writer, near *os.File) error {
 	restore, err := Raw(in)
 	if err != nil {

@@ -1,12 +1,13 @@
-// Package runs starts commands that run once, at a client's request, and remembers how they ended.
+// Package runs starts commands once, at the request of a client, and remembers how they ended.
 //
-// A run is a supervisor unit that never restarts. The supervisor's loop starts it, ends its whole process tree (SIGTERM, grace,
-// SIGKILL) and records its exit. A [Book] keeps what the loop does not need: the client's tag, the time limit, and runs that the
-// loop has forgotten. PID 1 has a Book behind its control API. A program without PID 1 makes a Book with package local.
+// A run is a unit of the supervisor that never restarts. The supervisor's loop starts it, ends its whole process tree
+// (SIGTERM, grace, SIGKILL) and records its exit. A [Book] keeps what the loop does not need: the client's tag, the time
+// limit, and runs that the loop has forgotten. PID 1 has a Book behind its control API. Other programs make one with package
+// local.
 //
-// A tag starts at most one process, however often a client asks. A run has ended only after all its processes have ended. A Book
-// remembers the last [MaxEndedRuns] ended runs. It owns one goroutine, which follows the loop until the loop ends, and a timer
-// for each run with a time limit.
+// A tag starts at most one process, however often a client asks. A run has ended when all its processes have. A Book
+// remembers the last [MaxEndedRuns] of them. It owns one goroutine, which follows the loop to its end, and a timer for each
+// run with a time limit.
 package runs
 
 import (
@@ -31,14 +32,14 @@ import (
 	"hinit/supervisor"
 )
 
-// MaxEndedRuns is the number of ended runs that a Book remembers.
+// MaxEndedRuns is how many ended runs a Book remembers.
 const MaxEndedRuns = 1000
 
-// maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor. A caller other
-// than root may have half of them.
+// maxLive is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half
+// of them.
 const maxLive = 256
 
-// checkRoom returns an error if too many runs are alive for another run of a caller. The caller of checkRoom holds b.mu.
+// checkRoom returns an error if one more run of a caller would be too many. The caller of checkRoom holds b.mu.
 func (b *Book) checkRoom(caller string) error {
 	mine := 0
 	for _, e := range b.live {
@@ -62,31 +63,31 @@ type Loop interface {
 	Ended() <-chan struct{}
 }
 
-// StartRequest describes a run to start.
+// StartRequest says what to run.
 type StartRequest struct {
 	Tag, Template, Profile string
 	Spec                   proc.Spec
-	Output                 *os.File // standard output and error; the Book closes it. nil means /dev/null
-	Log                    string   // path of Output, for people
+	Output                 *os.File // standard output and error; the Book closes it; nil means /dev/null
+	Log                    string   // path of Output, for display
 	Limit                  time.Duration
 	Grace                  time.Duration
-	Caller                 string // the client whose runs are counted together; "" is root, which has no limit of its own
+	Caller                 string // whose runs are counted together; "" is root, who has no limit of its own
 }
 
-// Book holds the runs of one supervisor. Its methods may be called from any goroutine.
+// Book holds the runs of one supervisor. Any goroutine may call its methods.
 type Book struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // random; makes the IDs of runs differ from IDs in other containers
+	instance string // random, so that IDs differ from other containers' IDs
 	next     uint64
 	seq      uint64
-	live     map[string]*entry // living runs, by ID
+	live     map[string]*entry // living runs by ID
 	byTag    map[string]*entry
-	ended    []*entry // ended runs, oldest first
-	changed  chan struct{}
+	ended    []*entry      // ended runs, oldest first
+	changed  chan struct{} // closed at the next change
 }
 
-// entry is a run, with fields that only the book uses.
+// entry is a run, with what only the Book needs.
 type entry struct {
 	client.Run
 
@@ -99,12 +100,12 @@ type entry struct {
 	err     error
 }
 
-// NewBook returns an empty book.
+// NewBook returns a Book without runs.
 func NewBook() *Book {
 	return &Book{instance: rand.Text()[:8], live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach connects the book to its supervisor loop, and starts to follow the loop's events. Call it once, before the first run.
+// Attach connects the Book with its supervisor and follows it. Call it once, before the first run.
 func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
@@ -115,14 +116,13 @@ func (b *Book) Attach(loop Loop) {
 	guard.Go("following the runs", b.recordEnds)
 }
 
-// namePrefix is the prefix of the names of runs in the supervisor. No service of hinit.yaml and no service directory can have
-// such a name.
+// namePrefix begins the names of runs in the supervisor. No service of hinit.yaml or s6 directory can have such a name.
 const namePrefix = "run/"
 
-// Owns reports whether the name of a service belongs to a run.
+// Owns reports whether a service of the supervisor is a run.
 func Owns(service string) bool { return strings.HasPrefix(service, namePrefix) }
 
-// CheckTag returns the reason why a tag is invalid, or "" if it is valid.
+// CheckTag says why a tag is invalid; "" if it is valid.
 func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
@@ -135,13 +135,13 @@ func CheckTag(tag string) string {
 	return ""
 }
 
-// Start starts a run. It returns when the process is running or has failed to start; then Run.End has the reason. If the book
-// already has a run with the tag, Start returns that run and starts none.
+// Start starts a run. It returns when the process is running, or has failed to start (Run.End says why). If there is a run
+// with this tag already, Start returns that run and starts nothing.
 func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
-		_ = o.Output.Close() // no data was written to the file
+		_ = o.Output.Close() // nothing was written to it
 		return b.awaitStart(ctx, e)
 	}
 	if err := b.checkRoom(o.Caller); err != nil {
@@ -165,7 +165,7 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	}, supervisor.WantUp)
 	b.mu.Lock()
 	e.started, e.err = true, err
-	_ = o.Output.Close() // the run's process has its own copy of the file
+	_ = o.Output.Close() // the process has its own copy
 	e.output = nil
 	over := false
 	if err != nil {
@@ -185,7 +185,7 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	return out, err
 }
 
-// awaitStart waits until the call of Start that created the run has started it.
+// awaitStart blocks until the Start that made this run has started its process.
 func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	if !pause.Until(ctx, e.starts) {
 		return client.Run{}, context.Cause(ctx)
@@ -195,7 +195,7 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	return e.Run, e.err
 }
 
-// Pipes implements supervisor.LogSink for services that are runs, see [Owns]. It does not block.
+// Pipes returns the output of a run for its process, for [supervisor.LogSink]. It does not block.
 func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +214,7 @@ func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	return f, f, nil
 }
 
-// startTimer starts the timer for the time limit of a run. The caller holds b.mu.
+// startTimer starts the timer of a run with a time limit. The caller holds b.mu.
 func (b *Book) startTimer(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
@@ -223,8 +223,8 @@ func (b *Book) startTimer(e *entry) {
 	}
 }
 
-// Stop asks the supervisor to end a run, and does not wait for the end. The supervisor sends SIGTERM to the run's process, then
-// to its descendants, and SIGKILL to all of them after the grace period. Stop does nothing to a run that has ended.
+// Stop asks the supervisor to end a run, and does not wait for its end. Its process gets SIGTERM, then its descendants, and
+// all get SIGKILL after the grace period. It does nothing to a run that has ended.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -247,7 +247,7 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 	return e.Run, err
 }
 
-// Find returns the run with the given ID.
+// Find returns the run with this ID, or an error if there is none.
 func (b *Book) Find(id string) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,7 +264,7 @@ func (b *Book) find(id string) (client.Run, error) {
 	return client.Run{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. 0 is before all runs.
 func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,7 +281,7 @@ func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	return out, b.seq
 }
 
-// News returns a channel that is closed when a run begins or ends. Call News before Since, or a change between the two
+// News returns a channel that is closed when a run begins or ends. Call it before Since. Otherwise a change between the two
 // calls is missed.
 func (b *Book) News() <-chan struct{} {
 	b.mu.Lock()
@@ -289,7 +289,7 @@ func (b *Book) News() <-chan struct{} {
 	return b.changed
 }
 
-// Unique returns a different text at each call, which a client can use as a tag.
+// Unique returns another text at each call, for use as a tag.
 func (b *Book) Unique() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,8 +297,7 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// wakeWaiters sets the Seq of a run that has begun or ended to the next number, and wakes the callers of News. The caller holds
-// b.mu.
+// wakeWaiters gives a run that has begun or ended the next Seq, and wakes the callers of News. The caller holds b.mu.
 func (b *Book) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
@@ -306,7 +305,7 @@ func (b *Book) wakeWaiters(e *entry) {
 	b.changed = make(chan struct{})
 }
 
-// recordEnds records the ends of runs, until the supervisor's loop ends.
+// recordEnds records the ends of runs until the supervisor's loop ends.
 func (b *Book) recordEnds() {
 	for {
 		news := b.loop.News()
@@ -320,8 +319,8 @@ func (b *Book) recordEnds() {
 	}
 }
 
-// compareAll compares all live runs with the current snapshot of the supervisor, and records which of them have ended. It takes
-// the snapshot under b.mu, because an older snapshot could lack a run that was just started.
+// compareAll compares all living runs with the supervisor's snapshot, and records which have ended. It takes the snapshot
+// while it holds b.mu, because an older one may lack a run that was just started.
 func (b *Book) compareAll() {
 	var over []string
 	b.mu.Lock()
@@ -345,13 +344,13 @@ func (b *Book) compareAll() {
 	}
 }
 
-// compareRun compares a run with its service v in the supervisor, and records the run's process or its end. It reports whether
-// the supervisor should forget the run. The caller holds b.mu.
+// compareRun compares a run with its service v in the supervisor, and records its process or its end. It returns true if the
+// supervisor should forget the run. The caller holds b.mu.
 func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
-	case v == nil: // the supervisor has dropped the run at the shutdown of the container
+	case v == nil: // the supervisor has dropped it during the shutdown of the container
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		x := v.LastExit
@@ -378,7 +377,7 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	return over
 }
 
-// shortenTexts cuts the texts that a client chose and that the book keeps after a run has ended.
+// shortenTexts cuts texts that a client chose, because the Book keeps them after the run has ended.
 func (e *entry) shortenTexts() {
 	e.Log, e.Profile = supervisor.Shorten(e.Log), supervisor.Shorten(e.Profile)
 	if e.End != nil {
@@ -386,7 +385,7 @@ func (e *entry) shortenTexts() {
 	}
 }
 
-// moveToEnded moves a run to the ended runs, and drops the oldest one if there are more than MaxEndedRuns. The caller holds b.mu.
+// moveToEnded moves a run to the ended ones, and drops the oldest of them if there are too many. The caller holds b.mu.
 func (b *Book) moveToEnded(e *entry) {
 	e.shortenTexts()
 	delete(b.live, e.ID)

@@ -7,7 +7,7 @@ import (
 	"hinit/client"
 )
 
-// Handover is the state of a book that PID 1 hands over to its new program at a re-execution.
+// Handover is the state of a Book for the next program of a re-execution.
 type Handover struct {
 	Instance string
 	Next     uint64
@@ -16,14 +16,14 @@ type Handover struct {
 	Ended    []HandedRun
 }
 
-// HandedRun is one run of a [Handover].
+// HandedRun is one run of a Handover.
 type HandedRun struct {
 	Run    client.Run
 	Limit  time.Duration
 	Caller string
 }
 
-// HandOver returns the state that the new program needs to continue the same runs. It includes runs that are just being started.
+// HandOver returns the state for the next program, with runs that are just being started.
 func (b *Book) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,7 +37,7 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new book the state of an old book. Call it before Attach.
+// TakeOver gives a new Book the state of an old one. Call it before Attach.
 func (b *Book) TakeOver(h *Handover) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package identity updates the agent's user in /etc, in the boot program. PID 1 asks for this if the container wants other ids,
-// or if the agent must join a group. The package owns no goroutine.
+// Package identity updates the agent's user in /etc, as a job of the boot program. PID 1 wants that if the container asks for
+// other ids, or if the agent must join a group. The package owns no goroutine.
 package identity
 
 import (
@@ -18,18 +18,17 @@ import (
 	"hinit/internal/boot"
 )
 
-// Options describes the agent's user and the container. User and Env are required.
+// Options describe the agent's user and the container. User and Env are required.
 type Options struct {
 	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string   // directory that contains etc, for tests; "" for the real /etc
-	Sockets []string // possible paths of the Docker socket, of which the first existing one is used; nil for boot.DockerSockets
+	Root    string   // directory that contains etc, for tests; "" for the real one
+	Sockets []string // where the Docker socket may be; the first existing one is used; nil for boot.DockerSockets
 	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }
 
-// Main updates the agent's user and writes the result, a [boot.Identity] as JSON, to out. It returns the exit code of the
-// process.
+// Main updates the agent's user, and writes a [boot.Identity] as JSON to out. It returns the exit code of the process.
 func Main(user string, out io.Writer) int {
 	a, err := updateUser(Options{User: user, Env: os.LookupEnv})
 	result := boot.Identity{User: a.User, Lines: a.Lines}
@@ -42,20 +41,20 @@ func Main(user string, out io.Writer) int {
 	return 0
 }
 
-// agent is the agent's user during the update.
+// agent is the agent's user while it is being updated.
 type agent struct {
 	boot.Agent
 
 	remapped bool // the ids were changed in this boot
 }
 
-// updateUser gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to
-// the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only
-// /etc/passwd and /etc/group. A second call changes nothing.
+// updateUser gives the agent's user the ids in HERMES_UID and HERMES_GID (or PUID and PGID). It also adds the user to the
+// groups of the Docker socket and of graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and
+// /etc/group. A second call changes nothing.
 //
-// If /etc can't be written, the result still has the wanted ids, and a message says so. An error means that the container
-// must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). updateUser blocks
-// only on /etc and /dev.
+// If /etc can't be written, the result has the wanted ids anyway, and a message. An error means that the container must not
+// start: a wanted uid belongs to another user, or there is no such user ([account.ErrNotFound]). updateUser blocks only on
+// /etc and /dev.
 func updateUser(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {
@@ -63,7 +62,7 @@ func updateUser(o Options) (agent, error) {
 	}
 	a := agent{Agent: boot.Agent{User: user, Known: true}}
 	if user.UID == 0 {
-		return a, nil // the agent runs as root: it may use everything, and its ids don't change
+		return a, nil // an agent that is root may do everything, and keeps its ids
 	}
 	etc, err := db.Open(o.Root)
 	if err != nil {
@@ -86,8 +85,7 @@ func updateUser(o Options) (agent, error) {
 	return a, nil
 }
 
-// requestedID returns the id that the container asks for in one of the two variables in names. An invalid id causes a warning and
-// is ignored.
+// requestedID returns the id for which the container asks in one of two variables. An invalid id is ignored with a warning.
 func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.RequestedID(func(name string) string { return boot.EnvOf(o.Env, name) }, names)
 	if !ok && text != "" {
@@ -96,7 +94,7 @@ func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
 	return id, ok
 }
 
-// remap sets the ids that the container asks for in a and in etc. [db.DB.Save] writes them to /etc later.
+// remap sets the ids for which the container asks, in a and in etc. [db.DB.Save] writes them to /etc later.
 func (a *agent) remap(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.requestedID(o, account.UIDVars); ok && uid != a.User.UID {
@@ -131,7 +129,7 @@ func (a *agent) warn(format string, args ...any) {
 	a.Lines = append(a.Lines, boot.Warning(fmt.Sprintf(format, args...)))
 }
 
-// joinDocker adds the agent's user to the group of the Docker socket, which is equivalent to root on the host.
+// joinDocker adds the agent's user to the group of the Docker socket. This group has the power of root on the host.
 func (a *agent) joinDocker(o Options, etc *db.DB) {
 	sockets := o.Sockets
 	if sockets == nil {
@@ -146,10 +144,10 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 	}
 }
 
-// joinDRI adds the agent's user to the groups of the graphics devices.
+// joinDRI adds the agent's user to the groups of graphics devices.
 func (a *agent) joinDRI(o Options, etc *db.DB) {
 	dir := cmp.Or(o.DRI, boot.GraphicsDir)
-	entries, _ := os.ReadDir(dir) // without the directory there are no devices
+	entries, _ := os.ReadDir(dir) // without this directory there are no devices
 	for _, e := range entries {
 		if gid, ok := boot.DeviceGroup(e); ok && !slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid) {
 			a.join(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")
@@ -157,8 +155,8 @@ func (a *agent) joinDRI(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to gid, the group of a device. If the group does not exist, join creates it and names it newName. The
-// path of the device, the argument what, and its kind appear in messages only.
+// join adds the agent's user to gid, the group of a device. If the group has no name, join creates it as newName. The
+// device's path (what) and kind are for messages.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

@@ -1,7 +1,7 @@
-// Package keep saves the files of the agent's data directory after a first boot, while an image is being built. When a
-// container of that image boots with an empty volume, these files are copied to the volume.
+// Package keep saves the agent's data directory after a first boot, while an image is being built. A container of that image
+// copies these files to an empty volume, which is faster than the boot steps that made them.
 //
-// It promises to save no secrets, and no state that belongs to a single container. It starts no goroutine.
+// It saves no secrets, and no state of a single container. It starts no goroutine.
 package keep
 
 import (
@@ -20,15 +20,15 @@ import (
 	"hinit/internal/lease"
 )
 
-// neverKept lists files of the first boot that belong to a single container, so they are not saved.
+// neverKept lists files that belong to a single container, and are not saved.
 var neverKept = []string{
 	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// Home is called while an image is built, after a boot has filled the empty data directory home. It saves this directory in the
-// file seed, together with the record of the boot steps, but without generated keys. It returns the names of the steps that a
-// boot can skip because of the seed. If there are none, it saves nothing.
+// Home saves the data directory home in the file seed. It is called while an image is built, after a boot has filled that
+// empty directory. It also saves the record of the boot steps, but no generated keys. It returns the names of the steps that
+// a boot can skip because of the seed. If there are none, it saves nothing.
 func Home(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {
@@ -102,6 +102,6 @@ func write(home, seed string, r kept.Record) error {
 		return err
 	}
 	defer dir.Close()
-	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // readable for all, because a container may start as any user
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for all users, because a container may run as any
 	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.IndexSuffix, append(index, '\n'), readable))
 }

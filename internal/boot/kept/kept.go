@@ -1,5 +1,5 @@
-// Package kept defines the format in which an image keeps files for an empty data directory (the seed). Package keep writes the
-// seed while the image is built, and the boot reads it. The package starts no goroutine.
+// Package kept defines the seed: the file in which an image keeps the contents of a data directory after a first boot.
+// Package keep writes it while the image is built, and the boot reads it. The package starts no goroutine.
 package kept
 
 import (
@@ -11,41 +11,40 @@ import (
 )
 
 const (
-	// IndexSuffix is the suffix of the second file of a seed, which lists the names and modes of the files in the seed.
+	// IndexSuffix is the suffix of the seed's second file, which lists the names and modes of the files in the seed.
 	IndexSuffix = ".json"
-	// MaxRecord limits the size of the file with the record of the boot steps, in bytes.
+	// MaxRecord is the maximum size in bytes of the record of boot steps.
 	MaxRecord = 1 << 20
-	// Format is the version of this format. A hinit with another format does not use the record of the boot steps, and runs all
-	// steps.
+	// Format is the version of the seed and of the record. With another one, hinit ignores the record and runs all steps.
 	Format = 3
-	// LostAndFound is a directory that every new ext4 file system has.
+	// LostAndFound is a directory that every new ext4 file system contains, so a volume with it counts as empty.
 	LostAndFound = "lost+found"
-	// APIKey is the name of the variable in .env whose value the boot generates.
+	// APIKey is the variable in .env whose value the boot generates.
 	APIKey = "API_SERVER_KEY"
 )
 
-// Step holds hashes of a step's inputs at its last success. If they have not changed, the step can be skipped.
+// Step has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
 type Step struct {
-	Program  string `json:"program"` // hash of the command, and of inputs outside of the data directory and the installation
-	Install  string `json:"install"` // the image's build number while the installation is the image's, else a hash of the inputs in it
-	HostPart string `json:"here"`    // hash of the input files' metadata that is valid only on this host
+	Program  string `json:"program"` // hash of the command, and of inputs outside the data directory and the installation
+	Install  string `json:"install"` // build number of the image while the installation is the image's; otherwise hash of the inputs in it
+	HostPart string `json:"here"`    // hash of metadata of input files, which holds only on this host
 	Env      string `json:"env"`
-	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step ran
+	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step
 }
 
-// Record is the content of the file that records the boot steps.
+// Record is the content of the record of boot steps.
 type Record struct {
 	Format int             `json:"format"`
 	Steps  map[string]Step `json:"steps"`
 }
 
-// Home is the content of the second file of a seed, see IndexSuffix.
+// Home is the content of a seed's second file, see IndexSuffix.
 type Home struct {
 	Record
-	Files []File `json:"files"` // a directory comes before its files
+	Files []File `json:"files"` // each directory before its files
 }
 
-// Read reads the second file of a seed, which lists the names and modes of the files in the seed.
+// Read reads the second file of a seed.
 func Read(seed string) (h Home, err error) {
 	data, err := os.ReadFile(seed + IndexSuffix)
 	if err == nil {
@@ -57,14 +56,14 @@ func Read(seed string) (h Home, err error) {
 	return h, err
 }
 
-// File is a file or directory in a seed.
+// File is the entry of one file or directory in a seed.
 type File struct {
 	Name string      `json:"name"`
 	Mode fs.FileMode `json:"mode"`
 	Size int         `json:"size,omitempty"`
 }
 
-// WithoutKey returns the content of an .env file without the key that the boot generates.
+// WithoutKey returns the content of an .env file without the key that the boot has generated.
 func WithoutKey(data []byte) []byte {
 	var b strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -75,8 +74,7 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// KeyOf returns the value of the generated key if a line of an .env file assigns the key. mine reports whether the line
-// assigns it.
+// KeyOf returns the generated key, if a line of an .env file sets it (mine).
 func KeyOf(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

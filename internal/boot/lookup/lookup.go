@@ -1,5 +1,5 @@
-// Package lookup determines the agent's user for clients of PID 1. It changes nothing and owns no goroutine. PID 1 itself
-// updates the user at boot.
+// Package lookup finds the agent's user for the commands of hinit, outside of PID 1. It changes nothing and owns no
+// goroutine.
 package lookup
 
 import (
@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Agent determines the agent's user for commands of hinit, without changing /etc. It blocks on /etc. For root it uses the
-// ids that the container's variables ask for, as the boot does: a read-only /etc still has the image's ids.
+// Agent returns the agent's user, without changing /etc. It blocks on /etc. For root it uses the ids for which the
+// container's variables ask, as the boot does: a read-only /etc still has the ids of the image.
 func Agent(cfg *config.Config) (boot.Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {
@@ -24,15 +24,15 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 	return boot.NewAgent(user, err == nil), nil
 }
 
-// LogReader returns the identity with which programs must open log files to show them. The agent owns its log directory and
-// can put links there, so root must read the logs as the agent. plain is true if hinit supervises services without an agent.
-// Then the logs belong to this process's own user.
+// LogReader returns the user as whom a program must open log files to show them. The agent owns the directory of the logs and
+// can put links there, so root reads as the agent. plain means that hinit supervises services without an agent; then the logs
+// belong to the caller.
 func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || plain {
 		return fsutil.Self(), nil
 	}
 	cfg, err := config.Load(config.Options{Env: env})
-	if err != nil { // an invalid configuration must not hide the logs, so assume the image's agent
+	if err != nil { // an invalid configuration must not hide the logs, so assume the agent of the image
 		cfg, err = config.Load(config.Options{Text: []byte{}, Env: env})
 	}
 	if err != nil {

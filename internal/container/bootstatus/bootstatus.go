@@ -1,6 +1,5 @@
-// Package bootstatus holds the information about the boot that a container's status shows. This includes the finished
-// steps, warnings, the running hook, and the services that the boot has not registered yet. It also tells callers when the
-// boot is over.
+// Package bootstatus holds what the status of a container shows about its boot: finished steps, warnings, the running hook,
+// and services that are not registered yet. Callers can also wait here for the end of the boot.
 //
 // It owns a goroutine while [Status.ExpectSoon] reads the profiles.
 package bootstatus
@@ -22,13 +21,13 @@ import (
 	"hinit/supervisor"
 )
 
-// maxWarnings limits each of the two lists of warnings. A further warning replaces the oldest one of its list.
+// maxWarnings is how many warnings each of the two lists keeps. A further one replaces the oldest.
 const maxWarnings = 50
 
-// Status is the status of one boot. Its methods may be called from any goroutine.
+// Status is the status of one boot. Any goroutine may call its methods.
 type Status struct {
 	ended           chan struct{} // closed by End
-	profilesToStart atomic.Int64  // number of profiles that the boot is bringing up; 0 at all other times
+	profilesToStart atomic.Int64  // number of profiles that the boot is bringing up; 0 before and after that
 	hooks           atomic.Int64  // number of hooks that the boot will run
 	hook            atomic.Pointer[hook]
 
@@ -38,25 +37,25 @@ type Status struct {
 	steps    []client.BootStep
 
 	expected         []*supervisor.Service
-	profilesExpected chan struct{} // closed when expected includes the profiles; nil until ExpectSoon is called
+	profilesExpected chan struct{} // closed when expected contains the gateways too; nil until ExpectSoon is called
 }
 
-// hook is a running hook.
+// hook is a running hook, with the time of its start.
 type hook struct {
 	client.BootHook
 	began time.Time
 }
 
-// New returns the status of a boot that is starting.
+// New returns the status of a boot that begins now.
 func New() *Status { return &Status{ended: make(chan struct{})} }
 
-// Over returns a channel that is closed when the boot is over and all services are known.
+// Over returns a channel that is closed when the boot has ended and all services are known.
 func (s *Status) Over() <-chan struct{} { return s.ended }
 
-// End marks the boot as over. Call it once.
+// End marks the boot as ended. Call it once.
 func (s *Status) End() { close(s.ended) }
 
-// IsOver reports whether the boot is over.
+// IsOver reports whether the boot has ended.
 func (s *Status) IsOver() bool {
 	select {
 	case <-s.ended:
@@ -66,9 +65,8 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await blocks until the boot is over. pid is the caller's process. If this process belongs to a running hook, Await returns an
-// error immediately, because the boot in turn waits for that hook. The argument now returns the current snapshot of the
-// supervisor.
+// Await blocks until the boot has ended. pid is the process that asks. If it belongs to a running hook, Await returns an
+// error at once, because the boot waits for that hook. The function now returns the present snapshot of the supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
 		return nil
@@ -84,15 +82,15 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 	return nil
 }
 
-// AddWarning adds a warning that no agent can cause. It returns false if the warning is already in the list.
+// AddWarning adds a warning that no agent can cause. It returns false if the list has it already.
 func (s *Status) AddWarning(warning string) bool { return s.remember(&s.warnings, warning) }
 
-// AddAgentWarning adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning from
-// Remember. It returns false if the warning is already in the list.
+// AddAgentWarning adds a warning that an agent can cause. These have a list of their own, so that an agent can't push out the
+// other warnings. It returns false if the list has it already.
 func (s *Status) AddAgentWarning(warning string) bool { return s.remember(&s.byAgents, warning) }
 
 func (s *Status) remember(list *[]string, warning string) bool {
-	warning = supervisor.Shorten(warning) // an agent may have caused it
+	warning = supervisor.Shorten(warning) // an agent may have chosen the text
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(*list, warning) {
@@ -102,7 +100,7 @@ func (s *Status) remember(list *[]string, warning string) bool {
 	return true
 }
 
-// Warnings returns both lists of warnings: the result own has the warnings that no agent can cause, agents has the others.
+// Warnings returns both lists: own has the warnings that no agent can cause, and agents the others.
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,21 +114,21 @@ func (s *Status) Add(steps ...client.BootStep) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a step at the index given as at. Call it for a step that began before steps that were added earlier.
+// Insert adds a finished step at an index, because it began before steps that are in the list already.
 func (s *Status) Insert(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = slices.Insert(s.steps, at, step)
 }
 
-// ForgetSteps drops all steps, because the boot is about to repeat them.
+// ForgetSteps drops all steps, because they are about to be repeated.
 func (s *Status) ForgetSteps() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = nil
 }
 
-// Steps returns the steps that were added.
+// Steps returns the finished steps in order.
 func (s *Status) Steps() []client.BootStep {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,17 +140,17 @@ func (s *Status) Failed() bool {
 	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
 }
 
-// TakeOver restores the state that the program before a re-execution handed over, and marks the boot as over.
+// TakeOver restores the status from the program before a re-execution. The boot has then ended.
 func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 	s.warnings, s.byAgents, s.steps = own, agents, steps
 	s.End()
 }
 
-// SetProfiles sets the number of profiles that the boot brings up. The boot passes 0 when all profiles are done.
+// SetProfiles sets how many profiles the boot is bringing up. 0 means that all are up.
 func (s *Status) SetProfiles(profiles int) { s.profilesToStart.Store(int64(profiles)) }
 
-// Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. The argument
-// up is the number of profiles that already have a gateway.
+// Profiles returns how many profiles the boot is bringing up and has brought up, or nil if it is not doing that now. up is
+// how many profiles have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.profilesToStart.Load())
 	if found == 0 {
@@ -161,15 +159,15 @@ func (s *Status) Profiles(up int) *client.BootProfiles {
 	return &client.BootProfiles{Profiles: found, Done: min(up, found)}
 }
 
-// Expect sets the services that the boot will register.
+// Expect sets the services that the boot will register, for the status until then.
 func (s *Status) Expect(services []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expected = services
 }
 
-// ExpectSoon calls look in a goroutine, because look may wait for a disk. It adds the services that look returns to the
-// expected services.
+// ExpectSoon adds the services that look returns to the expected ones. It calls look in a goroutine, because look may wait
+// for a disk.
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()
@@ -184,11 +182,11 @@ func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the services that the boot will register, as far as they are known. If all is set, it first waits until the
-// function given to ExpectSoon has returned, or the boot or ctx ends.
+// Expected returns the known services that the boot will register. With all, it first waits until the function of ExpectSoon
+// has returned, the boot has ended, or ctx ends.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.profilesExpected // nil, which blocks for ever, if the boot has not called ExpectSoon, or has no hooks
+	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectSoon was not called
 	s.mu.Unlock()
 	if all {
 		select {
@@ -202,10 +200,10 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return slices.Clone(s.expected)
 }
 
-// HooksBegin sets the number of hooks that will run.
+// HooksBegin sets how many hooks will run.
 func (s *Status) HooksBegin(n int) { s.hooks.Store(int64(n)) }
 
-// HookBegins records the hook that runs now.
+// HookBegins records which hook runs now.
 func (s *Status) HookBegins(name string, number int) {
 	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Of: int(s.hooks.Load())}, time.Now()})
 }
@@ -224,8 +222,8 @@ func (s *Status) Hook() *client.BootHook {
 	return &h
 }
 
-// During names the running hook, for a sentence about an event: " while booting: hook 1 of 2 (update.sh), 3s". It returns "" if no
-// hook is running.
+// During names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It is "" if
+// none is running.
 func (s *Status) During() string {
 	if hook := s.Hook(); hook != nil {
 		return " while booting" + show.Hook(hook)

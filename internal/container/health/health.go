@@ -1,12 +1,10 @@
-// Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas.
-// When the container runs out of memory, the package stops the service of the lowest priority.
-//
-// The package combines the results of checks, the messages from services on their notification sockets, deaf gateways, and memory
-// limits. A gateway is deaf if it is up but does not process messages. The package prepares each service before its start,
-// reports findings to the supervisor, and gathers them for the status.
+// Package health watches the health of services and acts on it. It connects package probe, which runs checks and finds deaf
+// gateways (up, but without reaction), with the notification sockets of services. It enforces memory limits and disk quotas,
+// and ends the least important service when the container runs out of memory. It prepares each service before its start,
+// reports to the supervisor, and collects results for the status.
 //
 // The package owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The
-// packages that it uses own their own goroutines.
+// packages that it uses have their own.
 package health
 
 import (
@@ -41,23 +39,23 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are the parts that a Health works with. The functions may be called from any goroutine.
+// Options are the parts of hinit that a Health uses. Any goroutine may call the functions.
 type Options struct {
 	Config    func() *config.Config
 	Loop      *supervisor.Loop
 	Store     *profiles.Store
 	Agent     boot.Agent
-	Plain     bool                                // this is a plain supervisor, which has no gateways
-	Log       func(service string) *logrotate.Log // returns the log of a service, nil for none
-	SocketDir func() string                       // returns the directory for sockets of services, "" for none
-	Warn      func(format string, args ...any)    // writes a warning, which status also shows
-	Lease     func(words string)                  // called with each message from the lease program about the lease
+	Plain     bool                                // hinit is a plain supervisor, which has no gateways
+	Log       func(service string) *logrotate.Log // returns the log of a service, or nil
+	SocketDir func() string                       // returns the directory for the sockets of services; "" if there is none
+	Warn      func(format string, args ...any)    // writes a warning, which the status shows too
+	Lease     func(words string)                  // gets each message of the lease program about the lease
 }
 
-// Health watches the health of all services. Its methods may be called from any goroutine.
+// Health watches the health of all services. Any goroutine may call its methods.
 type Health struct {
-	// MeasureProfiles runs the boot program to measure profiles. work is one of the Measure constants of package boot. The
-	// field is set before the first service is registered.
+	// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. It is set
+	// before the first service is registered.
 	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
 	o Options
@@ -68,10 +66,10 @@ type Health struct {
 	quota  quotaWatch
 	notify *notify.Hub
 
-	lastStranger atomic.Int64 // when reportStranger last reported a message; nanoseconds since 1970
+	lastStranger atomic.Int64 // when reportStranger last reported, in nanoseconds since 1970
 }
 
-// New returns the Health of a container without services, with the current configuration.
+// New returns the Health of a container without services.
 func New(o Options) *Health {
 	h := &Health{o: o}
 	h.notify = notify.New(h.handleMessage)
@@ -90,7 +88,7 @@ func New(o Options) *Health {
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:          h.runCheck,
 	})
-	meter := sync.OnceValue(proc.NewMeter) // the Meter is created only if a limit needs it
+	meter := sync.OnceValue(proc.NewMeter) // made only if a limit needs it
 	h.memory = &memoryWatch{
 		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
 		measure: func(mains []int) (found []proc.Memory) {
@@ -103,15 +101,15 @@ func New(o Options) *Health {
 	return h
 }
 
-// Configure applies a configuration's settings for memory and deaf gateways. The settings for a service's checks and
-// notification socket take effect when that service is registered again.
+// Configure applies the settings for memory, quotas and deaf gateways. Settings for checks and notification sockets count
+// from the next registration of a service on.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
 	h.configureDeafWatch(cfg)
 	h.watchQuotas(cfg)
 }
 
-// checksOf returns the configured checks of a service.
+// checksOf returns the checks that the configuration has for a service.
 func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	switch u.Kind {
 	case supervisor.KindGateway:
@@ -124,14 +122,14 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Prepare prepares a service for its registration. It adds the notification socket, and sets whether the result of checks decides
-// when the service is ready.
+// Prepare prepares the definition of a service for its registration: it adds a notification socket, and says whether checks
+// decide about readiness.
 func (h *Health) Prepare(u *supervisor.Unit) {
 	h.addNotifySocket(u)
 	u.HasReadinessChecks = probe.AffectsReadiness(checksOf(h.o.Config(), u))
 }
 
-// Check sets the checks of a service. The checks begin at the next start of the service, or now if it is running.
+// Check sets the checks of a service. They begin now if it is running, otherwise at its next start.
 func (h *Health) Check(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
@@ -153,7 +151,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf returns the identity with which the checks of a service access files: the identity of the service's user.
+// actorOf returns the service's user, as whom its checks access files.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -164,7 +162,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).Limited(blocking.Volume)
 }
 
-// Note returns a remark on a running service for the status, or "" if there is none.
+// Note returns a remark on a running service for the status, or "".
 func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deaf.Deafness(v.Name); deaf && isDeafNow(v, d) {
 		return probe.IsDeaf + d.Why
@@ -172,29 +170,29 @@ func (h *Health) Note(v *supervisor.Service) string {
 	return cmp.Or(h.quota.notes.of(v.Name), h.quota.shareNotes.of(v.Name), h.memory.notes.of(v.Name))
 }
 
-// NoteHeartbeat records that a profile's gateway has written its state file, which shows that the gateway is alive.
+// NoteHeartbeat records that the gateway of a profile has written its state file, and so is alive.
 func (h *Health) NoteHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
-// NoteOutput tells the watch for deaf gateways that a service has written output.
+// NoteOutput tells the search for deaf gateways that a service has written output.
 func (h *Health) NoteOutput() { h.deaf.Resume() }
 
-// Drop ends the checks and closes the socket of a removed service.
+// Drop ends the checks of a removed service, and closes its notification socket.
 func (h *Health) Drop(service string) {
 	h.checks.Drop(service)
 	h.notify.Drop(service)
 }
 
-// Handover is the state of a Health that re-execution hands over to the next program of PID 1.
+// Handover is the state that a Health passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Checks *probe.Handover  // state of the checks; nil without checks
 	Notify *notify.Handover // the notification sockets
 }
 
-// HandOver returns the state that the program after a re-execution needs.
+// HandOver returns the state for the next program.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver restores the state that the program before a re-execution handed over. The logs of the services must be open. It ends
-// running exec checks, because their results would be lost.
+// TakeOver restores the state from the previous program. The logs of the services must be open. It ends exec checks that
+// still run, because their results would go nowhere.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
@@ -209,7 +207,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	h.deaf.Resume()
 }
 
-// PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs the checks now.
+// PauseChecksUntil pauses the checks of a service. The zero time ends the pause and runs the checks now.
 func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	if h.checks.PauseUntil(service, paused) {
 		return nil
@@ -217,7 +215,7 @@ func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	return fmt.Errorf("%s has no checks; write some into hinit.yaml", service)
 }
 
-// Checks returns the results of the checks of a service, or nil if it has none.
+// Checks returns the results of a service's checks, or nil if it has none.
 func (h *Health) Checks(service string) []client.Check {
 	deaf := h.deafCheck(service)
 	found, types, ok := h.checks.Health(service)
@@ -242,8 +240,7 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile. It returns an error if the file is not from a process of the service's
-// current run.
+// stateOfRun reads the state file of a profile. It returns an error if a process of an earlier run has written the file.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
@@ -252,7 +249,7 @@ func stateOfRun(s *supervisor.Service, profile string, read func(string) (profil
 	return st, err
 }
 
-// newDeafWatch returns the watch that detects deaf gateways, which are up but do not process messages.
+// newDeafWatch returns the search for deaf gateways, connected to the supervisor and the store of profiles.
 func (h *Health) newDeafWatch() *probe.DeafWatch {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -267,7 +264,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 		EachEnv: func(profiles []string, each func(string, map[string]string)) error {
 			cfg := h.o.Config()
 			return h.o.Store.EachEnv(profiles, func(profile string, env map[string]string) {
-				maps.Copy(env, cfg.Agent.Env) // variables of the configuration override the .env
+				maps.Copy(env, cfg.Agent.Env) // variables of hinit.yaml override the .env
 				maps.Copy(env, cfg.Profiles.Overrides[profile].Env)
 				each(profile, env)
 			})
@@ -276,7 +273,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// configureDeafWatch gives the watch for deaf gateways the settings in cfg.
+// configureDeafWatch applies the settings for deaf gateways.
 func (h *Health) configureDeafWatch(cfg *config.Config) {
 	if h.o.Plain { // a plain supervisor has no gateways
 		return
@@ -284,13 +281,13 @@ func (h *Health) configureDeafWatch(cfg *config.Config) {
 	h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 }
 
-// isDeafNow reports whether the deafness d is about a gateway's current run. The result is false if one of the gateway's checks
-// reports the deafness.
+// isDeafNow reports whether the deafness d is about the present run of a gateway, and no check of the gateway already reports
+// it.
 func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
-// deafCheck returns the entry about a deaf gateway for the list of checks, or no entry if the service is not a deaf gateway.
+// deafCheck returns an entry for the list of checks if the service is a deaf gateway, otherwise none.
 func (h *Health) deafCheck(service string) []client.Check {
 	d, deaf := h.deaf.Deafness(service)
 	v := h.o.Loop.Snapshot().Find(service)
@@ -303,14 +300,14 @@ func (h *Health) deafCheck(service string) []client.Check {
 }
 
 const (
-	// checkOutput is the maximum number of bytes that hinit reads from a check. SIGPIPE ends a check that writes more.
+	// checkOutput is how many bytes hinit reads from an exec check. A check that writes more gets SIGPIPE.
 	checkOutput = 64 << 10
-	// checkGrace is the time between SIGTERM and SIGKILL for processes that a check leaves behind.
+	// checkGrace is the time between SIGTERM and SIGKILL for what a check leaves behind.
 	checkGrace = 100 * time.Millisecond
 )
 
-// runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. It returns the exit code and
-// the last line of the output. When ctx ends, all processes of the check are killed.
+// runCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
+// last line of output. If ctx ends first, it kills all processes of the check.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -319,14 +316,13 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	// The unit doesn't wait for the boot, because the service that it checks is already running.
-	// Wait for the supervisor even if ctx ends. The supervisor needs the open pipe. If it starts the check late, the code
-	// below must still end the check.
+	// The unit waits for no need, because the checked service is already running. Wait for the supervisor even if ctx ends: it
+	// still needs the pipe, and a check that starts late must be ended below.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}, supervisor.WantUp)
-	_ = w.Close() // the check's process has its own copy of the descriptor
+	_ = w.Close() // the check has its own copy
 	if err != nil {
 		return 0, "", err
 	}
@@ -343,9 +339,9 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	return code, <-read, nil
 }
 
-// lastLine reads up to checkOutput bytes, and returns the last non-empty line.
+// lastLine reads up to checkOutput bytes and returns the last line that is not empty.
 func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after a deadline, the bytes read so far are used
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after the deadline, what was read so far counts
 	_ = r.Close()
 	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 	return strings.TrimSpace(string(lines[len(lines)-1]))

@@ -17,10 +17,10 @@ import (
 	"hinit/supervisor"
 )
 
-// memoryPeriod is the time between two measurements of the memory of services.
+// memoryPeriod is the time between two measurements of services.
 const memoryPeriod = 5 * time.Second
 
-// memoryLoop is the part of a [supervisor.Loop] that a memoryWatch uses.
+// memoryLoop is the part of a [supervisor.Loop] that a memoryWatch needs. Tests replace it.
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
 	Post(e supervisor.Event)
@@ -28,27 +28,27 @@ type memoryLoop interface {
 	Ended() <-chan struct{}
 }
 
-// memoryWatch enforces the memory limits of services: it reports a service that exceeds its limit, or has it restarted. It also
-// ends services when the container runs out of memory, see decide. It measures services that have a limit and, while memory is
-// tight, all services that may be ended. It reports an exceeded limit once, and once more after a re-execution. Its goroutine
-// starts with the first limit; a search has its own. Its methods may be called from any goroutine.
+// memoryWatch enforces the memory limits of services: it warns about a service above its limit, or restarts it. When the
+// container runs out of memory, it also ends services, see decide. It measures services with a limit, and while memory is
+// tight all that may be ended. It reports an exceeded limit once, and again after a re-execution. Its goroutine starts with
+// the first limit, and a search has another one. Any goroutine may call its methods.
 type memoryWatch struct {
 	loop         memoryLoop
-	container    func() proc.ContainerMemory     // returns how much memory the container uses, and its limit
-	seen         map[string]activity             // last measurement, by service; kept only while memory is tight
-	measure      func(mains []int) []proc.Memory // returns the memory of services, given the PIDs of their main processes
-	lastMessages map[string]string               // last message, by service and kind of message, see firstTime
-	search       func() []boot.Measurement       // measures the shared memory of services; may take seconds
-	found        table[uint64, boot.Measurement] // shared memory that the last search found, by the number of the run; kept only while memory is tight
+	container    func() proc.ContainerMemory     // returns the container's memory and its limit
+	seen         map[string]activity             // last measurement of each service, only while memory is tight
+	measure      func(mains []int) []proc.Memory // returns the memory of services, by the PIDs of their main processes
+	lastMessages map[string]string               // last message by service and kind, see firstTime
+	search       func() []boot.Measurement       // measures shared memory of services, which may take seconds
+	found        table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
 	searched     time.Time                       // when the last search began
-	noticed      time.Time                       // when the reason why starts are refused was last changed
-	memoryBefore table[string, uint64]           // memory of gateways as recorded before this boot, by service; nil if unknown
+	noticed      time.Time                       // when starts were last refused or allowed again
+	memoryBefore table[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
 	limits       atomic.Pointer[config.Config]
 	notes        table[string, string]
 	started      atomic.Bool
 }
 
-// configure applies the memory limits in cfg, and starts the watch if cfg has a memory limit.
+// configure applies the memory limits of cfg. The first limit starts the goroutine.
 func (w *memoryWatch) configure(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Memory.IsSet() })
@@ -57,12 +57,12 @@ func (w *memoryWatch) configure(cfg *config.Config) {
 	}
 }
 
-// table holds values by the name of the service or by the number of its run, such as remarks for the status.
+// table maps services or runs to values. Its writer replaces the whole map, so readers need no lock.
 type table[K comparable, V any] struct {
 	atomic.Pointer[map[K]V]
 }
 
-// all returns the whole table, which the caller must not change.
+// all returns the whole table. The caller must not change it.
 func (t *table[K, V]) all() map[K]V {
 	if all := t.Load(); all != nil {
 		return *all
@@ -70,7 +70,7 @@ func (t *table[K, V]) all() map[K]V {
 	return nil
 }
 
-// of returns the value of a service, or the zero value if there is none.
+// of returns the value for a service, or the zero value.
 func (t *table[K, V]) of(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
@@ -94,8 +94,7 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures the memory of the running services that have a memory limit, acts on the results, and replaces the notes
-// for the status.
+// measureAll measures the running services with a memory limit, acts on the results, and renews their notes for the status.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -120,14 +119,14 @@ const (
 	below = " is below memory.warn again"
 )
 
-// checkLimit compares a service's memory with its memory limit, acts on the result, and returns the note for the status.
+// checkLimit compares the memory of a service with its limit, and acts if it exceeds it. It returns a note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
 	limit, has := units.SettingsOf(w.limits.Load(), v).Memory, m.Bytes
 	text := "memory: " + amount(has)
 	switch {
 	case !m.HasOwnCgroup:
 		limit = limit.Supervised()
-	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile is in the control group of its gateway
+	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile shares the control group of its gateway
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
 		if w.firstTime(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
@@ -143,7 +142,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		if w.firstTime(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	// Report that the excess has ended only at 10 % below memory.warn, to avoid repeated warnings.
+	// The excess ends only 10 % below memory.warn, so that warnings do not repeat.
 	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
 		w.firstTime(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
@@ -151,8 +150,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether text differs from the last message with the given key about the current run of the service. key is
-// the kind of message. firstTime then remembers text as the last message.
+// firstTime reports whether text is new: it differs from the last message of the same kind (key) about the present run. It
+// then remembers text.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text
@@ -160,7 +159,7 @@ func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	return !said
 }
 
-// amount formats a number of bytes for display.
+// amount formats a number of bytes for people.
 func amount(n uint64) string {
 	if n >= 1<<30 {
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
@@ -168,54 +167,53 @@ func amount(n uint64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// Thresholds in percent of the container's memory limit, except for stallPercent. Processes stall while they wait for the kernel
-// to find memory (PSI).
+// Thresholds in percent of the container's memory limit; stallPercent is in percent of time. Processes stall while they wait
+// for the kernel to free memory (PSI).
 const (
-	tightAt       = 80   // at this percentage, starts are refused if processes stall or starts were already refused
-	refuseAt      = 90   // at this percentage, starts are refused in any case
-	stalledShedAt = 90   // at this percentage, a service is ended if processes stall
-	shedAt        = 95   // at this percentage, a service is ended in any case
-	stallPercent  = 10.0 // processes count as stalling if they wait for memory for this percentage of the time
+	tightAt       = 80   // from here on starts are refused if processes stall, or if starts were refused before
+	refuseAt      = 90   // from here on starts are refused in any case
+	stalledShedAt = 90   // from here on a service is ended if processes stall
+	shedAt        = 95   // from here on a service is ended in any case
+	stallPercent  = 10.0 // processes stall if they wait for memory for this part of the time
 )
 
 const (
-	// pressurePeriod is the time between two measurements of the container's memory while it is tight.
+	// pressurePeriod is the time between two measurements of the container while memory is tight.
 	pressurePeriod = time.Second
-	// searchPeriod is the time between two searches for shared memory of services.
+	// searchPeriod is the minimum time between two searches for shared memory.
 	searchPeriod = 10 * time.Second
 )
 
-// pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
-// wait.
+// pressure is the input of decide: the container's memory, and the services that may be ended or delayed.
 type pressure struct {
 	container     proc.ContainerMemory
-	startsRefused bool   // starts are being refused
+	startsRefused bool   // starts are refused at present
 	unowned       uint64 // used memory that belongs to no service
 	services      []candidate
 }
 
-// candidate is a service that may be ended, or that may be made to wait, to save memory.
+// candidate is a service that may be ended, or whose start may be delayed, to save memory.
 type candidate struct {
 	name     string
-	priority int           // services with a higher priority are ended later
-	idle     time.Duration // time since the service last used the processor
-	bytes    uint64        // memory of the service; if it is not running, its memory at the last measurement
+	priority int           // a service with a higher priority is ended later
+	idle     time.Duration // how long the service has used no processor time
+	bytes    uint64        // memory of the service; if it is not running, at its last measurement
 	hides    string        // why the service may have memory that hinit can't see; "" if it has none
 	up, held bool
 	ending   bool
 }
 
-// decision is the result of decide: the service to end and the service to start.
+// decision is the result of decide.
 type decision struct {
 	full        bool
-	unowned     bool   // most of the used memory belongs to no service, so the end of services that hide none would not help
-	shed, admit string // names of the service to end and of the service to start; "" for none
+	unowned     bool   // most memory in use belongs to no service, so ending services that hide none would not help
+	shed, admit string // the service to end, and the one to start; "" for none
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decide chooses the service to end and the service to start. It ends one service at a time: the longest
-// idle one with the lowest priority (see chooseVictim). If most of the used memory belongs to no service, it ends only a service that
-// may hide memory. It starts the most important service whose memory fits.
+// decide chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among those
+// with the lowest priority (chooseVictim). If most memory in use belongs to no service, it ends only a service that may hide
+// memory. It starts the most important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -238,10 +236,9 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// chooseVictim returns the idlest running service of the lowest priority, or "" if there is none. The result hides says why that
-// service may have memory that hinit can't see. chooseVictim skips services with less than a quarter of the average memory, because
-// their end would free very little memory. If hiding is true, it chooses only among services that may hide memory, and skips none of
-// these.
+// chooseVictim returns the running service of the lowest priority that has been idle longest; "" if there is none. It skips
+// services with less than a quarter of the average memory, whose end would free little. With hiding, it considers only
+// services that may hide memory, and skips none of them. hides says why the chosen one may.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
@@ -259,18 +256,18 @@ func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	return "", ""
 }
 
-// ranks maps priorities to numbers. A service with another priority is never ended or made to wait.
+// ranks orders the priorities. A service with any other priority is never ended or delayed.
 var ranks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, config.PriorityHigh: 2}
 
-// activity is the last measurement of a service. It is kept while memory is tight.
+// activity is the last measurement of a service.
 type activity struct {
 	cpu   uint64
 	since time.Time // when the service last used processor time
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a service
-// that waits for memory. pressed reports whether memory is tight, so that the caller measures more often.
+// shedOrAdmit measures the container's memory. If memory is short it ends a service, and if there is room it starts one that
+// waits. It returns true if memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
@@ -314,8 +311,8 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists all services. A service that may not be ended or made to wait has only its name there. If memory is tight,
-// candidates measures the running services, and returns how many of the used bytes belong to none of them.
+// candidates lists all services, with only the name if a service may not be ended or delayed. While memory is tight it
+// measures the running services, and returns how many of the used bytes belong to none of them.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int
 	for _, v := range snapshot.Services {
@@ -341,7 +338,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
-		// A process may map a file in memory that it also has open, and a control group counts both.
+		// A file in memory that a process maps and has open counts in both numbers, so take the larger.
 		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
 		w.seen[s.name] = seen
 		s.idle, s.bytes, s.hides = now.Sub(seen.since), seen.bytes, found.Note

@@ -14,16 +14,16 @@ import (
 	"hinit/supervisor"
 )
 
-// strangerPause is the minimum time between two reports of messages from strangers, which are processes outside of the service.
+// strangerPause is the minimum time between two reports about messages from processes that do not belong to the service.
 const strangerPause = time.Minute
 
-// addNotifySocket opens a notification socket for a service (sd_notify(3)) if its definition asks for one. If there is no
+// addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. If there is no
 // directory for sockets, the service counts as ready while it runs.
 func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
-		h.notify.Drop(u.Name) // a service without a socket has none to drop
+		h.notify.Drop(u.Name) // harmless if the service has no socket
 		return
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
@@ -42,15 +42,15 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
-	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these variables
+	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these
 		keep := slices.AppendSeq(slices.Clone(u.Spec.Setup.ProtectedVars), maps.Keys(env))
 		slices.Sort(keep)
 		u.Spec.Setup.ProtectedVars = slices.Compact(keep)
 	}
 }
 
-// handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds out
-// which run of the service the process belongs to.
+// handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds the
+// run of that process.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	run, err := h.o.Loop.HandleNotify(pid, supervisor.NotifyMessage{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
@@ -66,8 +66,8 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	}
 }
 
-// reportStranger reports a message from a process that belongs to no run of the service, at most once per strangerPause. A
-// process that ended before it could be identified also counts as a stranger.
+// reportStranger reports a message from a process that belongs to no run of the service, at most once in strangerPause. A
+// process that ended before hinit could identify it counts too.
 func (h *Health) reportStranger(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {

@@ -25,25 +25,25 @@ import (
 const (
 	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
-	// freePeriod is the time between two checks of the free space. If the free space has shrunk by one percent of the file
-	// system, hinit measures the homes immediately.
+	// freePeriod is the time between two looks at the free space. If it has shrunk by a percent of the file system, hinit
+	// measures the homes at once.
 	freePeriod = 5 * time.Second
 )
 
-// quotaWatch is the state of up to three goroutines. The first enforces disk quotas of profiles: it warns, and it stops gateways.
-// The second keeps profiles that run as their own users from taking the processors and ports of others. The third records the
-// memory of gateways for the next boot. Each of them starts when it is first needed.
+// quotaWatch is the state of up to three goroutines, each of which starts when it is first needed. The first enforces disk
+// quotas of profiles: it warns, and stops gateways. The second keeps profiles with users of their own from taking processors
+// and ports from others. The third records the memory of gateways for the next boot.
 type quotaWatch struct {
 	begun        atomic.Bool
 	notes        table[string, string]
-	free         [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
+	free         [2]uint64 // free percentage of both file systems at the last call of diskIsLow
 	shareStarted atomic.Bool
-	shareNotes   table[string, string] // notes about processors and ports
+	shareNotes   table[string, string] // notes about processors and ports, by service
 	recorded     atomic.Bool
 }
 
-// watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. Each
-// is started once.
+// watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. A
+// second call starts nothing again.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
@@ -63,7 +63,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// runEvery calls look after a delay and then once in each period. n is the number of earlier calls.
+// runEvery calls look after a delay, and then once each period until the supervisor ends. n counts the calls from 0.
 func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
 		for n, due := 0, time.After(delay); ; n++ {
@@ -78,8 +78,8 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 	})
 }
 
-// diskIsLow reports whether a file system is full, or has a smaller percentage of free space or inodes than at the last call. It
-// looks at the data volume and at the file system for temporary files.
+// diskIsLow looks at the data volume and at the file system for temporary files. It reports whether one of them is full, or
+// has a smaller percentage of free space or inodes than at the last call.
 func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
@@ -91,18 +91,18 @@ func (h *Health) diskIsLow() (low bool) {
 	return low
 }
 
-// manySockets is the number of open sockets above which hinit searches for their owners.
+// manySockets is how many open sockets make hinit search for their owners.
 const manySockets = 4000
 
-// resourcesAreScarce reports whether so many processors or ports are in use that profiles may lack them.
+// resourcesAreScarce reports whether so many processors or ports are in use that a profile may lack them.
 func resourcesAreScarce() bool {
 	var demand procstat.Demand
 	blocking.Run(blocking.Short, func() { demand = procstat.ReadDemand() })
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
 }
 
-// measure runs the boot program to measure the gateways in list, unless the list is empty. The Measure constant work of
-// package boot says what is measured. After the time limit, measure returns an error.
+// measure makes the boot program measure the gateways in list. work, a Measure constant of package boot, says what to
+// measure. After the time limit it returns an error. An empty list costs nothing.
 func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -112,8 +112,8 @@ func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) 
 	return h.MeasureProfiles(ctx, list, work)
 }
 
-// gatewaysWhere returns descriptions, for the boot program, of the gateways for which wanted returns true. It leaves out the
-// gateway of the default profile.
+// gatewaysWhere describes, for the boot program, the gateways that wanted selects. The gateway of the default profile is
+// never among them.
 func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
 	for _, v := range h.o.Loop.Snapshot().Services {
@@ -129,10 +129,10 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 	return all
 }
 
-// checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
-// ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor, and
-// replaces the notes in the argument last. If the program fails, profiles that it has not measured keep their notes. checkQuotas
-// reports whether there are notes, or the program failed.
+// checkQuotas makes the boot program measure the disk usage of profiles or, with share, their use of processors and ports.
+// The boot program also decides which gateways to stop or restart; checkQuotas passes that to the supervisor, and renews the
+// notes in last. After a failure, profiles that were not measured keep their notes. The result says whether there are notes,
+// or the program has failed.
 func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
@@ -165,13 +165,13 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 	return err != nil || len(notes) > 0
 }
 
-// The memory of gateways is recorded firstRecord after the boot, then every recordPeriod. firstRecord is short, so that a
-// container that fills its memory at the boot has a record for the next one.
+// firstRecord is when the memory of gateways is first recorded after the boot. It is short, so that a container that soon
+// fills its memory leaves a record to the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// Admit holds back gateways whose memory, as recorded before this boot, would not fit into the container's limit. Without a
-// limit, Admit does nothing. Call it after the gateways are registered and before they start. It waits for the boot
-// program, and then calls [Health.RecordMemory].
+// Admit holds back gateways that would not fit into the container's memory limit, by the memory that was recorded before this
+// boot. Call it after the gateways were registered and before they start. It waits for the boot program, and then calls
+// [Health.RecordMemory]. Without a limit it does nothing.
 func (h *Health) Admit(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
@@ -196,24 +196,24 @@ func (h *Health) Admit(ctx context.Context) {
 	h.RecordMemory()
 }
 
-// sharedMemory runs the boot program to measure the shared memory of each service.
+// sharedMemory makes the boot program measure the shared memory of each service.
 func (h *Health) sharedMemory() []boot.Measurement {
 	var running []boot.Gateway
 	for _, v := range h.o.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
-	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error, this memory belongs to no service
+	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error this memory counts for no service
 	return found
 }
 
-// RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call does
-// nothing. While no gateway runs, nothing is recorded, because another init may be serving the volume.
+// RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call
+// does nothing. Nothing is recorded while no gateway runs, because another init may then serve the volume.
 func (h *Health) RecordMemory() {
 	if h.memory.container().Limit == 0 || !h.quota.recorded.CompareAndSwap(false, true) {
 		return
 	}
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
 		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-		_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure the next boot has an older record
+		_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure, the next boot uses an older record
 	})
 }

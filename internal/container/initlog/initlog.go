@@ -1,7 +1,8 @@
-// Package initlog writes the messages of PID 1 itself: as a line in the container log, or as a warning that status also shows.
+// Package initlog writes the messages of PID 1 itself: as lines in the container log, and as warnings that the status shows
+// too.
 //
-// No caller waits for a reader of the console, and each warning is written only once. The package's one goroutine writes the
-// termination message of a Kubernetes pod.
+// No caller waits for a reader of the console, and each warning is written once. The package owns one goroutine, which writes
+// the termination message of a Kubernetes pod.
 package initlog
 
 import (
@@ -21,20 +22,20 @@ import (
 	"hinit/internal/redact"
 )
 
-// Logger writes the messages of PID 1. Its methods may be called from any goroutine.
+// Logger writes the messages of PID 1. Any goroutine may call its methods.
 type Logger struct {
 	console  func() io.Writer
 	remember func(warning string) bool
 	last     *TerminationLog
 }
 
-// New returns a Logger. console returns a writer that takes one line and must not block. remember stores a warning for status,
-// and returns false if it is already known. The argument last is the termination message, which gets every line.
+// New returns a Logger. console returns a writer for one line, which must not block. remember stores a warning for the
+// status, and returns false if it is known already. last is the termination message, to which every line is added.
 func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
 	return &Logger{console, remember, last}
 }
 
-// WithMemory returns a copy of the Logger that stores its warnings with another function remember.
+// WithMemory returns a Logger that passes its warnings to another function remember.
 func (l *Logger) WithMemory(remember func(warning string) bool) *Logger {
 	return &Logger{l.console, remember, l.last}
 }
@@ -45,58 +46,57 @@ func (l *Logger) Line(text string) {
 	l.last.Add(text)
 }
 
-// Note adds a line to the termination message without writing it to the log.
+// Note adds a line to the termination message only.
 func (l *Logger) Note(text string) { l.last.Add(text) }
 
-// End writes the termination message of a container that ends with a code.
+// End writes the termination message of a container that ends with this exit code.
 func (l *Logger) End(code int) { l.last.End(code) }
 
 // Say writes a message from hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
-// Warn writes a warning that stays relevant to the operator while the container runs. The status also shows the warning. A
-// known warning is not written again.
+// Warn writes a warning that stays relevant while the container runs: to the container log once, and to the status.
 func (l *Logger) Warn(format string, args ...any) {
 	if message := fmt.Sprintf(format, args...); l.RememberWarning(message) {
 		l.Say("warning: %s", message)
 	}
 }
 
-// RememberWarning shows a warning in the status without writing it to the log. It returns false if the warning is known.
+// RememberWarning shows a warning in the status only. It returns false if the warning is known already.
 func (l *Logger) RememberWarning(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
-	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
+	// terminationLog is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.
 	terminationLog = "/dev/termination-log"
-	// maxMessageBytes is the number of bytes of the file that Kubernetes keeps. maxMessageLines is the maximum number of lines
-	// that hinit writes; it drops older lines.
+	// maxMessageBytes is how much of the file Kubernetes keeps. maxMessageLines is how many lines hinit writes; older ones are
+	// dropped.
 	maxMessageBytes, maxMessageLines = 4096, 16
-	// rewriteEvery is the minimum time between two writes of the file with the termination message.
+	// rewriteEvery is the minimum time between two writes of that file.
 	rewriteEvery = time.Second
-	// killed is the first line of the termination message until the container ends in the regular way.
+	// killed is the first line of the file until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
-// TerminationLog keeps the termination message of a container up to date, so that it is right even after a SIGKILL. Its
-// methods may be called from any goroutine. If the file exists, the TerminationLog owns a goroutine after the first line.
+// TerminationLog keeps the termination message of a container up to date, so that it says something even after a SIGKILL. Any
+// goroutine may call its methods. With the first line it starts a goroutine, if the file exists.
 type TerminationLog struct {
 	path string
-	wake chan struct{} // capacity 1; wakes the goroutine after a new line
+	wake chan struct{} // capacity 1; wakes the goroutine for a new line
 
 	mu    sync.Mutex
 	lines []string
 	start sync.Once
 
-	file  sync.Mutex // held while the file is written
+	file  sync.Mutex // held while the file is being written
 	ended bool
 }
 
-// NewTerminationLog returns the termination message of this container.
+// NewTerminationLog returns the termination message of this container, without any line.
 func NewTerminationLog() *TerminationLog {
 	return &TerminationLog{path: terminationLog, wake: make(chan struct{}, 1)}
 }
 
-// Add adds a line to the termination message. It doesn't wait for the message's file.
+// Add adds a line to the termination message, without waiting for the file.
 func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
 	w.lines = append(w.lines, show.Line(line))
@@ -109,7 +109,7 @@ func (w *TerminationLog) Add(line string) {
 func (w *TerminationLog) follow() {
 	for range w.wake {
 		if w.write(killed, false) != nil {
-			return // the file doesn't exist, or its last version is written
+			return // there is no such file, or its last version is written
 		}
 		<-time.After(rewriteEvery)
 	}
@@ -117,7 +117,7 @@ func (w *TerminationLog) follow() {
 
 // End writes the last version of the termination message, with the exit code.
 func (w *TerminationLog) End(code int) {
-	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // an error is ignored: the file may not exist
+	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // fails where there is no such file
 }
 
 func (w *TerminationLog) write(first string, last bool) error {
@@ -148,14 +148,14 @@ func (w *TerminationLog) write(first string, last bool) error {
 	})
 }
 
-// Refuse reports why an init can't begin, on stderr and in the termination message. It returns the exit code.
+// Refuse reports on stderr and in the termination message why an init can't begin. It returns code.
 func Refuse(code int, err error) int {
 	WriteTermination(code, err)
 	Stderr(err)
 	return code
 }
 
-// Stderr writes an error to stderr, each line with the prefix "[hinit]".
+// Stderr writes an error to stderr, with "[hinit]" before each line.
 func Stderr(err error) {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))

@@ -1,8 +1,8 @@
-// Package leaseholder decides whether this init supervises the profiles and services of its data volume. An init may
-// supervise them only while it holds the lock of the volume.
+// Package leaseholder decides whether this init serves its data volume. It may supervise the profiles and services there only
+// while it holds the lock of the volume.
 //
-// No profile or service of the volume is started without the lock. When the lock is lost, all of them are killed before this init
-// asks for the lock again. The package owns a goroutine that waits for the lock, or for its loss.
+// Without the lock, no profile or service of the volume starts. When the lock is lost, all of them are killed before this
+// init asks for the lock again. The package owns a goroutine that waits for the lock, or for its loss.
 package leaseholder
 
 import (
@@ -27,33 +27,33 @@ import (
 )
 
 const (
-	// standbyVariable is an environment variable for an init that finds the lock held by another init. If the variable is
-	// 0, the init ends. Otherwise it waits for the lock.
+	// standbyVariable is the environment variable that says what an init does if another one holds the lock: with 0 it ends,
+	// otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
-	// retryPause is the time between an error and the next attempt to regain the lock.
+	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second
-	// volumePatience is the maximum time that the boot waits for the volume before it starts the CMD.
+	// volumePatience is how long the boot waits for the volume. Then it starts the CMD anyway.
 	volumePatience = 15 * time.Second
-	// slowLock is the minimum wait for the lock that the timeline of the boot shows.
+	// slowLock is from which duration on the timeline of the boot shows the wait for the lock.
 	slowLock = time.Second
 )
 
-// Host is the part of PID 1 that a Lease uses. The functions may be called from any goroutine.
+// Host is the part of PID 1 that a Lease uses. Any goroutine may call the functions.
 type Host struct {
 	*initlog.Logger
 
 	Config func() *config.Config
 	Route  func() *boot.RunPlan
-	// Fatal ends the container.
+	// Fatal ends the container with a failure.
 	Fatal func(reason string)
-	// Withdraw removes the service's directory (its slot) from the scan directory of s6.
+	// Withdraw removes the slot of a service from the scan directory of s6.
 	Withdraw func(ctx context.Context, service string) error
-	// Reset discards what is known about the profiles, because another init may serve them now.
+	// Reset drops what is known about the profiles, because another init may serve them now.
 	Reset func()
-	// WarnAgents is called with warnings that an agent can cause, for instance about a file system without locks.
+	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
 	WarnAgents func(line string)
-	// TakeOver prepares the volume, if that was not done yet, and starts its profiles and services. It is called when the lock is
-	// acquired after the boot. serving ends when the lock is lost.
+	// TakeOver prepares the volume if necessary, and starts its profiles and services. It is called when this init gets the lock
+	// after the boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)
 }
 
@@ -61,7 +61,7 @@ type Host struct {
 type Boot interface {
 	// Ready blocks until processes may be started.
 	Ready()
-	// StartCmdEarly starts the CMD before the boot is done, because the volume does not respond.
+	// StartCmdEarly starts the CMD during the boot, because the volume does not answer.
 	StartCmdEarly()
 }
 
@@ -71,35 +71,35 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// Lease acquires the lock of the volume, watches it, and so decides whether this init serves the volume. Its methods may be
-// called from any goroutine.
+// Lease gets the lock of the volume, watches it, and so decides whether this init serves the volume. Any goroutine may call
+// its methods.
 type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // called with each message from the lease program
-	grantor   string             // name of the grantor of the lock, for messages: the volume or the lease program
+	onMessage func(words string) // gets each message of the lease program
+	grantor   string             // who grants the lock, for messages: the volume, or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
 	state     atomic.Pointer[state]
 }
 
-// state is the state of the lock, which status shows.
+// state is the state of the lock, for the status.
 type state struct {
-	name   string // the state in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
+	name   string // as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
-	detail string              // reason, for people; "" while another process holds the lock
-	holder func() lease.Holder // returns the other process that holds the lock; nil if no process holds it
+	detail string              // the reason in words; "" while another process holds the lock
+	holder func() lease.Holder // returns the other process that holds the lock; nil if none does
 }
 
-// Handover is the state of the lock at re-execution.
+// Handover is the state of the lock for the next program of a re-execution.
 type Handover struct {
-	Lease  *lease.Handover // nil if the old program had no lock of this kind
+	Lease  *lease.Handover // nil if the old program had no such lock
 	Served bool            `reexec:"Alone"` // the old program served the volume
 }
 
-// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program is true if a service
-// of hinit.yaml, the lease program, holds the lease. The messages of that service must then be passed to LeaseMessage.
+// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program means that a
+// service of hinit.yaml, the lease program, holds the lease. Its messages must then be passed to LeaseMessage.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
 		return newLease(host, loop, lease.NewVolume(home, agent, host.WarnAgents), steps)
@@ -110,7 +110,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	return t
 }
 
-// LeaseMessage handles a message from the lease program. It doesn't block.
+// LeaseMessage handles a message of the lease program. It does not block.
 func (t *Lease) LeaseMessage(words string) { t.onMessage(words) }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
@@ -123,13 +123,12 @@ func (t *Lease) setState(name, detail string) {
 	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
 }
 
-// Serves reports whether this init supervises the profiles and services.
+// Serves reports whether this init serves the volume: it supervises the profiles and services there.
 func (t *Lease) Serves() bool { return t.serves.Load() }
 
-// Serve records that this init serves the volume, after it has acquired the lock. It returns false if the lock is already lost
-// again.
+// Serve records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
 func (t *Lease) Serve(serving context.Context) bool {
-	t.serves.Store(true) // stored before the check, because the goroutine that notices a loss stores false
+	t.serves.Store(true) // before the check, because the goroutine that notices a loss stores false
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
@@ -137,17 +136,17 @@ func (t *Lease) Serve(serving context.Context) bool {
 	return true
 }
 
-// HandOver returns the state that the program after a re-execution needs.
+// HandOver returns the state for the next program.
 func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
 
-// TakeOver restores the state that the program before a re-execution has handed over.
+// TakeOver restores the state from the previous program.
 func (t *Lease) TakeOver(old Handover) {
 	t.serves.Store(old.Served)
 	t.lock.TakeOver(old.Lease)
 }
 
-// Check returns nil if processes may be started for the volume and changes may be recorded. Otherwise the error says why not. It
-// doesn't block. A volume without locks allows everything.
+// Check returns nil if processes of the volume may be started and changes written. Otherwise the error says why not. It does
+// not block. On a volume without locks everything is allowed.
 func (t *Lease) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:
@@ -159,7 +158,7 @@ func (t *Lease) Check() error {
 	}
 }
 
-// setUnknown sets the state to waiting, because it is not known yet who holds the lock.
+// setUnknown sets the state to waiting, while it is unknown which process holds the lock.
 func (t *Lease) setUnknown() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
@@ -177,17 +176,17 @@ func standby() bool {
 	return v == "" || !config.IsFalse(v)
 }
 
-// errHeld means that another process has the lock, and that this init must not wait for it.
+// errHeld says that another process holds the lock, and that this init must not wait for it.
 var errHeld = errors.New("another process has the lock")
 
-// acquireResult is the result of acquire. lost receives the reason when the lock is lost.
+// acquireResult is the result of acquire. The channel lost receives the reason when the lock is lost.
 type acquireResult struct {
 	lost <-chan error
 	err  error
 }
 
-// acquire asks for the lock in a goroutine, which sends the result to got. If another process has the lock, busy receives a
-// value. The goroutine then keeps waiting for the lock or, if wait is false, gives up with errHeld.
+// acquire asks for the lock in a goroutine, and returns channels. got receives the result. busy receives a value if another
+// process holds the lock; the goroutine then waits for the lock, or without wait gives up with errHeld.
 func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
@@ -204,15 +203,15 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 	return result, waits
 }
 
-// Claim decides during the boot whether this init supervises the profiles and services. While another process has the lock, this
-// init runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made is true if the boot has already prepared
-// the volume; a failure is then final.
+// Claim decides during the boot whether this init serves the volume. While another process holds the lock, this init runs
+// only its CMD, and takes over later unless HINIT_STANDBY forbids that. made means that the boot has prepared the volume
+// already, so a failure is final.
 //
-// The context serving ends when the lock is lost, after all its services have been killed. If the lock can't be lost, serving is
-// ctx. If ok is false, the boot must stop.
+// The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
+// lost, serving is ctx. If ok is false, the boot must stop.
 func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
-	if !t.host.Route().HasProfiles() { // there is no volume, or the container with the gateways shares its volume with this one
+	if !t.host.Route().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
 		return ctx, true
 	}
 	begin := time.Now()
@@ -243,7 +242,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 			return ctx, true
 		case <-busy:
 			if !standby() {
-				continue // acquire gives up, and got receives errHeld soon
+				continue // acquire gives up now, and got soon receives errHeld
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
@@ -264,8 +263,8 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 	}
 }
 
-// watchLock records that this init has the lock, and watches it. It returns a context that ends when the lock is
-// lost, after all its services have been killed.
+// watchLock records that this init has the lock, and watches it. It returns a context that ends when the lock is lost, after
+// all services of the volume have been killed.
 func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Context {
 	t.setState(client.LeaseHeld, "")
 	if lost == nil {
@@ -286,24 +285,24 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 	return serving
 }
 
-// fence kills all services that need the lock, because this init does not hold the lock.
+// fence kills all services that need the lock, because this init no longer holds it.
 func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // once more, because services may have been registered since the first call
+	t.evict("the lock of the volume is lost") // again, because services may have been registered meanwhile
 	t.host.Reset()
 }
 
-// regain waits for the result of acquire, which got receives. If the lock was acquired, this init takes over the volume. After an
-// error, regain asks for the lock again.
+// regain waits for the result of acquire on the channel got. With the lock, this init takes over the volume. After an error,
+// regain asks for the lock again.
 func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got
 		switch {
 		case a.err == nil:
-			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // watch the lock first, so that a loss during the take-over is noticed
+			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // watch first, so that a loss during the take-over is noticed
 			return
 		case ctx.Err() != nil:
 			return
@@ -319,9 +318,9 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	}
 }
 
-// Resume continues with the lock that the previous program handed over at a re-execution. If that program used another kind of
-// lock, it handed over none, and Resume acquires the lock. If another process has the lock, or there is no answer in time, Resume
-// kills the services that need the lock. The returned context ends when the lock is lost.
+// Resume continues with the lock of the previous program after a re-execution. If that program had another kind of lock,
+// Resume gets the lock anew. If another process holds it, or there is no answer in time, Resume kills the services that need
+// the lock. The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx
@@ -362,7 +361,8 @@ func (t *Lease) evict(reason string) {
 			names = append(names, s.Name)
 		}
 	}
-	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason}) // fails only if the container ends
+	// fails only if the container ends
+	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason})
 	for _, name := range names {
 		if err := t.host.Withdraw(context.Background(), name); err != nil {
 			t.host.Say("%v", err)
@@ -370,8 +370,9 @@ func (t *Lease) evict(reason string) {
 	}
 }
 
-// needsLock reports whether a service may run only while this init has the lock. These are gateways, services of hinit.yaml, and
-// commands of clients, such as workers of the task board. The CMD and the services of the s6 scan directory always may run.
+// needsLock reports whether a service may run only while this init holds the lock. These are gateways, services of
+// hinit.yaml, and commands of clients such as workers of the task board. The CMD and the services of the s6 scan directory
+// may always run.
 func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || kind == supervisor.KindRun {
 		return true
@@ -380,7 +381,7 @@ func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
 	return own && kind == supervisor.KindService && name != config.LeaseName
 }
 
-// Admit implements [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
+// Admit refuses to start a service that needs the lock while this init does not hold it, for [supervisor.Config].Admit.
 func (t *Lease) Admit(name string, kind supervisor.Kind) error {
 	if !t.needsLock(name, kind) {
 		return nil

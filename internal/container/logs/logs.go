@@ -1,8 +1,8 @@
-// Package logs connects the supervisor with the logs. It opens the log of each service with its limits, finds it by the service's
-// name, and masks the profile's secrets on the console.
+// Package logs opens the log of each service with its limits, finds it by the name of the service, and hides the profile's
+// secrets on the console. It gives the supervisor the pipes of the logs.
 //
-// Opening a service's log does not access the disk. A service that is registered again keeps its log. The package owns a
-// goroutine while [Logs.MaskSecrets] waits for a disk.
+// Opening a log does not touch the disk. A service that is registered again keeps its log. The package owns a goroutine while
+// [Logs.MaskSecrets] waits for a disk.
 package logs
 
 import (
@@ -27,33 +27,33 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are the parts that Logs work with. The functions may be called from any goroutine.
+// Options are the parts of hinit that Logs use. Any goroutine may call the functions.
 type Options struct {
 	Config func() *config.Config
-	Actor  *fsutil.Actor // identity with which the log files are written
-	// Secrets returns the secrets in a profile's .env. The result more reports whether some secrets were left out. Secrets may
-	// wait for a disk.
+	Actor  *fsutil.Actor // user as whom the log files are written
+	// Secrets returns the secrets in the .env of a profile. more means that there are too many, so some are missing. It may wait
+	// for a disk.
 	Secrets          func(profile string) (values []string, more bool, err error)
-	CompressArchives gzipped.Packer                   // compresses archives (rotated log files)
-	OnOutput         func()                           // called after a service has written; it must not block
+	CompressArchives gzipped.Packer                   // compresses archives, which are rotated log files
+	OnOutput         func()                           // called after a service has written; must not block
 	Say              func(format string, args ...any) // writes a line to the container log
-	Warn             func(format string, args ...any) // writes a warning to hinit's log once, and shows the warning in status
+	Warn             func(format string, args ...any) // writes a warning once, and shows it in the status
 }
 
-// Logs holds the logs of all services. Its methods may be called from any goroutine.
+// Logs holds the logs of all services. Any goroutine may call its methods.
 type Logs struct {
 	*logrotate.Set
 
-	Runs *runs.Book // commands that clients run once; each writes to its own file
+	Runs *runs.Book // commands that clients run once; each has a file of its own
 	o    Options
-	logs sync.Map // logs by service: string → *logrotate.Log
+	logs sync.Map // by service: string → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and prevents a Drop during a Hold; never held across disk operations
-	held   map[string]int // number of registrations in progress, by service; the supervisor may not know these services yet
-	masked map[string]int // bytes of secrets that are kept in memory for masking, by service
+	mu     sync.Mutex     // guards held and masked, and keeps Drop and Hold apart; never held during disk access
+	held   map[string]int // registrations under way, by service; the supervisor may not know the service yet
+	masked map[string]int // bytes of secrets in memory for hiding, by service
 }
 
-// New makes the logs of a container with the current configuration.
+// New returns the logs of a container, without any service.
 func New(o Options) *Logs {
 	cfg := o.Config()
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
@@ -62,7 +62,7 @@ func New(o Options) *Logs {
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
 		Warn: func(service, message string) {
 			say := o.Say
-			if service == "" { // a warning about the console may be invisible on the console
+			if service == "" { // a warning about the console may not be visible on the console
 				say = o.Warn
 			}
 			say("log of %s: %s", cmp.Or(service, "console"), message)
@@ -71,7 +71,7 @@ func New(o Options) *Logs {
 	return l
 }
 
-// logLimits converts limits of the configuration for package logrotate. 0 archives, which means none, becomes -1.
+// logLimits converts the limits of hinit.yaml for package logrotate, where -1 archives means none.
 func logLimits(l config.LogLimits) logrotate.Limits {
 	const mb = 1_000_000
 	limits := logrotate.Limits{
@@ -84,7 +84,7 @@ func logLimits(l config.LogLimits) logrotate.Limits {
 	return limits
 }
 
-// Open opens the log of a service, with the limits in the configuration. If the log is already open, it only changes the limits.
+// Open opens the log of a service with the limits of hinit.yaml. If it is open already, only its limits change.
 func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	cfg := l.o.Config()
 	limits := cfg.LogLimitsOf(profile)
@@ -96,7 +96,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Hold keeps Drop from ending the log of a service that is being registered. release ends this protection.
+// Hold keeps Drop from ending the log of a service that is being registered, until release is called.
 func (l *Logs) Hold(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,8 +110,8 @@ func (l *Logs) Hold(name string) (release func()) {
 	}
 }
 
-// Drop ends the log of a removed service, unless the service is being registered again or known reports that the supervisor knows
-// it.
+// Drop ends the log of a removed service. It does nothing if the service is being registered again, or if known says that the
+// supervisor has it.
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,14 +131,14 @@ func (l *Logs) Sweep(known func(string) bool) {
 	})
 }
 
-// Get returns the log of a service, or nil if it has none.
+// Get returns the log of a service, or nil.
 func (l *Logs) Get(name string) *logrotate.Log {
 	found, _ := l.logs.Load(name)
 	log, _ := found.(*logrotate.Log)
 	return log
 }
 
-// Pipes implements supervisor.LogSink.
+// Pipes returns the write ends for the output of a service's next run, for [supervisor.LogSink].
 func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 	if runs.Owns(name) {
 		return l.Runs.Pipes(name)
@@ -151,25 +151,25 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	stdout, stderr, err = log.Pipes()
-	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the boot must not write to the container's standard output
-		_ = stdout.Close() // no data was written to it
+	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // what the boot runs must not write to the container's standard output
+		_ = stdout.Close() // nothing was written to it
 		stdout = stderr
 	}
 	return stdout, stderr, err
 }
 
-// Tail implements supervisor.LogSink.
+// Tail passes the last lines of a service's output to done, for [supervisor.LogSink].
 func (l *Logs) Tail(name string, done func(lines []string)) {
 	if log := l.Get(name); log != nil {
 		log.Tail(done)
 	}
 }
 
-// drainTime limits the wait in [Logs.Drain]. Reading the output never takes so long.
+// drainTime is the limit of [Logs.Drain]. Reading what is in the pipes never takes so long.
 const drainTime = 300 * time.Millisecond
 
-// Drain waits until the log has read everything that a service has written so far, and has queued it for the console. It gives up
-// after drainTime.
+// Drain blocks until the log has read everything that a service has written, and has queued it for the console; at most
+// drainTime.
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
@@ -179,8 +179,7 @@ func (l *Logs) Drain(name string) {
 	}
 }
 
-// Output returns the counters of a service's output. It returns nil if the service has no log, or if it has neither lines nor an
-// error.
+// Output returns counters of a service's output, or nil if there is no log, or nothing to say about it.
 func (l *Logs) Output(service string) *client.Output {
 	log := l.Get(service)
 	if log == nil {
@@ -195,7 +194,7 @@ func (l *Logs) Output(service string) *client.Output {
 	}
 }
 
-// ReadSecrets reads the profile's .env and sets which of its values the console masks. It does nothing if masking is off. It
+// ReadSecrets reads the .env of a profile, and hides its values on the console. It does nothing if logs.mask is off. It
 // blocks on the disk.
 func (l *Logs) ReadSecrets(service, profile string) {
 	if !l.o.Config().Logs.Mask {
@@ -215,10 +214,10 @@ func (l *Logs) ReadSecrets(service, profile string) {
 	}
 }
 
-// maxMaskedBytes limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
+// maxMaskedBytes limits the secrets of all services together. Agents write them, and PID 1 keeps them in memory.
 const maxMaskedBytes = 2 << 20
 
-// fitSecrets returns as many of a service's secrets as fit into maxMaskedBytes. The result all reports whether all of them fit.
+// fitSecrets returns as many secrets of a service as fit into maxMaskedBytes. all is false if some do not fit.
 func (l *Logs) fitSecrets(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,11 +236,11 @@ func (l *Logs) fitSecrets(service string, values []string) (kept []string, all b
 	return values, true
 }
 
-// secretsPatience limits how long a start waits for the profile's .env, so that a volume that does not answer doesn't delay other
+// secretsPatience is how long the start of a gateway waits for its .env. A volume that does not answer must not delay other
 // starts.
 const secretsPatience = time.Second
 
-// MaskSecrets makes the console mask the secrets of a gateway that may start next. It waits for the disk, but not longer than
+// MaskSecrets hides the secrets of a gateway that is about to start. It waits for the disk, but not longer than
 // secretsPatience.
 func (l *Logs) MaskSecrets(service, profile string) {
 	read := make(chan struct{})
@@ -255,34 +254,34 @@ func (l *Logs) MaskSecrets(service, profile string) {
 	}
 }
 
-// Handover is the state of the logs, and of the commands that clients run, at re-execution.
+// Handover is the state of the logs, and of the commands of clients, for the next program of a re-execution.
 type Handover struct {
 	Logs *logrotate.Handover
 	Runs *runs.Handover
 }
 
-// HandOver returns the state that the program after a re-execution needs. The logs must be frozen.
+// HandOver returns the state for the next program. The logs must be frozen.
 func (l *Logs) HandOver() (old Handover, err error) {
 	old.Runs = l.Runs.HandOver()
 	old.Logs, err = l.Set.HandOver()
 	return old, err
 }
 
-// TakeOver makes the new logs continue the old logs. services are the services that the supervisor knows.
+// TakeOver continues the logs of the previous program. services are those that the supervisor knows.
 func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	if err := l.Set.TakeOver(old.Logs); err != nil {
 		return err
 	}
 	l.Runs.TakeOver(old.Runs)
 	for _, s := range services {
-		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // package logs keeps no logs of runs and checks
+		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // the output of these goes elsewhere
 			l.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}
 	return nil
 }
 
-// StoreReport stores the report of a fault in the directory of the logs, as the agent's user, and returns its path.
+// StoreReport writes the report of a fault to the directory of the logs, as the agent's user, and returns its path.
 func (l *Logs) StoreReport(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(l.o.Config().Home, "logs")
 	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.Limited(blocking.Volume))

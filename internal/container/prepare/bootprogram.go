@@ -19,18 +19,18 @@ import (
 	"hinit/supervisor"
 )
 
-// programGrace is the time between SIGTERM and SIGKILL when a boot program is stopped at the end of the container.
+// programGrace is the time between SIGTERM and SIGKILL for a boot program that still runs when the container ends.
 const programGrace = 100 * time.Millisecond
 
-// programLoop is the part of a [supervisor.Loop] that a bootProgram uses.
+// programLoop is the part of a [supervisor.Loop] that a bootProgram needs. Tests replace it.
 type programLoop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Post(e supervisor.Event)
 	supervisor.TaskLoop
 }
 
-// bootProgram is a running boot program, a helper process that works on the data volume (see [boot.Job]). Any goroutine may call
-// send. A goroutine waits until the process has ended.
+// bootProgram is a running boot program: a helper process that works on the data volume for PID 1 (see [boot.Job]). Any
+// goroutine may call send. A goroutine waits for the end of the process.
 type bootProgram struct {
 	loop  programLoop
 	name  string
@@ -41,9 +41,9 @@ type bootProgram struct {
 	output *os.File
 }
 
-// startProgram starts the boot program, which is in the same directory as this program, and sends it a job. name is the prefix of the
-// unit's name in the supervisor. The rest of that name is random, because the supervisor forgets a program only some time after
-// it has exited. The caller must call receive.
+// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. name begins the name of its
+// unit in the supervisor. The rest is random, because the supervisor forgets a unit only some time after its exit. The caller
+// must call receive.
 func startProgram(ctx context.Context, loop programLoop, name string, job boot.Job) (*bootProgram, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -59,13 +59,13 @@ func startProgram(ctx context.Context, loop programLoop, name string, job boot.J
 		return nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), stdin.Close(), output.Close())
 	}
 	p.input, p.output = input, output
-	// Wait for the supervisor even if ctx ends, because the supervisor needs the open files.
+	// Wait for the supervisor even if ctx ends, because it still needs the open files.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, StdOverrides: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: programGrace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
-	_, _ = stdin.Close(), stdout.Close() // the program's process has its own copies
+	_, _ = stdin.Close(), stdout.Close() // the program has its own copies
 	if err != nil {
 		p.close()
 		return nil, err
@@ -76,20 +76,20 @@ func startProgram(ctx context.Context, loop programLoop, name string, job boot.J
 
 func (p *bootProgram) close() { _, _ = p.output.Close(), p.input.Close() }
 
-// send sends a job or an answer to the program. If the program has exited, send does nothing.
+// send sends a job or an answer to the program. It does nothing if the program has exited.
 func (p *bootProgram) send(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: if the program has exited, receive reports the exit
+	_ = json.NewEncoder(p.output).Encode(document) // if the program has exited, receive reports that
 }
 
-// receive calls take with each message from the program. It blocks until the program reports that it is done or has failed. If
-// take returns an error or ctx ends, receive stops the program and returns that error or the cause of ctx.
+// receive calls take with each message of the program. It blocks until the program says that it is done or has failed. If
+// take returns an error or ctx ends, receive stops the program, and returns that error or the cause of ctx.
 func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
-		p.close() // stops the program if it is still alive
+		p.close() // stops the program if it is alive
 		guard.Go("waiting for the end of the boot program", func() {
 			if err == nil {
 				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)
@@ -117,5 +117,5 @@ func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error
 	return err
 }
 
-// errEnded means that the program exited before its work was done. The error of receive wraps errEnded.
+// errEnded says that the program exited before its work was done. Errors of receive wrap it.
 var errEnded = errors.New("the boot program has failed")

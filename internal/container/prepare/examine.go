@@ -12,23 +12,23 @@ import (
 	"hinit/internal/pause"
 )
 
-// examineTime is the maximum duration of an examination.
+// examineTime is how long an examination may take.
 const examineTime = 8 * time.Second
 
-// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent
-// can write. It runs one examination at a time. However many clients ask, a volume that hangs blocks only one process and one
-// goroutine, which the Examiner owns. Its methods may be called from any goroutine.
+// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the
+// agent can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many
+// clients ask. The Examiner owns that goroutine. Any goroutine may call its methods.
 type Examiner struct {
 	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
 
 	mu      sync.Mutex
-	ended   chan struct{}   // closed when the current examination ends; nil if none is running
+	ended   chan struct{}   // closed at the end of the present examination; nil if none is running
 	found   client.Findings // findings so far of the last examination
 	current boot.Examining  // what is being examined now
 }
 
-// Examine examines the volume, or joins the current examination. It returns when the examination is done, when ctx ends, or after
-// eight seconds. If it returns early, the findings include the check that has not answered.
+// Examine examines the volume, or joins an examination that is under way. It returns its findings when that is done, when ctx
+// ends, or after eight seconds. In the last two cases they name the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()
@@ -67,7 +67,7 @@ func (e *Examiner) run() {
 	e.ended = nil
 }
 
-// examine makes the boot program examine the data volume, for the Examiner.
+// examine sends the boot program the job to examine the data volume.
 func (s *Stage) examine(ctx context.Context, take func(boot.Message)) error {
 	cfg := s.Config()
 	job := s.Job(cfg)

@@ -16,42 +16,41 @@ import (
 )
 
 // Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the
-// boot, and the files of a profile when the profile appears or is started. Requests during a repair are combined into one. The
-// caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that only one repair runs at a time. The other methods may
-// be called from any goroutine.
+// boot, and the files of a profile when the profile appears or starts. Requests during a repair become one further repair.
+// The caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that repairs never overlap. Any goroutine may call
+// the other methods.
 type Owners struct {
 	*initlog.Logger
 
-	remark func(text string) // adds a text to the supervisor's history
+	remark func(text string) // adds a text to the event history
 	work   runJob
 	move   func(ctx context.Context, profile string)
-	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
+	asked  chan struct{} // capacity 1; wakes Run when wanted has profiles
 
 	mu     sync.Mutex
-	wanted map[string]bool // profiles to repair
+	wanted map[string]bool // profiles whose files Run must repair
 	status *client.Repair  // progress of the repair of all files
 }
 
-// runJob makes the boot program do a job, and calls take with each message about it.
+// runJob makes the boot program do a job, and calls take with each of its messages.
 type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// newOwners returns Owners that has nothing to repair yet. remark adds a text to the supervisor's history, and work runs a
-// repair. move corrects the owner of a profile's home, and blocks until that is done.
+// newOwners returns an Owners without work. remark adds a text to the event history. work makes the boot program do a repair.
+// move corrects the owner of a profile's home, and blocks until that is done.
 func newOwners(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *Owners {
 	return &Owners{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// All repairs the owners of all files and returns when that is done or ctx has ended. job names the agent's user. All does
-// nothing if hinit runs as the agent's user, unless the boot has filled the data directory from the image (job.Planted): then it
-// makes these files durable.
+// All repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
+// runs as that user there is nothing to repair. But if the boot has filled the data directory from the image
+// (job.FilledFromImage), All makes those files durable.
 func (r *Owners) All(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
 	}
 }
 
-// Run repairs the owners in the profiles that Adopt was called with, until ctx ends. It returns immediately if hinit can't change
-// owners.
+// Run repairs the profiles for which Adopt is called, until ctx ends. It returns at once if hinit can't change owners.
 func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
@@ -60,7 +59,7 @@ func (r *Owners) Run(ctx context.Context, job boot.Job) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // an earlier repair may already have included these profiles
+			if len(only) > 0 { // an earlier repair may have done them already
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -69,8 +68,7 @@ func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	}
 }
 
-// repair repairs the owners of the files in the homes of some profiles, which the parameter only lists. If only is nil, it
-// repairs all files, and the status shows the progress.
+// repair repairs the homes of the profiles in only, or all files if only is nil. The status shows the progress of the second.
 func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	job.Repair, job.Options.OnlyProfiles, job.FilledFromImage = true, only, job.FilledFromImage && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {
@@ -88,8 +86,8 @@ func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes the agent's user the owner of a profile that another user has created. Before it returns, it changes the
-// files that a gateway needs. Run repairs the other files soon after. Adopt blocks on the disk.
+// Adopt makes the agent's user the owner of a profile that another user has made. It changes the files that a gateway needs
+// before it returns, and Run changes the others soon after. It blocks on the disk.
 func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
@@ -106,7 +104,7 @@ func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	pause.Wake(r.asked)
 }
 
-// Status returns the progress of the repair of all files, or nil before the repair has begun.
+// Status returns the progress of the repair of all files; nil before it has begun.
 func (r *Owners) Status() *client.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +114,7 @@ func (r *Owners) Status() *client.Repair {
 	return new(*r.status)
 }
 
-// TakeOver sets the progress of the repair of all files. After a re-execution, the progress comes from the previous program.
+// TakeOver sets the progress of the repair of all files. After a re-execution, it comes from the previous program.
 func (r *Owners) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

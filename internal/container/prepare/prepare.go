@@ -1,10 +1,10 @@
-// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks and
-// the user's scripts. It also predicts which services the boot will register. After the boot it makes the boot program work on
-// the volume: repair owners, measure profiles, compress logs, and examine the volume.
+// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks
+// and the user's scripts. It also says which services the boot will register. After the boot it makes the boot program work
+// on the volume: repair owners, measure profiles, compress logs, examine the volume.
 //
-// A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
-// of the boot and block on the disk; [Stage.Expected] may be called from any goroutine. For each boot program, the package owns a
-// goroutine that waits until the program exits. It owns another one during an examination.
+// A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the
+// goroutine of the boot and block on the disk; any goroutine may call [Stage.Expected]. The package owns a goroutine for each
+// boot program, which waits for its exit, and one during an examination.
 package prepare
 
 import (
@@ -32,7 +32,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Stage is the part of the boot before the first service.
+// Stage is the part of the boot before the first service, and the work of the boot program after it.
 type Stage struct {
 	*initlog.Logger
 
@@ -43,19 +43,19 @@ type Stage struct {
 	Logs            *logs.Logs
 	Store           *profiles.Store
 	Agent           boot.Agent
-	Config          func() *config.Config // returns the current configuration
+	Config          func() *config.Config // returns the present configuration
 	Route           func() *boot.RunPlan
-	Serves          func() bool // reports whether this init supervises the profiles and services
+	Serves          func() bool // reports whether this init serves the volume
 	Started         time.Time   // when the container was started
 	Owners          *Owners
 	Volume          Examiner
-	RepairAll       atomic.Bool // the repair of owners must examine all files
+	RepairAll       atomic.Bool // the next repair of owners must look at every file
 	FilledFromImage atomic.Bool // the data directory was empty, and was filled from the image
 
-	repairs func() error // Err method of the context of the last call of RepairOwners; nil before the first call
+	repairs func() error // Err of the context of the last RepairOwners; nil before the first
 }
 
-// Connect creates the parts of a Stage that need its other fields.
+// Connect makes the parts of a Stage that need its other fields. Call it when they are set.
 func (s *Stage) Connect() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
@@ -64,8 +64,8 @@ func (s *Stage) Connect() {
 	s.Volume.work = s.examine
 }
 
-// Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an
-// error the container must be stopped.
+// Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. An
+// error means that the container must stop.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
 	r := &preparation{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
 	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.Stage2Fails == "2"
@@ -93,7 +93,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*bootProgram, error)
 	if wanted {
-		started = r.start() // starts in the background while the volume is prepared
+		started = r.start() // in the background, while the volume is being prepared
 	}
 	var more []boot.Phase
 	if r.job.Options.Tenants.On {
@@ -125,7 +125,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.On { // On is set only if the store can read the homes of tenants, profiles with their own users
+	if tenants.On { // On means that the store can read homes of tenants (profiles with users of their own)
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
@@ -134,7 +134,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 }
 
-// Job returns the description of this container for the boot program.
+// Job describes this container to the boot program.
 func (s *Stage) Job(cfg *config.Config) boot.Job {
 	return boot.Job{
 		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
@@ -142,7 +142,7 @@ func (s *Stage) Job(cfg *config.Config) boot.Job {
 	}
 }
 
-// logLine writes a line of the boot to the container log. The status also shows the line if it is a warning.
+// logLine writes a line of the boot to the container log. A warning also goes to the status.
 func (s *Stage) logLine(l boot.Line) { writeLine(s.Logger, l) }
 
 func writeLine(v *initlog.Logger, l boot.Line) {
@@ -152,8 +152,8 @@ func writeLine(v *initlog.Logger, l boot.Line) {
 	}
 }
 
-// SayTimeline reports the duration of the boot and of its steps. The time outside of any step, such as the wait for the
-// control socket, becomes the step "other".
+// SayTimeline logs how long the boot and its steps took. Time outside of every step, such as the wait for the control socket,
+// becomes the step "other".
 func (s *Stage) SayTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
 		s.Status.Add(client.BootStep{Name: "other", Seconds: rest})
@@ -161,10 +161,10 @@ func (s *Stage) SayTimeline() {
 	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
 }
 
-// Phase runs one step of the boot and measures its time. An error is recorded, and the boot goes on.
+// Phase runs a step of the boot, and records its duration and error. After an error the boot goes on.
 func (s *Stage) Phase(name string, step func() error) { s.Status.Add(s.Measure(name, step)) }
 
-// Measure is like Phase, but returns the step and does not add it to the status.
+// Measure is Phase, but it returns the step instead of adding it to the status.
 func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
@@ -176,8 +176,8 @@ func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	return p
 }
 
-// NotifyOuterInit sends READY=1 to the program that started this container, if that program has asked for such messages
-// (sd_notify(3)). It does not block.
+// NotifyOuterInit sends READY=1 to the program that started this container, if that wants such messages (sd_notify(3)). It
+// does not block.
 func (s *Stage) NotifyOuterInit() {
 	if s.Registry.Snapshot().Stopping {
 		return
@@ -189,10 +189,10 @@ func (s *Stage) NotifyOuterInit() {
 	})
 }
 
-// reasonExpected is the reason that the status shows for a service that the boot has not registered yet.
+// reasonExpected is the reason in the status of a service that the boot has not registered yet.
 const reasonExpected = "the boot has not come to it yet"
 
-// ExpectServices makes the status show the services of the configuration, until the boot registers them.
+// ExpectServices makes the status show the services of hinit.yaml until the boot registers them.
 func (s *Stage) ExpectServices(cfg *config.Config) {
 	var list []*supervisor.Service
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -216,11 +216,11 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 	}
 }
 
-// expectProfiles makes the status show the gateways of the profiles, until the boot registers them. It reads the profiles in a
-// goroutine while the hooks run. If a hook changes profiles later, only the boot itself notices.
+// expectProfiles makes the status show the gateways of the profiles until the boot registers them. It reads the profiles in a
+// goroutine, while the hooks run. If a hook changes profiles after that, the status is wrong until the boot reads them.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectSoon(func() []*supervisor.Service {
-		found, _, err := s.Store.List() // the boot reports the warnings
+		found, _, err := s.Store.List() // the boot itself reports the warnings
 		if err != nil {
 			return nil
 		}
@@ -237,7 +237,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 	})
 }
 
-// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]. It returns nil after the boot.
+// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]; nil after the boot.
 func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	if s.Status.IsOver() || !s.Serves() {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// preparation is the state of one call of [Stage.Run]. Only the goroutine of the boot uses it, except for hooks.
+// preparation is the state of one call of [Stage.Run]. Only the goroutine of the boot uses it; hooks run beside it.
 type preparation struct {
 	*Stage
 
@@ -26,11 +26,11 @@ type preparation struct {
 	job      boot.Job
 	program  *bootProgram
 	reported bool
-	unusable bool           // the data volume can't be used
+	unusable bool           // the data volume can't be used, so only what does not need it goes on
 	hooks    sync.WaitGroup // running hooks
 }
 
-// start starts the boot program in the background. The returned function blocks until the program has started.
+// start starts the boot program in the background. The returned function blocks until it runs.
 func (r *preparation) start() func() (*bootProgram, error) {
 	var p *bootProgram
 	var err error
@@ -45,7 +45,7 @@ func (r *preparation) start() func() (*bootProgram, error) {
 	}
 }
 
-// fillEmptyHome starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
+// fillEmptyHome makes another boot program fill an empty data directory from the image. It is a phase of [boot.Prepare].
 func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	job := r.job
 	job.FillFromImage = true
@@ -59,23 +59,22 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	})
 }
 
-// changeTenantOwners makes the boot program change the owner of each profile's home to the profile's own user. It is a phase of
-// [boot.Prepare].
+// changeTenantOwners makes the boot program give the homes of profiles with users of their own to these users. It is a phase
+// of [boot.Prepare].
 func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
 	r.move(ctx, r.job, s.Tell)
 	return nil
 }
 
-// correctHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for
-// moveTime at most.
+// correctHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for at
+// most moveTime.
 func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
 	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
-// moveTime limits how long correctHomeOwner may take. The boot program ends its work after 5 s, so it takes longer only if the
-// disk hangs.
+// moveTime is how long correctHomeOwner may take. The boot program stops after 5 s, so only a hung disk makes it longer.
 const moveTime = 7 * time.Second
 
 func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
@@ -92,7 +91,8 @@ func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
 	}
 }
 
-// finishBoot makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
+// finishBoot makes the boot program do the rest of the boot, with the hooks. report is nil for a plain supervisor, which has
+// no volume.
 func (r *preparation) finishBoot(started func() (*bootProgram, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
@@ -115,7 +115,7 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 	return nil
 }
 
-// handleMessage handles a message from the boot program.
+// handleMessage handles one message of the boot program.
 func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
@@ -147,8 +147,8 @@ func (r *preparation) handleMessage(m boot.Message) error {
 	return nil
 }
 
-// report handles the report about the data volume. It returns when processes may be started. After an error the container must be
-// stopped.
+// report handles the boot program's report about the data volume. It returns when processes may be started. An error means
+// that the container must stop.
 func (r *preparation) report(report *boot.Report) error {
 	r.reported = true
 	r.Status.Add(report.Phases...)
@@ -167,11 +167,11 @@ func (r *preparation) report(report *boot.Report) error {
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.Phase("wait", func() error { // waits for work that runs in the background, such as opening the control socket
+	r.Phase("wait", func() error { // for work in the background, such as opening the control socket
 		r.ready()
 		return nil
 	})
-	if report.Full { // the agent's user has changed, so agents could not write to their files yet
+	if report.Full { // the agent's user has changed, so agents can't write to their files yet
 		r.Phase("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
@@ -191,8 +191,8 @@ func (r *preparation) report(report *boot.Report) error {
 	return nil
 }
 
-// runHook runs a hook of the boot as a task of the supervisor, because only the supervisor may start processes. It returns
-// when all processes of the hook have ended.
+// runHook runs a hook as a task of the supervisor, because nothing else may start a process. It returns the exit code when
+// all processes of the hook have ended.
 func (r *preparation) runHook(h boot.Hook) (int, error) {
 	ctx := r.ctx
 	if h.Timeout > 0 {
@@ -223,12 +223,11 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// ownersTime is the maximum time that the boot waits until the agent's new user owns all files.
+// ownersTime is how long the boot waits for the repair of owners when the agent's user has changed.
 const ownersTime = 5 * time.Second
 
-// RepairOwners repairs owners in the background until ctx ends. If all is set, it first repairs all files. The returned
-// channel is closed after the repair of all files. A call during the repair of an earlier call does nothing, and its
-// channel is never closed.
+// RepairOwners repairs owners in the background until ctx ends. With all, it begins with all files. The returned channel is
+// closed after that first repair. While an earlier call is at work, a call does nothing, and its channel is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairs != nil && s.repairs() == nil {
@@ -246,7 +245,7 @@ func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	return repaired
 }
 
-// CompressArchives makes the boot program compress archives. It is a [gzipped.Packer].
+// CompressArchives makes the boot program compress rotated logs. It is a [gzipped.Packer].
 func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
 	job.CompressLogs, job.Young = logs, young
@@ -257,8 +256,8 @@ func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, y
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. With an error, the
-// result has the profiles that were measured before it.
+// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. With an
+// error, the result has what was measured before it.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work
@@ -274,7 +273,8 @@ func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, wo
 	return found, err
 }
 
-// runJob starts a boot program for a job that needs no answers, calls take with each message, and waits for the program's end.
+// runJob starts a boot program for a job that needs no answers, calls take with each of its messages, and blocks until it
+// ends.
 func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := startProgram(ctx, s.Registry, name, job)
 	if err != nil {

@@ -21,20 +21,21 @@ import (
 	"hinit/supervisor"
 )
 
-// Exit codes of an init that can't begin. The command line uses the same codes (docs/reference/exit-codes.md).
+// Exit codes of an init that can't begin. The command line uses the same (docs/reference/exit-codes.md).
 const (
 	ExitFailed = 1
 	exitUsage  = 2
 )
 
-// Start holds the data from which an init builds the container.
+// Start is what an init must know before it can make the container: the configuration, the agent's user, and what the CMD
+// asks for.
 type Start struct {
 	Config *config.Config
 	Agent  boot.Agent
 	Route  boot.RunPlan
 }
 
-// Handover is the part of a [Start] that re-execution hands over.
+// Handover is the part of a [Start] for the next program of a re-execution.
 type Handover struct {
 	ConfigPath string
 	Config     []byte
@@ -43,12 +44,12 @@ type Handover struct {
 	Route      boot.RunPlan
 }
 
-// HandOver returns the state that the program after a re-execution needs.
+// HandOver returns the state for the next program.
 func (s Start) HandOver() Handover {
 	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
 }
 
-// TakeOver returns the Start of a container that continues after re-execution.
+// TakeOver makes a Start from the state of the previous program.
 func (old Handover) TakeOver() (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
@@ -64,8 +65,8 @@ func (old Handover) TakeOver() (start Start, err error) {
 	return Start{cfg, agent, old.Route}, nil
 }
 
-// Container returns the Start for the init of a container. path returns the PATH for the agent's programs, given the agent's
-// home. If the init can't begin, Container reports the reason, and returns an exit code and ok false.
+// Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home.
+// If the init can't begin, Container reports why, and returns the exit code and ok false.
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -91,8 +92,8 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	})}, 0, true
 }
 
-// ServicesOnly returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses
-// the first of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
+// ServicesOnly returns the Start of an init that supervises only the services of a configuration file. For "" it takes the
+// first of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
 func ServicesOnly(file string) (start Start, code int, ok bool) {
 	file, err := findConfigFile(file)
 	if err != nil {
@@ -108,11 +109,11 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	return Start{Config: cfg, Agent: boot.CallerAsAgent(), Route: boot.RunPlan{Plain: true}}, 0, true
 }
 
-// hereConfig is the file in the working directory that "hinit run" reads if the user names no file.
+// hereConfig is the file that "hinit run" reads in the working directory if the user names none.
 const hereConfig = "hinit.yaml"
 
-// findConfigFile returns the path of the configuration of a plain supervisor. The path is absolute, so that a reload finds the
-// same file.
+// findConfigFile returns the path of a plain supervisor's configuration: an absolute one, so that a reload finds the same
+// file.
 func findConfigFile(named string) (file string, err error) {
 	switch {
 	case named != "":
@@ -133,23 +134,23 @@ func findConfigFile(named string) (file string, err error) {
 	return filepath.Abs(file)
 }
 
-// syncTime limits how long the CMD waits until hinit's earlier messages are written.
+// syncTime is how long the CMD waits until earlier messages of hinit are on the console.
 const syncTime = 300 * time.Millisecond
 
-// StartCmd starts the container's CMD, if the container has one.
+// StartCmd starts the container's CMD. It does nothing if hinit supervises a gateway instead.
 func (s *Stage) StartCmd(ctx context.Context) {
 	if !s.Route().HasCommand() {
 		return
 	}
-	// The CMD writes to the console itself, so write hinit's pending lines first. A stuck console delays the CMD only for syncTime.
+	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for syncTime only.
 	patience, done := context.WithTimeout(ctx, syncTime)
 	_ = s.Logs.Sync(patience)
 	done()
 	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), Controls(os.Stdin)), "the CMD")
 }
 
-// StartStandIn starts the process that stands in for a CMD "gateway run": hinit supervises that gateway as a service. The process
-// is "sleep infinity", or hinit itself (exe) if the image has no sleep.
+// StartStandIn starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
+// "sleep infinity", or hinit itself (exe) if the image has no sleep.
 func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 	if s.Route().DashboardOnly {
 		return
@@ -168,7 +169,7 @@ func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {
 	}
 }
 
-// Controls reports whether a file is the controlling terminal of this process.
+// Controls reports whether f is the controlling terminal of this process.
 func Controls(f *os.File) bool {
 	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY for any other terminal (tty_ioctl(4))
 	return err == nil

@@ -1,7 +1,7 @@
-// Package report follows the history of the supervisor. It writes the important records to the container log, and passes every
-// record to the other parts of PID 1.
+// Package report follows the event history of the supervisor. It writes important records to the container log, and passes
+// every record to the other parts of PID 1.
 //
-// Each record is reported once, even across a re-execution, by the goroutine that calls [Reporter.Run].
+// Each record is reported once, also across a re-execution, by the goroutine that calls [Reporter.Run].
 package report
 
 import (
@@ -20,39 +20,38 @@ import (
 	"hinit/supervisor"
 )
 
-// Options holds the functions and the supervisor's loop that a Reporter works with. The Reporter calls one function at a
-// time. None of them may block.
+// Options are the parts of hinit that a Reporter uses. The Reporter calls one function at a time. None of them may block.
 type Options struct {
 	Loop       *supervisor.Loop
 	Say        func(format string, args ...any) // writes a line to the container log
 	Observe    func(supervisor.Record)
-	OnLost     func() // called when the history has dropped records before they were reported
+	OnLost     func() // called when the history has dropped records that were not reported
 	OnStopping func() // called when the container is stopping, perhaps several times
 }
 
-// Reporter reports the records of the supervisor's history.
+// Reporter reports the records of the event history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1; holds a token after NoteWork was called
+	used chan struct{} // capacity 1; holds a token after NoteWork
 
-	mu       sync.Mutex // held during a report and during a re-execution
+	mu       sync.Mutex // held during a report, and during a re-execution
 	reported uint64     // Seq of the last reported record
 }
 
-// New returns a Reporter that has not reported any record yet.
+// New returns a Reporter that has not reported any record.
 func New(o Options) *Reporter { return &Reporter{o: o, used: make(chan struct{}, 1)} }
 
-// Hold stops reporting until release is called. It returns the Seq of the last reported record.
+// Hold stops all reports until release is called. It returns the Seq of the last reported record.
 func (r *Reporter) Hold() (reported uint64, release func()) {
 	r.mu.Lock()
 	return r.reported, r.mu.Unlock
 }
 
-// TakeOver sets the Seq of the last reported record: the number that [Reporter.Hold] returned in the program before re-execution.
+// TakeOver sets the Seq of the last reported record to the one that [Reporter.Hold] returned before the re-execution.
 func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 
-// Run reports records until the supervisor has ended or ctx ends. When there has been nothing to report for a while, it returns
-// unused memory to the kernel.
+// Run reports records until the supervisor has ended or ctx ends. After a quiet time it also returns unused memory to the
+// kernel.
 func (r *Reporter) Run(ctx context.Context) {
 	history := r.o.Loop.History()
 	var memory tuning.Releaser
@@ -74,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-news:
 		case <-r.used:
 			stir()
-		case <-quiet.C: // nothing has happened for ReleaseAfter: no boot, event or request
+		case <-quiet.C: // no boot, event or request for ReleaseAfter
 			memory.Release()
 			if !rested {
 				rested = true
@@ -90,14 +89,13 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// NoteWork tells the Reporter about work that causes no event, such as a client's request. After a quiet time, Run then returns
-// the memory that this work used to the kernel.
+// NoteWork tells the Reporter about work that causes no record, such as a request of a client. So Run returns the memory of
+// this work to the kernel after a quiet time.
 func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }
 
-// reportNew reports the new records. cursor is the Seq of the last reported record. The result some is false if there were no new
-// records.
+// reportNew reports new records. cursor is the Seq of the last reported one. some is false if there was none.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +118,7 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 	return r.reported, len(records) > 0
 }
 
-// Line converts a record of the history to a line for the container log. It returns "" if the record is not important enough.
+// Line returns the line about a record for the container log, or "" if the record is not important enough.
 func Line(r supervisor.Record) string {
 	if r.By != nil {
 		r.Reason += ", by " + show.By(r.By)
@@ -129,8 +127,8 @@ func Line(r supervisor.Record) string {
 	case r.Service == "":
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
-		return "" // hooks are reported by the boot
-	case runs.Owns(r.Service): // commands of clients: there are many, and the client learns the result
+		return "" // the boot reports its hooks itself
+	case runs.Owns(r.Service): // commands of clients are many, and their clients learn the result
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}
@@ -166,10 +164,10 @@ func Line(r supervisor.Record) string {
 	return ""
 }
 
-// lastEvents is the number of events that a fault report includes.
+// lastEvents is how many events the report of a fault contains.
 const lastEvents = 50
 
-// LastEvents returns the last events as text, for a fault report.
+// LastEvents returns the last events as text, for the report of a fault.
 func LastEvents(history *supervisor.Ring) string {
 	newest := history.Last()
 	records, _ := history.Since(newest - min(newest, lastEvents))

@@ -1,8 +1,8 @@
-// Package signals handles the signals that PID 1 receives. Some signals make PID 1 stop or reload. PID 1 forwards the others to
-// the container's CMD.
+// Package signals handles the signals to PID 1. Some of them stop the container or reload the configuration. The others are
+// forwarded to the container's CMD.
 //
-// Signals can't kill PID 1, don't stay ignored in its children, and are not lost in a re-execution. The package starts a
-// goroutine only for a reload.
+// No signal kills PID 1, stays ignored in its children, or gets lost in a re-execution. The package starts a goroutine only
+// for a reload.
 package signals
 
 import (
@@ -25,27 +25,26 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterrupt is the time within which a second Ctrl-C stops the container. The first Ctrl-C is only forwarded to the CMD.
+// secondInterrupt is how soon after a first Ctrl-C a second one stops the container. The first one goes only to the CMD.
 const secondInterrupt = 3 * time.Second
 
-// Signals receives the signals to PID 1 and translates them into events for the supervisor.
+// Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
-	Children chan os.Signal // receives SIGCHLD
-	Orders   chan os.Signal // receives the signals that hinit acts on, see Event
+	Children chan os.Signal // delivers SIGCHLD
+	Orders   chan os.Signal // delivers the signals on which hinit acts, see Event
 
-	faults    <-chan os.Signal // wakes ReportFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
+	faults    <-chan os.Signal // wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
 	during    func() string
-	interrupt time.Time // time of the last Ctrl-C that was forwarded
+	interrupt time.Time // when a Ctrl-C was last forwarded
 }
 
-// fatalSignals are the signals that hinit does not act on, but that would kill or stop PID 1 by default.
+// fatalSignals are signals on which hinit does not act, but which would kill or stop PID 1 by default.
 var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
-// Listen installs a handler for every signal that hinit acts on, and for the signals that would kill or stop this process. It
-// does not ignore any of them, because exec resets only handled signals to their defaults. An ignored signal would stay ignored
-// in the children.
+// Listen installs a handler for every signal on which hinit acts, and for those that would otherwise kill or stop it. It
+// ignores none of them, because an ignored signal stays ignored in children: execve(2) resets only handled ones.
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
@@ -54,15 +53,14 @@ func Listen() *Signals {
 	return s
 }
 
-// Configure sets the effects of the signals. cmd reports whether the container has a CMD, and tty whether standard input is the
-// controlling terminal. On SIGHUP, reload may be called in a new goroutine. The result of during follows the name of the signal
-// in the reason for a stop. Call Configure before the supervisor's loop runs.
+// Configure sets what the signals do. cmd means that the container has a CMD, and tty that standard input is the controlling
+// terminal. SIGHUP may call reload in a new goroutine. during returns an addition to the reason for a stop. Call Configure
+// before the supervisor's loop runs.
 func (s *Signals) Configure(cmd, tty bool, reload func(), during func() string) {
 	s.cmd, s.tty, s.reload, s.during = cmd, tty, reload, during
 }
 
-// Event translates a signal to an event for the supervisor. It returns nil if the signal has no effect. The supervisor's
-// loop calls Event.
+// Event returns the supervisor's event for a signal, or nil if the signal has no effect. The supervisor's loop calls it.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
 	switch {
@@ -82,14 +80,14 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	return supervisor.Forward{Name: units.CmdName, Signal: int(sig)}
 }
 
-// LastInterrupt returns the time at which the last Ctrl-C was forwarded to the CMD. Like SetLastInterrupt, it is called in the
-// supervisor's loop.
+// LastInterrupt returns when a Ctrl-C was last forwarded to the CMD. Only the supervisor's loop may call it, and
+// SetLastInterrupt.
 func (s *Signals) LastInterrupt() time.Time { return s.interrupt }
 
-// SetLastInterrupt restores the time that LastInterrupt returned before a re-execution.
+// SetLastInterrupt restores the time of LastInterrupt after a re-execution.
 func (s *Signals) SetLastInterrupt(at time.Time) { s.interrupt = at }
 
-// Handled returns the signals that have a handler, except SIGCHLD.
+// Handled returns the signals that have a handler, without SIGCHLD.
 func Handled() (all []syscall.Signal) {
 	for _, s := range append(early.InitSignals(), fatalSignals...) {
 		if n, is := s.(syscall.Signal); is {
@@ -99,8 +97,8 @@ func Handled() (all []syscall.Signal) {
 	return all
 }
 
-// TakePending removes and returns the signals that were delivered to this process but not handled yet, so that a re-execution does
-// not lose them.
+// TakePending removes and returns the signals that this process has received and not handled, so that a re-execution does not
+// lose them.
 func (s *Signals) TakePending() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
 	signal.Notify(idle, early.InitSignals()...)
@@ -117,20 +115,21 @@ func (s *Signals) TakePending() (late []syscall.Signal) {
 	}
 }
 
-// PutBack returns the signals from [Signals.TakePending] to the queue, after a failed re-execution or in the next program.
+// PutBack queues the signals of [Signals.TakePending] again, after a failed re-execution or in the next program.
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {
 		case s.Orders <- sig:
-		default: // the queue is already full of later signals
+		default: // the queue is full of later signals
 		}
 	}
 }
 
-// tellPause is the minimum time between two reports of ignored signals.
+// tellPause is the minimum time between two reports about ignored signals.
 const tellPause = 10 * time.Second
 
-// ReportFaults reports fault signals, such as SIGSEGV, that another process sent and PID 1 ignored. It returns when ctx ends.
+// ReportFaults reports fault signals, such as SIGSEGV, that another process has sent and PID 1 has ignored. It blocks until
+// ctx ends.
 func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
@@ -146,8 +145,8 @@ func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
 	}
 }
 
-// faultsText describes the signals since the last report. told holds the number of signals already reported for each signal, and
-// is updated.
+// faultsText describes the fault signals since the last report. told has the number already reported for each signal, and is
+// updated.
 func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {

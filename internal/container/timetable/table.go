@@ -1,10 +1,10 @@
 // Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// It computes the times and reports each time to the supervisor, at most once. The supervisor decides whether the task starts. If
-// a schedule asks for it, a single start makes up for all missed times.
+// It computes the times, and tells the supervisor of each at most once; the supervisor decides whether the task starts. If a
+// schedule asks for it, one start makes up for all missed times.
 //
-// While there is a schedule, the package owns a goroutine that waits for the next time. This goroutine blocks on the disk only
-// before its first task. Another goroutine stores the times at which tasks ran.
+// The package owns a goroutine while there is a schedule. This goroutine waits for the disk only before its first task.
+// Another one stores when tasks ran.
 package timetable
 
 import (
@@ -29,9 +29,9 @@ import (
 )
 
 const (
-	// checkEvery is the interval at which the clock is checked while no task is due, because an operator may set the clock.
+	// checkEvery is how often the clock is read while no task is due, because an operator may set it.
 	checkEvery = time.Minute
-	// latestStart is the maximum delay with which a task still starts if its schedule skips missed times.
+	// latestStart is how late a task may start if its schedule does not make up for missed times.
 	latestStart = 5 * time.Minute
 )
 
@@ -41,36 +41,35 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// RunStore stores the times at which tasks ran. Its methods may block on a disk.
+// RunStore stores when tasks ran. Its methods may block on a disk.
 type RunStore interface {
 	Load() (map[string]time.Time, error)
 	Save(last map[string]time.Time) error
 }
 
-// Table starts the tasks of a configuration at the times of their schedules. Serve and Change must not be called at the same
-// time.
+// Table starts the tasks of a configuration by their schedules. Do not call Serve and Change at the same time.
 type Table struct {
 	loop   Loop
 	memory RunStore
 	warn   func(error)
 	random func() float64 // returns a number in [0,1), for the jitter
 
-	ctx    context.Context //nolint:containedctx // context of the last Serve
-	server *scheduler      // the running scheduler; nil while there is no schedule
+	ctx    context.Context //nolint:containedctx // context of the last Serve; nil before
+	server *scheduler      // nil while there is no schedule
 	saving atomic.Bool
 }
 
-// New returns an empty table. memory stores the times of past starts. If memory is nil, these times are forgotten when the
-// container ends. warn is called with errors from memory.
+// New returns an empty table. memory stores when tasks ran; with nil, that is forgotten when the container ends. warn gets
+// errors of memory.
 func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
 
-// Writing reports whether the times of past starts are being written to the disk. It may be called at any time.
+// Writing reports whether the times of starts are being written to the disk. Any goroutine may call it.
 func (t *Table) Writing() bool { return t.saving.Load() }
 
-// Serve starts tasks at the times of their schedules, in a goroutine, until ctx ends. The supervisor must already know the tasks.
-// resumed reports whether this is a re-execution, in which the previous program has served the schedules until now.
+// Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already have the tasks. resumed
+// means that the previous program of a re-execution has served the schedules until now.
 func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	t.ctx, t.server = ctx, nil
 	entries := schedulesOf(cfg)
@@ -82,8 +81,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change replaces the schedules with the schedules in cfg, after a reload. If Serve has not been called, Change does
-// nothing.
+// Change replaces the schedules after a reload. It does nothing before Serve.
 func (t *Table) Change(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:
@@ -108,7 +106,7 @@ func schedulesOf(cfg *config.Config) map[string]config.Schedule {
 	return entries
 }
 
-// taskSchedule is the schedule of one task, with the time of its next start.
+// taskSchedule is the schedule of one task, with its next start.
 type taskSchedule struct {
 	config.Schedule
 
@@ -116,7 +114,7 @@ type taskSchedule struct {
 	at   time.Time
 }
 
-// scheduler is the state of the goroutine that serves a table.
+// scheduler is the state of the goroutine that serves a Table.
 type scheduler struct {
 	*Table
 
@@ -124,8 +122,8 @@ type scheduler struct {
 	changes        chan map[string]config.Schedule
 	done           chan struct{}
 	rows           map[string]*taskSchedule
-	clockCheckedAt time.Time            // time of the last check of the clock
-	last           map[string]time.Time // last start of the tasks that make up for missed times
+	clockCheckedAt time.Time            // when the clock was last read
+	last           map[string]time.Time // last start of each task that makes up for missed times
 	unsaved        bool
 }
 
@@ -145,7 +143,7 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// load reads the tasks' last start times from memory, if any schedule makes up for missed times.
+// load reads the last starts of tasks from memory, if a schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
@@ -160,10 +158,10 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 
 func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 
-// wallClock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
+// wallClock returns the time without a monotonic reading, because schedules follow the wall clock even when it is set.
 func wallClock() time.Time { return time.Now().Round(0) }
 
-// replace makes entries the current schedules, and tells the supervisor the next time of each task.
+// replace makes entries the present schedules, and tells the supervisor when each task starts next.
 func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	now := wallClock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -176,7 +174,7 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 		e, r := entries[name], s.rows[name]
 		if r == nil || r.Schedule != e {
 			spec, err := cronspec.Parse(e.Cron, e.Timezone)
-			if err != nil { // the time zone data has been removed since the configuration was read
+			if err != nil { // the time zone data was removed after the configuration was read
 				s.warn(err)
 				continue
 			}
@@ -191,8 +189,8 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first start time of a new row. After a re-execution, the supervisor already knows this time. If the
-// schedule makes up for missed times and has missed one, the first start time is now.
+// setFirstTime sets the first start of a new row. After a re-execution the supervisor knows it already. If the schedule makes
+// up for missed times and has missed one, it is now.
 func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
@@ -203,14 +201,14 @@ func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, re
 	}
 	last, known := s.last[name]
 	switch {
-	case !known || last.After(now): // first run, or a time in the future: count from now
+	case !known || last.After(now): // no run so far, or one in the future: count from now on
 		s.recordStart(name, now)
 	case !r.spec.Next(last).After(now):
 		r.at = now
 	}
 }
 
-// nextTime returns the first scheduled time of a row after now, plus a random delay of at most the row's jitter.
+// nextTime returns the first scheduled time after now, plus a random delay of up to the jitter.
 func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
@@ -219,7 +217,7 @@ func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 	return next.Add(time.Duration(s.random() * float64(r.Jitter)))
 }
 
-// startDue starts the tasks that are due, and returns the time until the next check.
+// startDue starts the tasks that are due, and returns how long to wait until the next look.
 func (s *scheduler) startDue() time.Duration {
 	now := wallClock()
 	back := now.Before(s.clockCheckedAt.Add(-checkEvery)) // the clock was set back
@@ -242,7 +240,7 @@ func (s *scheduler) startDue() time.Duration {
 	return wait
 }
 
-// startTask starts a task that is due, or skips the start if its time is too long ago.
+// startTask starts a task that is due, or skips it if it is much too late.
 func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
 	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
 	r.at = s.nextTime(r, now)
@@ -255,13 +253,13 @@ func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
 	}
 }
 
-// send sends an event to the supervisor. It ignores the error, which only means that the supervisor has ended.
+// send sends an event to the supervisor. An error means only that the supervisor has ended.
 func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
-// save stores the times at which tasks ran, in a goroutine. While an earlier save still waits for the disk, save does nothing: a
-// later call stores the times.
+// save stores when tasks ran, in a goroutine. While an earlier save waits for the disk it does nothing, and a later call
+// stores these times too.
 func (s *scheduler) save() {
 	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return
@@ -277,13 +275,13 @@ func (s *scheduler) save() {
 	})
 }
 
-// scheduleFile stores the last start times of tasks that make up for missed times. It belongs to the agent, who may delete it.
+// scheduleFile stores the last starts of tasks that make up for missed times. It belongs to the agent, who may delete it.
 const (
 	scheduleFile = ".hinit-schedule.json"
 	maxSchedule  = 1 << 20
 )
 
-// LastRuns is a [RunStore] in a file of the data directory. It accesses the file as the user that Actor specifies.
+// LastRuns is a [RunStore] in a file of the data directory, which it reads and writes as the user Actor.
 type LastRuns struct {
 	Home  string
 	Actor *fsutil.Actor
@@ -298,7 +296,7 @@ func (l LastRuns) withFile(do func(d *fsutil.Dir, name string) ([]byte, error)) 
 	return fsutil.InParent(filepath.Join(l.Home, scheduleFile), l.Actor.Limited(blocking.Volume), do)
 }
 
-// Load implements [RunStore].
+// Load returns when each task was last started; nothing if there is no file.
 func (l LastRuns) Load() (map[string]time.Time, error) {
 	var f lastRunsFile
 	data, err := l.withFile(func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxSchedule) })
@@ -314,7 +312,7 @@ func (l LastRuns) Load() (map[string]time.Time, error) {
 	return f.Last, nil
 }
 
-// Save implements [RunStore].
+// Save writes when each task was last started.
 func (l LastRuns) Save(last map[string]time.Time) error {
 	data, err := json.Marshal(lastRunsFile{1, last})
 	if err == nil {

@@ -16,15 +16,15 @@ import (
 	"hinit/supervisor"
 )
 
-// runsAsRoot reports whether a program with these credentials runs as root while the agent does not.
+// runsAsRoot reports whether a program with these credentials runs as root although the agent does not.
 func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of programs that run as root: the container's environment, without variables that point to a
-// directory of the agent. HINIT_CONFIG stays: PID 1 reads that file, and without the variable a program of hinit would assume
-// that nothing is isolated. The argument own holds additional variables from hinit.yaml. HOME is root's home, unless own sets
-// HOME to a directory outside the data volume.
+// rootEnv returns the environment of a program that runs as root: the container's environment, without variables that lead to
+// a directory of the agent. HINIT_CONFIG stays, because PID 1 reads that file too, and a program of hinit without it would
+// assume that nothing is isolated. own has more variables from hinit.yaml. HOME is root's home, unless own sets it to a
+// directory outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -38,13 +38,12 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
 }
 
-// pointsToAgent reports whether a value contains the path of an agent's directory, alone, in a list or in an option.
+// pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list or in an option.
 func (m *Maker) pointsToAgent(value string) bool {
 	return slices.ContainsFunc(m.agentDirs(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
 
-// agentDirs returns the directories that count as the agent's, no matter who owns them: the data volume and the agent's home
-// directories.
+// agentDirs returns the directories that count as the agent's, whoever owns them: the data volume and the agent's homes.
 func (m *Maker) agentDirs() []string {
 	places := []string{m.dataHome}
 	for _, home := range []string{m.Home(), m.agent.User.Home} {
@@ -55,7 +54,7 @@ func (m *Maker) agentDirs() []string {
 	return places
 }
 
-// rootHome returns root's home directory.
+// rootHome returns the home directory of root in /etc/passwd, or /root if that is missing or the agent's.
 func (m *Maker) rootHome() string {
 	root, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", "0") })
 	if err != nil || root.Name == "" || !filepath.IsAbs(root.Home) || m.pointsToAgent(root.Home) {
@@ -64,7 +63,7 @@ func (m *Maker) rootHome() string {
 	return root.Home
 }
 
-// rootDir returns the working directory for a program that runs as root: dir, or / if the agent can write to dir. Many programs
+// rootDir returns the working directory of a program that runs as root: dir, or / if the agent can write there. Many programs
 // use files that they find in their working directory.
 func (m *Maker) rootDir(dir string) string {
 	if m.agentCanWrite(dir) {
@@ -73,8 +72,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program, and "" otherwise. name is the
-// unit's name for the message. WarnOfProgram may block on a disk.
+// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". name is the unit
+// in the message. It may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""
@@ -87,15 +86,15 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath removes the directories that the agent can write to from path, the value of a PATH variable. Otherwise the agent
-// could plant an "apt-get" that a root script then runs.
+// trustedPath removes directories that the agent can write from a PATH. Otherwise the agent could put an "apt-get" there,
+// which a root script then runs.
 func (m *Maker) trustedPath(path string) string {
-	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
+	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would mean the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)
 }
 
-// agentCanWrite reports whether the agent can change or replace a directory. It reads the directory, which may block, unless the
-// directory is on the data volume.
+// agentCanWrite reports whether the agent can change or replace a file or directory. Outside of the agent's directories it
+// reads the disk, which may block.
 func (m *Maker) agentCanWrite(dir string) bool {
 	if !filepath.IsAbs(dir) {
 		return true
@@ -105,20 +104,20 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error means that the file is missing, so the agent can't own it
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error means that it is missing, so the agent can't own it
 		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil
 }
 
-// venv is the Python virtual environment of the agent's program.
+// venv is the Python virtual environment that contains the agent's program.
 type venv struct {
 	binary string // path of the agent's program
-	root   string // "" if the program is not in a virtual environment
+	root   string // "" if there is none
 	prompt string
 }
 
-// venvOf finds the virtual environment of a program. It reads a file of the container image.
+// venvOf finds the virtual environment of a program. It reads a file of the image.
 func venvOf(binary string) *venv {
 	v := &venv{binary: binary}
 	bin := filepath.Dir(binary)
@@ -139,8 +138,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. If the
-// agent's program is not in a virtual environment, it returns nil.
+// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir; nil if the
+// agent's program is in none.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -161,8 +160,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME. If venvVars returns
-// nil, the environment is unchanged.
+// venvEnv returns the container's environment as if the virtual environment were activated in dir. Without one, it is
+// unchanged.
 func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

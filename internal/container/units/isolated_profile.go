@@ -18,22 +18,23 @@ import (
 	"hinit/profiles"
 )
 
-// isolator returns the path of hinit-isolate, the program that isolates a command. It is in this program's directory, where only
-// root can have put it.
+// isolator returns the path of hinit-isolate, the program that isolates a command. It is in hinit's own directory, where only
+// root can write.
 var isolator = sync.OnceValue(func() string {
 	self, _ := os.Executable() // an error means that /proc is missing, and then no process can be started anyway
 	return filepath.Join(filepath.Dir(self), isolation.Program)
 })
 
-// sharedWords are the words for hinit-isolate that all isolated profiles share. They depend on a configuration and on the home.
+// sharedWords are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one
+// home.
 type sharedWords struct {
 	cfg   *config.Config
 	home  string
 	words []string
 }
 
-// isolate changes spec to start hinit-isolate, which confines itself and then executes the original command. It does nothing if
-// the profile is not isolated.
+// isolate makes a spec start hinit-isolate, which confines itself and then executes the original command. It does nothing for
+// a profile without isolation.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {
 	own := cfg.IsolationOf(p.Name)
 	if !own.IsIsolated() {
@@ -46,7 +47,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
-		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // then all profiles can share one environment
+		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // so that all profiles can share one environment
 	}
 	for _, path := range own.Share {
 		path = cfg.ExpandString(path, placeholders(p))
@@ -75,19 +76,19 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		}
 	}
 	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)
-	spec.Setup.RefuseLinks = true // needed because the environment files are read before the process is confined
+	spec.Setup.RefuseLinks = true // because the environment files are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
-// sharedArguments returns the arguments for hinit-isolate that all isolated profiles share. They hide files and directories, but
-// files that hinit.yaml shares with a profile stay visible. The last argument is key, followed by the path of the file with the
-// isolation rules that all profiles share. Root writes that file.
+// sharedArguments returns the arguments of hinit-isolate that all isolated profiles have in common. They hide files and
+// directories, except those that hinit.yaml shares with a profile. The last argument is key with the path of the rules file:
+// root writes the common isolation rules into it once.
 func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
-		hide = append(hide, cfg.Path) // the file may contain secrets of other profiles
+		hide = append(hide, cfg.Path) // it may contain secrets of other profiles
 	}
 	slices.Sort(hide)
 	for _, path := range slices.Compact(hide) {
@@ -96,8 +97,8 @@ func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string)
 	return append(words, key+filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation"))
 }
 
-// SaveRules returns the boot step that writes the rules file (see sharedArguments). It returns nil if no profile is isolated or hinit
-// does not run as root.
+// SaveRules returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or if
+// hinit does not run as root.
 func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
@@ -105,8 +106,8 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
 }
 
-// profileUser returns the user that a profile runs as: the owner of its home if the profile has its own user, and otherwise
-// the agent's user. refused is the reason why the profile does not have its own user.
+// profileUser returns the user as whom a profile runs: the owner of its home if the profile has a user of its own, otherwise
+// the agent's user. refused says why a profile can't have its own user; "" if it can.
 func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

@@ -15,9 +15,9 @@ import (
 	"hinit/supervisor"
 )
 
-// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own
-// group. It prepares the group only once, and only the call that does so can return an error. Units that are made
-// afterwards use child groups. PrepareCgroup must not be called from two goroutines at the same time.
+// PrepareCgroup prepares the container's control group for child groups, once, if a service needs one. Units that are made
+// afterwards use them. Only the call that prepares the group can return an error. Do not call it from two goroutines at the
+// same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
 		return nil
@@ -28,9 +28,9 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	return why
 }
 
-// limitByCgroup limits a service with a control group for this service only. Without child groups, internal/container/health
-// measures the memory instead, and the CPU weight becomes a nice value. If the profile has its own user (ownUser), the process
-// limit becomes a limit of that user, which counts all the user's processes on the machine.
+// limitByCgroup gives a service a control group with limits. Without child groups, package health measures the memory
+// instead, and the CPU weight becomes a nice value. For a profile with its own user (ownUser), the limit of processes becomes
+// one of that user, which counts all processes of the user on the machine.
 func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -48,9 +48,8 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 	}
 }
 
-// EnforcedBy returns the mechanism that enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of
-// the API. pid is the service's process, or 0 for the process that starts next. ownUser reports whether the profile has its own
-// user.
+// EnforcedBy returns, as a word of the API, what enforces the limit of a controller ("memory", "cpu" or "pids") on a service.
+// pid is its process, or 0 for the one that starts next. ownUser means that the profile has its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.groups.Load()
 	in := g.Has(controller)
@@ -73,8 +72,8 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	return client.LimitedByNothing
 }
 
-// SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a worker of
-// the task board, has only memory limits: hinit ends the command above them. Other services have no settings.
+// SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a
+// worker of the task board, has only memory limits, above which hinit ends it. Other services have none.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:
@@ -90,7 +89,7 @@ func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSetting
 	return config.ProcessSettings{}
 }
 
-// RemoveCgroup removes the control group of a service that the supervisor has forgotten. It does not block.
+// RemoveCgroup removes the control group of a service that the supervisor has forgotten, without blocking.
 func (m *Maker) RemoveCgroup(service string) {
 	if g := m.groups.Load(); g != nil {
 		guard.Go("removing a control group", func() {
@@ -99,22 +98,22 @@ func (m *Maker) RemoveCgroup(service string) {
 	}
 }
 
-// limitsOf converts the resource limits of hinit.yaml to the limits that setrlimit(2) takes.
+// limitsOf converts the resource limits of hinit.yaml for setrlimit(2).
 func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		if resource, known := proc.LimitOf(name); known { // always known: the configuration was validated
+		if resource, known := proc.LimitOf(name); known { // always true, because the configuration was validated
 			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
 		}
 	}
 	return out
 }
 
-// ioClasses maps the words of hinit.yaml to classes of ioprio_set(2).
+// ioClasses maps words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf returns the Setup of a process with the settings s. files are its environment files. They can't override the variables
-// in own, which come from hinit.yaml or hinit. If agents is set, users other than root and the process's own user may change
-// these files. If sealed is set, the process can't gain privileges from set-user-id programs.
+// setupOf returns the Setup for the process settings s. files are environment files, which can't override the variables in
+// own. agents means that users other than root and the process's own user may change these files. sealed means that the
+// process can't gain privileges from set-user-id programs.
 func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
@@ -125,8 +124,8 @@ func setupOf(s *config.ProcessSettings, files []string, own map[string]string, a
 	return setup
 }
 
-// envFiles returns the environment files of a service. The argument own lists the files from hinit.yaml. If agents is set, the
-// service runs as the agent, so it also gets the secret files of the container. The secret files come first.
+// envFiles returns the environment files of a service: the files of hinit.yaml (own). If the service runs as the agent
+// (agents), the container's secret files come first.
 func (m *Maker) envFiles(own []string, agents bool) []string {
 	if agents {
 		return append(config.SecretFiles(m.Env()), own...)
@@ -134,9 +133,8 @@ func (m *Maker) envFiles(own []string, agents bool) []string {
 	return own
 }
 
-// oomAdjOf returns the number to add to hinit's own oom_score_adj for a service. 0 means the default for the service's kind. A
-// configured oom_score takes precedence over the priority class. With a class, the result stays between the values of the CMD
-// (700) and of hooks (900).
+// oomAdjOf returns what to add to hinit's oom_score_adj for a service; 0 means the default of its kind. A configured
+// oom_score overrides the priority class. With a class, the result stays between the CMD's (700) and the hooks' (900).
 func oomAdjOf(p config.Priority, kind supervisor.Kind) int {
 	shift := map[string]int{config.PriorityLow: 45, config.PriorityHigh: -20, config.PriorityCritical: -45}[p.Class]
 	if p.OOMScore == 0 && shift != 0 {

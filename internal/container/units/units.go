@@ -1,9 +1,9 @@
-// Package units makes the supervisor's units: the program, environment, user and policy of each gateway, service and hook, and of
+// Package units makes the supervisor's units: program, environment, user and policy of each gateway, service and hook, and of
 // the CMD.
 //
-// A program that runs as root gets no variable, directory or PATH entry that points to files the agent can write. While the
-// package removes a control group, it owns a goroutine. Before it accesses a disk, it takes a turn of internal/blocking,
-// which limits waiting calls.
+// A program that runs as root gets no variable, directory or PATH entry that leads to files that the agent can write. The
+// package owns a goroutine while it removes a control group. Before it reads a disk, it takes a turn of internal/blocking,
+// which limits how many calls wait.
 package units
 
 import (
@@ -32,39 +32,39 @@ import (
 )
 
 const (
-	// CmdName is the service name of the container's CMD. Profiles and configured services can't use it.
+	// CmdName is the name of the service that is the container's CMD. No profile or service may have it.
 	CmdName = "cmd"
-	// HookPrefix is the prefix of the service names of the boot's hooks.
+	// HookPrefix begins the names of the services that are hooks of the boot.
 	HookPrefix = "hook-"
 )
 
 const (
-	// cmdRetry is the delay before the CMD is started again if the kernel lacked memory or PIDs for it.
+	// cmdRetry is the delay before a new attempt to start the CMD, if the kernel lacked memory or PIDs.
 	cmdRetry = time.Second
 	// hookGrace is the time between SIGTERM and SIGKILL for a hook that takes too long.
 	hookGrace = 2 * time.Second
 )
 
-// Maker makes the supervisor's units. Its methods may be called from any goroutine.
+// Maker makes the supervisor's units. Any goroutine may call its methods.
 type Maker struct {
 	agent    boot.Agent
 	dataHome string
 	plain    bool
 
-	env               atomic.Pointer[[]string] // the container's environment
+	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
-	ownGatewayAllowed sync.Map                          // profiles with their own gateway although the default gateway serves them, see AllowOwnGateway
-	topology          atomic.Pointer[profiles.Topology] // topology from SetTopology; nil before its first call
-	groups            atomic.Pointer[proc.Cgroups]      // the control group for child groups; nil until PrepareCgroup has prepared it
+	ownGatewayAllowed sync.Map                          // profiles with a gateway of their own besides the multiplexer, see AllowOwnGateway
+	topology          atomic.Pointer[profiles.Topology] // from SetTopology; nil before
+	groups            atomic.Pointer[proc.Cgroups]      // from PrepareCgroup; nil before, and without child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
-	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
+	venv              atomic.Pointer[venv]              // virtual environment of the agent's program, when it was last looked for
 
-	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway that Gateway made
+	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that Gateway made last
 	shared     atomic.Pointer[sharedWords]
 }
 
-// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
-// there is no agent, only services that run as the caller.
+// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. plain
+// means that there is no agent, but only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
 	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
 	m.SetEnv(env)
@@ -72,44 +72,45 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 	return m
 }
 
-// Env returns the container's environment.
+// Env returns the environment of the container.
 func (m *Maker) Env() []string { return *m.env.Load() }
 
-// SetEnv replaces the container's environment. The boot uses SetEnv to add variables.
+// SetEnv replaces the environment of the container. The boot adds variables with it.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home returns the HOME of all programs that run as the agent, or "" if the configured HOME applies.
+// Home returns the HOME of all programs that run as the agent; "" if the one of hinit.yaml applies.
 func (m *Maker) Home() string { return *m.home.Load() }
 
-// SetHome sets the HOME that Home returns. The boot calls SetHome before it starts any process.
+// SetHome sets the HOME that Home returns. The boot calls it before any process starts.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology stores the topology, which says which gateway serves each profile. If an operator has chosen a topology,
-// gateways get it in their environment.
+// SetTopology stores the topology: which gateway serves each profile. Gateways get it in their environment if an operator has
+// chosen it.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
-// Topology returns the topology that SetTopology stored last, or nil before the first call.
+// Topology returns the topology that was last stored, or nil.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
-// Handover is the state of a Maker that re-execution hands over, so that gateways start with the same environment.
+// Handover is the state of a Maker for the next program of a re-execution, so that gateways start with the same environment
+// there.
 type Handover struct {
 	Env      []string
 	Home     string
-	Topology *profiles.Topology `reexec:"Asked"` // nil from an older program; see SetTopology
+	Topology *profiles.Topology `reexec:"Asked"` // nil from an older program
 }
 
-// HandOver returns the state that the program after a re-execution needs.
+// HandOver returns the state for the next program.
 func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topology()} }
 
-// TakeOver restores the state that the program before a re-execution has handed over.
+// TakeOver restores the state from the previous program.
 func (m *Maker) TakeOver(old Handover) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)
 	m.topology.Store(old.Topology)
 }
 
-// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway also serves it. The
-// agent starts such a gateway only with the option --force, which hinit then adds.
+// AllowOwnGateway says whether a profile may have its own gateway although the default profile's gateway serves it. The agent
+// starts such a gateway only with the option --force, which hinit then adds.
 func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	if on {
 		m.ownGatewayAllowed.Store(profile, true)
@@ -118,13 +119,13 @@ func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	}
 }
 
-// MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
+// MayRunOwnGateway returns what AllowOwnGateway has set.
 func (m *Maker) MayRunOwnGateway(profile string) bool {
 	_, on := m.ownGatewayAllowed.Load(profile)
 	return on
 }
 
-// OwnGatewaysAllowed returns the profiles for which AllowOwnGateway was called with true.
+// OwnGatewaysAllowed returns the profiles for which AllowOwnGateway is on.
 func (m *Maker) OwnGatewaysAllowed() map[string]bool {
 	all := make(map[string]bool)
 	m.ownGatewayAllowed.Range(func(profile, _ any) bool {
@@ -135,18 +136,18 @@ func (m *Maker) OwnGatewaysAllowed() map[string]bool {
 	return all
 }
 
-// AgentCred returns the credentials of the agent's user, or nil if hinit runs as that user.
+// AgentCred returns the user and groups of the agent; nil if hinit runs as that user.
 func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
 
-// AgentEnv returns the environment of programs that run as the agent but are not services.
+// AgentEnv returns the environment of programs that run as the agent and are no services.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
 func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }
 
-// Gateway returns the unit of a profile's gateway (contract, section 4). exports holds the variables that the run script in
-// the gateway's s6 service directory exports. Variables from hinit.yaml or hinit override these exports.
+// Gateway returns the unit of a profile's gateway (contract, section 4). exports are the variables that the run script of its
+// s6 service directory exports. Variables of hinit.yaml and of hinit override them.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
 	command := cfg.Agent.Gateway
@@ -164,7 +165,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.StopCommand = cfg.Expand(own.Operator.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
 	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
-		// The board service must take the board's lock before a gateway can take it.
+		// The board service must take the lock of the board before a gateway can.
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
@@ -181,8 +182,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// profileSpec returns the spec of a command of a profile: with the user, isolation, control group and process settings of its gateway,
-// but with the given resource limits. Environment files override the variables in exports, and the variables in set override both.
+// profileSpec returns the spec of a command of a profile. User, isolation, control group and process settings are the same as
+// for its gateway. The resource limits are the given ones. Environment files override the variables in exports, and the
+// variables in set override both.
 func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []string, dir string, limits map[string]config.ResourceLimit, exports, set map[string]string) proc.Spec {
 	own := cfg.ProfileOf(p.Name).ProcessSettings
 	own.Limits = limits
@@ -195,8 +197,8 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// reuse returns the list at place if it equals the argument list, and otherwise stores the argument there. So gateways share one
-// list, which they usually have in common. Hundreds of copies would take a tenth of the heap.
+// reuse returns the list at place if it equals the given one. Otherwise it stores the given one there. So gateways share one
+// environment; hundreds of copies would take a tenth of the heap.
 func reuse(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
@@ -205,8 +207,8 @@ func reuse(place *atomic.Pointer[[]string], list []string) []string {
 	return list
 }
 
-// GatewayVars returns the variables that a profile's gateway gets in addition to the container's environment, if it starts in
-// dir.
+// GatewayVars returns the variables that the gateway of a profile gets besides the environment of the container, if it starts
+// in dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
 	return mergeVars(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
@@ -227,16 +229,16 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	return m.withHome(env)
 }
 
-// placeholders returns the values of the placeholders that a profile's settings in hinit.yaml may use.
+// placeholders returns the values of the placeholders that settings of a profile may contain.
 func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText is the beginning of the line that the dashboard writes when it refuses to listen on an address without a
-// login. Before version 0.18, the exit code of the dashboard does not show the refusal.
+// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. Before
+// version 0.18, its exit code does not say so.
 const refusalText = "Refusing to bind"
 
-// Service returns the unit of a service in hinit.yaml, or the unit of the dashboard.
+// Service returns the unit of a service of hinit.yaml, or of the dashboard.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, s.User)
 	if err != nil {
@@ -282,7 +284,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	return u, nil
 }
 
-// ServiceVars returns the variables that a service of hinit.yaml gets in addition to the container's environment.
+// ServiceVars returns the variables that a service of hinit.yaml gets besides the environment of the container.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.runsAsRoot(cred) {
 		return mergeVars(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
@@ -293,7 +295,7 @@ func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]str
 	return m.withHome(s.Env)
 }
 
-// Services returns the units of all services of a configuration, by name.
+// Services returns the units of all services of hinit.yaml, by name.
 func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error) {
 	units := make(map[string]supervisor.Unit, len(cfg.Services))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -305,8 +307,7 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// plainEnv returns the environment of a service when hinit is a plain supervisor: the caller's environment, with the HOME
-// of the service's user.
+// plainEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
 func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {
@@ -328,7 +329,7 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
 }
 
-// Cmd returns the unit of the container's CMD, which runs in the directory that the container was started in. If tty is set,
+// Cmd returns the unit of the container's CMD, which runs in the directory in which the container was started. tty means that
 // standard input is a terminal, which becomes the CMD's controlling terminal.
 func (m *Maker) Cmd(cfg *config.Config, route *boot.RunPlan, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
@@ -346,7 +347,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.RunPlan, tty bool) superviso
 	}
 }
 
-// Hook returns the unit of a boot hook.
+// Hook returns the unit of a hook of the boot.
 func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, h.User)
 	if err != nil {
@@ -364,15 +365,15 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
-		// A user's script may start a process that is meant to outlive the script.
+		// A user's script may start a process that must outlive it.
 		Policy: supervisor.Policy{SingleRun: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
 }
 
-// RunSpec returns the spec of a command that runs once, at a client's request, as the agent's user. home is the home of the
-// command's profile, or "" if it has none. With a profile, the command has the environment and the limits of the profile's gateway,
-// and shares its control group. The template and the client add to them.
+// RunSpec returns the spec of a command that a client runs once, as the agent's user. home is the home of the command's
+// profile; "" for no profile. With a profile, the command gets the environment and the limits of the profile's gateway, and
+// shares its control group. The template and the client add to them.
 func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	dir, argv, set := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars)), cfg.ExpandRun(template.Command, vars, r.Options), mergeVars(template.Env, r.Env)
@@ -385,8 +386,8 @@ func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunReq
 	return m.profileSpec(cfg, p, argv, dir, mergeVars(cfg.ProfileOf(p.Name).Limits, template.Limits), nil, mergeVars(own, set))
 }
 
-// ForeignSpec returns the user and the environment of a service whose directory hinit did not make. The service runs as
-// root if root is set, and as the agent otherwise.
+// ForeignSpec returns user and environment of a service whose s6 directory another program has made. It runs as root with
+// root set, and otherwise as the agent.
 func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
@@ -399,7 +400,7 @@ func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome replaces HOME in env with the home that the boot found, if any.
+// withHome replaces HOME in env by the home that the boot has found, if there is one.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {
@@ -408,7 +409,7 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return mergeVars(env, map[string]string{"HOME": home})
 }
 
-// mergeVars returns the variables, or the limits, of a and b; b overrides a.
+// mergeVars returns the entries of a and b. An entry of b overrides the entry of a with the same key.
 func mergeVars[V any](a, b map[string]V) map[string]V {
 	all := maps.Clone(a)
 	if all == nil {
@@ -419,7 +420,7 @@ func mergeVars[V any](a, b map[string]V) map[string]V {
 }
 
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
-	bad := func(codes []int) []int { // remove the exit codes that count as success: they neither park nor restart the service
+	bad := func(codes []int) []int { // exit codes that count as success neither park nor restart the service
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
 	return supervisor.Policy{

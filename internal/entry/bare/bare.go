@@ -7,32 +7,32 @@ import (
 	"unsafe"
 )
 
-// The state of the thread before the runtime starts. g0 takes the place of the runtime's g. Its zeros make the stack limit the
-// lowest possible one, so every stack check passes.
+// State of the thread before the runtime starts. g0 stands in for the runtime's g. All its fields are zero, so the stack
+// limit is the lowest address, and every stack check passes.
 var (
 	g0     [64]uintptr
-	thread [2]uintptr // amd64 reads g from here
+	thread [2]uintptr // amd64 finds g here
 )
 
 // Only the assembly uses g0 and thread.
 var _, _ = &g0, &thread
 
-// Words is a list of C strings that ends at a null pointer or after n strings.
+// Words is a list of C strings, which ends at a null pointer or after N strings.
 type Words struct {
 	First *uintptr
 	N     int
 }
 
-// Begun returns the command line and the environment from the stack of a new process. The stack holds argc, argv, a null pointer,
-// the environment, and another null pointer.
+// Begun returns the command line and the environment of a new process. The stack has argc, argv, a null pointer, the
+// environment, and another null pointer.
 func Begun(stack *uintptr) (argv, env Words) {
 	argc := int(*stack)
 	return Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
 		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns the word at an index, or "" after the end. The string points into the memory where the kernel has put the arguments
-// and the environment of the process. That memory does not change.
+// At returns the word at an index, or "" after the end. The string is in the memory into which the kernel has put the words
+// of the process. That memory does not change.
 func (w Words) At(i int) string {
 	if i >= w.N {
 		return ""
@@ -48,7 +48,7 @@ func (w Words) At(i int) string {
 	return unsafe.String(p, n)
 }
 
-// Get returns the value of a variable, or "" if the environment does not contain it.
+// Get returns the value of an environment variable, or "".
 func (w Words) Get(name string) string {
 	for i := range w.N {
 		v := w.At(i)
@@ -62,7 +62,7 @@ func (w Words) Get(name string) string {
 	return ""
 }
 
-// Base returns the part of a path after its last slash.
+// Base returns what follows the last slash of a path.
 func Base(path string) string {
 	for i := len(path) - 1; i >= 0; i-- {
 		if path[i] == '/' {
@@ -72,10 +72,10 @@ func Base(path string) string {
 	return path
 }
 
-// Syscall3 makes a system call with three arguments. It returns a negative errno after an error.
+// Syscall3 makes a system call with three arguments. After an error it returns a negative errno.
 func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
 
-// Syscall6 makes a system call with six arguments, of which the last is 0. It returns a negative errno after an error.
+// Syscall6 makes a system call with five arguments and a sixth one that is 0. After an error it returns a negative errno.
 func Syscall6(nr, a, b, c, d, e uintptr) int {
 	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
 	if errno != 0 {
@@ -84,24 +84,24 @@ func Syscall6(nr, a, b, c, d, e uintptr) int {
 	return int(r)
 }
 
-// Pointer returns the address of the word at index i.
+// Pointer returns the address of the word at an index, for a system call.
 func (w Words) Pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
 }
 
-// Text is a buffer of fixed size. It drops text that does not fit.
+// Text is a buffer of fixed size. Text that does not fit is dropped.
 type Text struct {
 	Buf [8 << 10]byte
 	N   int
 }
 
-// Add appends s to the text.
+// Add appends s, and returns t for further calls.
 func (t *Text) Add(s string) *Text {
 	t.N += copy(t.Buf[t.N:], s)
 	return t
 }
 
-// Num appends the decimal digits of n to the text.
+// Num appends the decimal digits of n.
 func (t *Text) Num(n int) *Text {
 	if n >= 10 {
 		t.Num(n / 10)
@@ -110,11 +110,11 @@ func (t *Text) Num(n int) *Text {
 	return t
 }
 
-// String returns the text. The string is valid until the text changes.
+// String returns the text. It is valid until the text changes.
 func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
 
-// Number parses the number at the beginning of text. The result rest is the text after the colon that follows the number. A
-// negative number is returned in two's complement.
+// Number parses the number at the beginning of text. rest is the text after the colon that follows. A negative number is
+// returned in two's complement.
 func Number(text string) (n uint32, rest string) {
 	if text != "" && text[0] == '-' {
 		n, rest = Number(text[1:])
@@ -130,7 +130,7 @@ func Number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// Write writes all of s, and returns the number of bytes that it could write.
+// Write writes s, and returns how many bytes of it could be written.
 func Write(fd int, s string) int {
 	n := 0
 	for n < len(s) {
@@ -146,7 +146,7 @@ func Write(fd int, s string) int {
 	return n
 }
 
-// Index returns the index at which part begins in s, or -1 if s does not contain it.
+// Index returns where part begins in s; -1 if it is not there.
 func Index(s, part string) int {
 	for i := 0; i+len(part) <= len(s); i++ {
 		if s[i:i+len(part)] == part {
@@ -156,5 +156,5 @@ func Index(s, part string) int {
 	return -1
 }
 
-// Here is AT_FDCWD, which stands for the current directory of this process.
+// Here is AT_FDCWD, which means the current directory.
 const Here = ^uintptr(99)

@@ -9,35 +9,36 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules is the header of the rules that all isolated profiles of a container share. In ruleBuffer, parts of variable length
-// follow the header. A file with saved rules has the same layout. The file is valid for one version of hinit-isolate and one
-// state of the container, see rulesAreCurrent.
+// rules begins the rules that all isolated profiles of a container have in common. Parts of variable length follow it in
+// ruleBuffer. A file of saved rules has the same layout. The file holds for one version of hinit-isolate and one state of the
+// container, see rulesAreCurrent.
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
-	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
-	writeDir, writeFile, readDir, readFile uint64    // the rights granted on a path and on everything below it
-	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, system call filter
+	fs, net, scoped                        uint64    // accesses that Landlock restricts, as in struct landlock_ruleset_attr
+	writeDir, writeFile, readDir, readFile uint64    // rights on an allowed path and on everything below it
+	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, filter of system calls
 }
 
 const rulesHeaderSize = int(unsafe.Sizeof(rules{}))
 
-// The buffers are static, because there is no heap before the Go runtime starts.
+// Static buffers, because there is no heap before the Go runtime starts.
 var (
-	ruleBuffer  [256 << 10]byte // the rules of this container, beginning with ruleHeader
+	ruleBuffer  [256 << 10]byte // the rules of this container; ruleHeader is its beginning
 	scratch     [64 << 10]byte  // content of the file that was read last
 	envp        [16 << 10]uintptr
 	line        bare.Text
-	tempVar     bare.Text // variable with the directory for temporary files
+	tempVar     bare.Text // the variable TMPDIR of the command
 	profileName string    // name of the profile
 	ruleHeader  = (*rules)(unsafe.Pointer(&ruleBuffer))
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
-// The Go code does not call begin; the assembly does.
+// Only the assembly calls begin.
 var _ = begin
 
-// begin runs before the Go runtime starts: the assembly function hinit_bare calls it. If the file of the argument rules= has
-// valid rules, begin confines the process and executes the command. Otherwise it returns, the runtime starts, and [Main] runs.
+// begin runs before the Go runtime: the assembly function hinit_bare calls it. If the file that the argument rules= names has
+// current rules, begin confines the process and executes the command, without ever starting the runtime. Otherwise it
+// returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	i := 1
@@ -52,8 +53,8 @@ func begin(stack *uintptr) {
 	}
 }
 
-// readRules reads the saved rules in file into ruleBuffer. It returns false if a user other than root could have written the
-// file, or if the file isn't complete.
+// readRules reads saved rules into ruleBuffer. It returns false if the file is not complete, or if a user other than root may
+// have written it.
 func readRules(file string) bool {
 	var st unix.Statx_t
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
@@ -64,7 +65,7 @@ func readRules(file string) bool {
 	return n >= uint64(rulesHeaderSize) && n == uint64(rulesHeaderSize)+ruleHeader.mounts+ruleHeader.hidden+ruleHeader.paths+ruleHeader.filter
 }
 
-// rulesPart returns the part of the rules that has size bytes and follows earlier parts, whose sizes are in before.
+// rulesPart returns a part of the rules: size bytes, after earlier parts with the sizes in before.
 func rulesPart(size uint64, before ...uint64) string {
 	at := uint64(rulesHeaderSize)
 	for _, n := range before {
@@ -73,7 +74,7 @@ func rulesPart(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// rulesAreCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in plan.
+// rulesAreCurrent reports whether this program made the rules, for the present mounts and the hidden paths in plan.
 func rulesAreCurrent(plan bare.Words) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
@@ -96,9 +97,9 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 	return [2]uint64{st.Ino, uint64(st.Mtime.Sec)*1e9 + uint64(st.Mtime.Nsec)}
 }
 
-// confine isolates this process permanently, according to the rules and the plan in argv (see isolation.Argv). Then it executes
-// the command in argv, whose program is at path. It does not return. If the Go runtime is running, the caller must have locked
-// its goroutine to its thread.
+// confine isolates this process for ever, according to the rules and to the plan in argv (see isolation.Argv). Then it
+// executes the program at path with the command in argv. It does not return. If the Go runtime is running, the goroutine must
+// be locked to its thread.
 func confine(path string, argv, env bare.Words) {
 	var control, marked, degrade bool
 	end := 1
@@ -109,7 +110,7 @@ func confine(path string, argv, env bare.Words) {
 	plan := bare.Words{First: argv.First, N: end}
 	profileName = plan.Get("name")
 	temp := makeTempDir()
-	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give every user capabilities
+	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is not root any more, but a container may give capabilities to every user
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
 	}
@@ -121,7 +122,7 @@ func confine(path string, argv, env bare.Words) {
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // drop the second filter, which tells PID 1 to refuse its control socket to the process
+		filters = filters[:1] // without the second filter, by which PID 1 recognizes a process that may not use its control socket
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -135,12 +136,11 @@ func confine(path string, argv, env bare.Words) {
 	execute(path, argv, end+1, environ(plan, env))
 }
 
-// webToken is the beginning of the variable that holds the token of the status page. A program with the token can control all
-// gateways.
+// webToken begins the variable with the token of the status page. A program with this token can control all gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// environ returns the environment of the command: env without the web token, with TMPDIR replaced by tempVar, and with HOME
-// replaced by the one in plan, if any.
+// environ returns the environment of the command: env without the web token, with its own TMPDIR, and with the HOME of plan
+// if it has one.
 func environ(plan, env bare.Words) uintptr {
 	n, home := 0, plan.Get("HOME")
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
@@ -162,7 +162,7 @@ func environ(plan, env bare.Words) uintptr {
 	return uintptr(unsafe.Pointer(&envp))
 }
 
-// execute replaces this process by the program at path. The program's arguments are the words of argv from the index given as at.
+// execute replaces this process by the program at path, with the words of argv from index at on.
 func execute(path string, argv bare.Words, at int, env uintptr) {
 	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
@@ -179,15 +179,15 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	exitWith(126)
 }
 
-// makeTempDir makes a directory for temporary files that only this user can use, and returns it open. It adds a random number to
-// the usual name if another user already uses that name. If the directory exists, makeTempDir sets its mode again, because the
-// agent may have changed the mode.
+// makeTempDir makes a directory for temporary files that only this user can use, and returns it open. If the usual name
+// belongs to another user, it appends a random number. It sets the mode of an existing directory again, because the agent may
+// have changed it.
 func makeTempDir() (fd int) {
 	var st unix.Statx_t
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
 	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-	bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700) // fails if the name exists
+	bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700) // fails if it exists
 	fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
 	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
 		var random uint32
@@ -198,13 +198,12 @@ func makeTempDir() (fd int) {
 	}
 	check("open the directory for temporary files", fd)
 	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
-	line.N = 0 // check may write a message to it
+	line.N = 0 // check may write a message there
 	check("change the mode of the directory for temporary files", r)
 	return fd
 }
 
-// applyLandlock limits the files, ports and signals that the process can use, by Landlock. temp is the open
-// directory for its temporary files.
+// applyLandlock restricts the files, ports and signals of this process. temp is its open directory for temporary files.
 func applyLandlock(plan bare.Words, temp int) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
@@ -240,8 +239,8 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allowPath lets the process read the file at path, or the directory and everything below it. If write is true, the process may
-// also change them. allowPath skips a missing path.
+// allowPath allows reading the file or directory at path and everything below it, and with write also changing it. A missing
+// path is skipped.
 func allowPath(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
@@ -268,9 +267,8 @@ func allowOpen(set, fd int, write bool) {
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// sharePath lets the process use a path that is shared with its profile. If the path is below a hidden place or below another shared
-// path, other profiles can write there. Then sharePath refuses a path that contains a symbolic link, because the link could lead to
-// another profile.
+// sharePath allows a path that is shared with the profile. If the path is below a hidden place or another shared path, other
+// profiles can write there. sharePath then refuses a path with a symbolic link, which could lead to another profile.
 func sharePath(set int, plan bare.Words, path string, write bool) {
 	for i := range plan.N {
 		place, is := cutPrefix(plan.At(i), "hide=")
@@ -301,7 +299,7 @@ func sharePath(set int, plan bare.Words, path string, write bool) {
 	allowPath(set, path, write)
 }
 
-// beneath reports whether path is dir or is inside dir.
+// beneath reports whether path is dir or inside it.
 func beneath(path, dir string) bool {
 	for dir != "" && dir[len(dir)-1] == '/' {
 		dir = dir[:len(dir)-1]
@@ -309,7 +307,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cutPrefix removes the prefix beginning from word. The second result reports whether word has this prefix.
+// cutPrefix removes beginning from word, and reports whether word had it.
 func cutPrefix(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
@@ -317,17 +315,17 @@ func cutPrefix(word, beginning string) (rest string, is bool) {
 	return word[len(beginning):], true
 }
 
-// address returns the address of text, which must end in a NUL.
+// address returns the address of a text, which must end in a NUL.
 func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
 
-// stat writes the attributes of the file at path to st (statx(2)). path is relative to the open directory fd. With
-// AT_EMPTY_PATH it writes the attributes of fd itself. After an error it returns a negative errno.
+// stat stores the attributes of the file at path, relative to the open directory fd, in st (statx(2)). With AT_EMPTY_PATH
+// these are the attributes of fd itself. After an error it returns a negative errno.
 func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read reads the file at path into the buffer given as to, until the file ends or the buffer is full. It returns the number of
-// bytes read, or a negative errno if it can't open the file.
+// read fills the buffer to with the beginning of a file. It returns the number of bytes, or a negative errno if it can't open
+// the file.
 func read(path string, to []byte) int {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	if fd < 0 {
@@ -336,8 +334,7 @@ func read(path string, to []byte) int {
 	return readAndClose(fd, to)
 }
 
-// readAndClose reads the open file fd into the buffer given as to, until the file ends or the buffer is full, and closes fd. It
-// returns the number of bytes read.
+// readAndClose fills the buffer to from fd, closes fd, and returns the number of bytes.
 func readAndClose(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
@@ -346,7 +343,7 @@ func readAndClose(fd int, to []byte) (n int) {
 	return n
 }
 
-// report writes a line to stderr: the name of the profile, the text what, and the error errno.
+// report writes a warning to stderr: the name of the profile, what, and the error.
 func report(what string, errno int) {
 	bare.Write(2, line.Add("[hinit] ").Add(profileName).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
 	line.N = 0
@@ -358,7 +355,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail ends the process. It first writes the failed action (what) and the error to stderr.
+// fail ends the process with exit code 126, after it has written to stderr that it can't do what, and why.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

@@ -1,9 +1,10 @@
-// Package confine confines the calling process permanently. Landlock limits the files, ports and signals that the process can
-// use, and a seccomp filter limits its system calls. Package isolation defines the arguments with which PID 1 requests this.
+// Package confine confines the calling process for ever: Landlock restricts its files, ports and signals, and a seccomp
+// filter its system calls. It is the code of hinit-isolate. Package isolation defines the arguments with which PID 1 asks for
+// it.
 //
-// The confinement itself needs no Go runtime: if root has saved the rules of the container, the command starts in 0.4 ms. If a
-// part of the isolation is not available, the process exits with an error, unless the plan allows the command to run without this
-// part. The package owns no goroutine.
+// Confining needs no Go runtime: if root has saved the rules of the container, the command starts in 0.4 ms. If a part of the
+// isolation is not available, the process exits with an error, unless the plan allows to go on without it. The package owns
+// no goroutine.
 package confine
 
 import (
@@ -24,13 +25,13 @@ import (
 	"hinit/internal/proc"
 )
 
-// exitParked is the exit code after which PID 1 parks a gateway until its configuration changes.
+// exitParked is an exit code after which PID 1 parks a gateway until its configuration changes.
 const exitParked = 78
 
-// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command in argv. If argv
-// contains the word "save", Main instead writes the container's rules to a file for later processes. It returns the exit code.
+// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command there. With the
+// word "save" it writes the rules of the container to a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
-	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
+	runtime.LockOSThread() // filter and capabilities belong to one thread, which execve(2) keeps
 	words := argv[:isolation.PlanLen(argv)]
 	if name := value(words, "name"); value(words, "refused") != "" {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, value(words, "refused"))
@@ -45,7 +46,7 @@ func Main(argv, env []string) int {
 		}
 	}
 	if err == nil && slices.Contains(words, "degrade") && slices.Contains(words, "marked") {
-		status, _ := os.ReadFile("/proc/self/status") // if the file is missing, PID 1 can't read it either
+		status, _ := os.ReadFile("/proc/self/status") // without this file, PID 1 can't read it either
 		err = checkFilterCount(string(status))
 	}
 	if err == nil {
@@ -67,14 +68,14 @@ func Main(argv, env []string) int {
 	return 126
 }
 
-// wordsOf returns words in the layout in which the kernel passes them to a program. The words come from the kernel, so none
-// contains a NUL.
+// wordsOf returns words in the layout in which the kernel passes them to a program. None contains a NUL, because they come
+// from the kernel.
 func wordsOf(words []string) bare.Words {
 	list, _ := syscall.SlicePtrFromStrings(words)
 	return bare.Words{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
 }
 
-// values returns all values of a key in the words of a plan.
+// values returns all values of a key in the plan.
 func values(words []string, key string) (list []string) {
 	for _, word := range words {
 		if value, is := strings.CutPrefix(word, key+"="); is {
@@ -84,7 +85,7 @@ func values(words []string, key string) (list []string) {
 	return list
 }
 
-// value returns the first value of a key in the words of a plan, or "" if the key is missing.
+// value returns the first value of a key in the plan; "" if it is not there.
 func value(words []string, key string) string {
 	if list := values(words, key); len(list) > 0 {
 		return list[0]
@@ -92,8 +93,8 @@ func value(words []string, key string) string {
 	return ""
 }
 
-// saveRules saves the rules to file, and returns the exit code. It fails if another user than root can change the directory
-// of file. The file is replaced atomically, so a reader finds the old rules or the new rules.
+// saveRules writes the rules to file, and returns the exit code. It fails if another user than root can change the directory.
+// It replaces the file in one step, so that a reader finds the old rules or the new ones.
 func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
@@ -113,8 +114,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of system call filters.
-// PID 1 recognises isolated processes by the number of their filters. All kernels with Landlock report this number.
+// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of filters of system calls.
+// PID 1 recognizes isolated processes by this number. Every kernel with Landlock reports it.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
@@ -123,14 +124,13 @@ func checkFilterCount(status string) error {
 	return nil
 }
 
-// landlockParts lists the parts of Landlock that the isolation needs, each with the version of Landlock's interface that
-// introduced it (landlock(7)).
+// landlockParts lists the parts of Landlock that the isolation needs, each with the version that introduced it (landlock(7)).
 var landlockParts = []struct {
 	abi  int
 	what string
 }{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
 
-// checkLandlock returns an error if version abi of Landlock lacks one of the parts that the isolation needs.
+// checkLandlock returns an error if Landlock of version abi lacks a part that the isolation needs.
 func checkLandlock(abi int) error {
 	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
 	if abi == 0 {

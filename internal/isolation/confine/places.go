@@ -15,12 +15,12 @@ import (
 	"hinit/internal/isolation"
 )
 
-// rightsByABI has, for each version of Landlock from 0 to 9, the number of its file rights (landlock(7)).
+// rightsByABI is the number of file rights in each version of Landlock from 0 to 9 (landlock(7)).
 var rightsByABI = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// buildRules fills ruleBuffer with the rules of this container. The argument more lists additional paths to hide. As far as the
-// kernel supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not
-// confine connections to other machines.
+// buildRules fills ruleBuffer with the rules of this container. more lists further paths to hide. As far as the kernel can,
+// Landlock restricts the files, the TCP ports to listen on, signals and abstract sockets. It does not restrict connections to
+// other machines.
 func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
@@ -61,22 +61,22 @@ func buildRules(more []string) error {
 	return nil
 }
 
-// alwaysAllowed lists the paths that every isolated process may use. The first letter is r for reading, or w for reading and
+// alwaysAllowed lists paths that every isolated process may use. The first letter is r for reading, or w for reading and
 // writing.
 var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. These
-// directories are hidden, except for the paths in alwaysAllowed.
+// sharedDirs lists directories in which all users of a container can write, or that contain files of other programs. They are
+// hidden, except for alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
-// places are files and directories that are hidden from isolated processes, because they do not belong to the image.
+// places are files and directories that are hidden from isolated processes, because they are not part of the image.
 type places []string
 
-// hiddenPlaces returns the paths in more, the directories in sharedDirs, and the container's mount points. If a path
-// contains symbolic links, hiddenPlaces also returns the resolved path. Mounts of a single file, such as /etc/hosts, are
-// left out, because the container engine makes them.
+// hiddenPlaces returns the paths in more, sharedDirs, and the mount points of the container. A path with symbolic links is
+// also returned in resolved form. A mount of a single file, such as /etc/hosts, stays visible, because the container engine
+// makes it.
 func hiddenPlaces(mounts string, more []string) places {
 	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {
@@ -95,7 +95,7 @@ func hiddenPlaces(mounts string, more []string) places {
 	return all
 }
 
-// unescape decodes a path from /proc/self/mountinfo, in which white space and backslashes are octal numbers
+// unescape decodes a path of /proc/self/mountinfo, where white space and backslashes are octal numbers
 // (proc_pid_mountinfo(5)).
 func unescape(path string) string {
 	for _, c := range []byte(" \t\n\\") {
@@ -104,9 +104,9 @@ func unescape(path string) string {
 	return path
 }
 
-// imagePaths returns the paths below dir that isolated processes may read, each with the prefix r. A directory without hidden
-// places in it is returned as one path. In other directories, imagePaths returns the entries that are not hidden. It skips
-// symbolic links: the target of a link is found under its own name, or is hidden.
+// imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory with nothing
+// hidden in it is one path; of any other, imagePaths returns the entries that are not hidden. It skips symbolic links: their
+// targets are found under their own names, or hidden.
 func (p places) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusedCalls lists system calls that an agent's tools do not need. These calls could break the isolation, or expose large parts
-// of the kernel to attacks.
+// refusedCalls lists system calls that tools of an agent do not need, and that could break the isolation or expose large
+// parts of the kernel to attacks.
 var refusedCalls = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
@@ -22,25 +22,25 @@ var refusedCalls = []uint32{
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
-	unix.SYS_SCHED_SETAFFINITY, // hinit limits the processors of a greedy profile; the profile must not undo that
+	unix.SYS_SCHED_SETAFFINITY, // hinit limits the processors of a greedy profile, which must not undo that
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedCallsByArch lists additional refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2),
-// semop(2) and semtimedop(2), which some architectures of package unix lack.
+// refusedCallsByArch lists more refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2),
+// semop(2) and semtimedop(2). Package unix lacks their numbers for some architectures.
 var refusedCallsByArch = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm64": {294, 193, 192}}
 
-// refusedControls lists the requests of ioctl(2) that the filter refuses.
+// refusedControls lists requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
-	unix.TIOCSTI, unix.TIOCLINUX, // these requests insert input into a terminal that another process may read
-	unix.TIOCSETD, // this request sets a terminal's line discipline, which is a driver in the kernel
-	// With these requests the owner of a file could evade the quota of the file's project or Btrfs subvolume.
+	unix.TIOCSTI, unix.TIOCLINUX, // these put input into a terminal from which another process may read
+	unix.TIOCSETD, // this sets the line discipline of a terminal, which is a driver in the kernel
+	// With these the owner of a file could evade the quota of its project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
 
-// The ioctl requests that package unix does not define (linux/fs.h, linux/btrfs.h).
+// Requests of ioctl(2) that package unix lacks (linux/fs.h, linux/btrfs.h).
 const (
 	fsSetXattr       = 0x401c5820 // FS_IOC_FSSETXATTR
 	btrfsSnapshot    = 0x50009401 // BTRFS_IOC_SNAP_CREATE
@@ -49,27 +49,27 @@ const (
 	btrfsSubvolumeV2 = 0x50009418 // BTRFS_IOC_SUBVOL_CREATE_V2
 )
 
-// families lists the address families of sockets that programs need. The filter refuses all other families.
+// families lists the address families of sockets that programs need. The filter refuses all others.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half
-// first. Of an argument that is a number, the filter reads only the low half.
+// Offsets in seccomp_data of the fields that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first. The
+// filter reads only the low half of an argument that is a number.
 const (
 	dataNumber = 0
 	dataArch   = 4
 	dataArg0   = 16
 	dataArg1   = 24
 	dataArg2   = 32
-	upperHalf  = 4 // distance from the low half of an argument to its high half
+	upperHalf  = 4 // from the low half of an argument to its high half
 )
 
-// namespaces are the flags of clone(2) that make namespaces.
+// namespaces are the flags by which clone(2) makes namespaces.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// x32 is a bit that all call numbers of the x32 ABI have. No other call number is that large.
+// x32 is a bit in the number of every system call of the x32 ABI. Other numbers are smaller.
 const x32 = 0x40000000
 
-// ioprioUser is IOPRIO_WHO_USER. With this first argument, ioprio_set(2) changes all processes of a user.
+// ioprioUser is IOPRIO_WHO_USER: with it, ioprio_set(2) changes all processes of a user.
 const ioprioUser = 3
 
 var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
@@ -80,8 +80,8 @@ func fails(errno unix.Errno) bpf.Instruction {
 
 func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
 
-// filter returns the BPF program that the kernel runs before each system call of an isolated process. Calls with the numbers of
-// another architecture fail, because there the same numbers mean different calls.
+// filter returns the BPF program that the kernel runs before each system call of an isolated process. Calls of another
+// architecture fail, because their numbers mean other calls.
 func filter() []bpf.Instruction {
 	program := []bpf.Instruction{
 		load(dataArch),
@@ -90,7 +90,7 @@ func filter() []bpf.Instruction {
 		load(dataNumber),
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
 		fails(unix.ENOSYS),
-		// A filter can't read the flags of clone3, because they are in memory. So clone3 fails, and programs fall back to clone.
+		// The flags of clone3 are in memory, where a filter can't read them. So clone3 fails, and programs use clone.
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
 		fails(unix.ENOSYS),
 	}
@@ -98,8 +98,8 @@ func filter() []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, failCallUnless(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
-	// Profiles that run as the same user could change the priorities and limits of each other's processes. So the filter accepts
-	// only process 0, which means the calling process.
+	// Profiles with the same user could change priorities and limits of each other's processes. So only process 0 is accepted,
+	// which means the caller.
 	for _, of := range []struct{ number, argument uint32 }{
 		{unix.SYS_PRLIMIT64, dataArg0},
 		{unix.SYS_SCHED_SETSCHEDULER, dataArg0},
@@ -116,8 +116,8 @@ func filter() []bpf.Instruction {
 	for _, request := range refusedControls {
 		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
-	// Landlock can't limit the ports on which multipath TCP, SMC and SCTP listen, so the filter refuses these sockets. Programs
-	// fall back to TCP.
+	// Landlock does not restrict the ports of multipath TCP, SMC and SCTP, so the filter refuses such sockets. Programs use TCP
+	// instead.
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
 		program = append(program, failCallUnless(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
@@ -126,27 +126,26 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// denyMarkChange returns instructions that make a change of the limit RLIMIT_RTTIME fail. Its value is the mark by which hinit
-// finds the processes of a run (package proc). With a changed mark, a process could count as another profile's process, or
-// as no profile's. Reading the limit is allowed. After the instructions, the number of the call is loaded again.
+// denyMarkChange returns instructions that refuse changes of the limit RLIMIT_RTTIME. Its value is the mark by which hinit
+// finds the processes of a run (package proc). With another value, a process could count as another profile's, or as no
+// profile's. Reading it is allowed. The last instruction loads the number of the call again.
 func denyMarkChange() []bpf.Instruction {
 	return append(failCallUnless(unix.SYS_SETRLIMIT, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 1}, unix.EPERM),
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_PRLIMIT64, SkipTrue: 8},
 		load(dataArg1), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 5},
-		load(dataArg2), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 2}, // the address of the new limit, 0 for none
+		load(dataArg2), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 2}, // address of the new limit; 0 for none
 		load(dataArg2+upperHalf), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
 		fails(unix.EPERM), load(dataNumber))
 }
 
-// failCallUnless returns instructions that make the system call with the given number fail with errno. The call passes if the
-// condition in unless is true for its argument at offset argument in seccomp_data. The last instruction loads the number of the
-// call again.
+// failCallUnless returns instructions that make the system call number fail with errno, unless the condition holds for its
+// argument at this offset of seccomp_data. The last instruction loads the number of the call again.
 func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
 	return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4}, load(argument), unless, fails(errno), load(dataNumber)}
 }
 
-// failUnlessFamily returns instructions that make the system call with the given number fail, unless its first argument is in
-// families. The last instruction loads the number of the call again.
+// failUnlessFamily returns instructions that make the system call number fail, unless its first argument is one of families.
+// The last instruction loads the number of the call again.
 func failUnlessFamily(number uint32) []bpf.Instruction {
 	rest := uint8(len(families))
 	program := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: rest + 3}, load(dataArg0)}
@@ -157,7 +156,7 @@ func failUnlessFamily(number uint32) []bpf.Instruction {
 	return append(program, fails(unix.EAFNOSUPPORT), load(dataNumber))
 }
 
-// assembledFilter returns the filter in the binary form that seccomp(2) accepts.
+// assembledFilter returns the filter in the binary form of seccomp(2).
 func assembledFilter() (code []byte, err error) {
 	if arches[runtime.GOARCH] == 0 {
 		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)

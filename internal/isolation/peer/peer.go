@@ -1,6 +1,6 @@
 // Package peer tells programs other than PID 1 whether the client of their Unix socket is an isolated profile.
 //
-// It never mistakes a living isolated process for one that isn't isolated. The package owns no goroutine, and reads only /proc.
+// It never takes a living isolated process for another one. It owns no goroutine, and reads only /proc.
 package peer
 
 import (
@@ -10,8 +10,9 @@ import (
 	"hinit/internal/proc"
 )
 
-// IsIsolated reports whether process pid, the client of the Unix socket conn, belongs to an isolated profile. Such a client has
-// more system call filters than this process. If the client has exited, the result is true.
+// IsIsolated reports whether process pid, the client of the connection conn, belongs to an isolated profile: it has more
+// filters of system calls than this process. For a client that has exited the answer is yes, because nothing is known about
+// it.
 func IsIsolated(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)

@@ -1,5 +1,5 @@
-// Package local makes a book of one-shot runs for a program that does not use PID 1. PID 1's own program does not link this
-// package. The package owns one goroutine, the loop of a supervisor.
+// Package local makes a Book of runs for a program that does not use PID 1, such as the task board on its own. PID 1 does not
+// link this package. It owns one goroutine, the loop of a supervisor.
 package local
 
 import (
@@ -13,8 +13,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Book returns a book with its own supervisor. The program becomes a subreaper, so that the descendants of a run become its
-// children. Living runs continue after the end of the program. Call Book only once in a process.
+// Book returns a Book with a supervisor of its own. The program becomes a subreaper, so that descendants of runs become its
+// children. Living runs go on after the program has ended. Call Book once in a process.
 func Book() (*runs.Book, error) {
 	proc.RestoreIgnoredSignals()
 	procs, err := proc.New()
@@ -36,5 +36,5 @@ func Book() (*runs.Book, error) {
 // sink is the LogSink of a supervisor that has only runs.
 type sink struct{ *runs.Book }
 
-// Tail implements supervisor.LogSink. It does nothing: the output of a run is in its file.
+// Tail does nothing, because the output of a run is in its file.
 func (sink) Tail(string, func([]string)) {}
