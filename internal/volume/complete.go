@@ -14,21 +14,21 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Options configures the work of this package. Home, Logs, User, Agent and Env are required. Other zero values mean the defaults
-// for the Hermes image.
+// Options are the settings of one job. Home, Logs, User, Agent and Env are required. In other fields, zero means the default for
+// the Hermes image.
 type Options struct {
 	boot.Options
 
 	Image ImagePaths
 
-	MaxInodes int64         // number of files in a home, or in another directory, after which Repair goes on with the next; 0: 2,000,000
+	MaxInodes int64         // number of files in a directory after which Repair goes on with the next one; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 
-// ImagePaths contains the paths of files in the agent's image. An empty path means the default.
+// ImagePaths are paths in the agent's image. "" means the default.
 type ImagePaths struct {
 	Install      string // the agent's installation; "": /opt/hermes
-	BakedBrowser string // file with the path of the image's browser; "": /etc/hermes/agent-browser-executable-path
+	BakedBrowser string // file that contains the path of the image's browser; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for environment variables that the boot sets; "": /run/s6/container_environment
 	Seed         string // archive of files for an empty data directory; "": /usr/share/hinit/home
 	Seal         string // file that the build of the image creates last, see sealNumber; "": /usr/share/hinit/sealed
@@ -48,15 +48,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// bootSteps is the state that the boot steps of this package share. The steps run one after the other.
+// bootSteps is the state that the boot steps of this package share. They run one after the other.
 type bootSteps struct {
 	Options
 
 	linked bool // the data directory is a link, so root changes nothing in it
 }
 
-// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract
-// section 2.1. It adds its results to the report r of Prepare, and abandons slow steps by the same rules.
+// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
+// 2.1. It adds the results to r, the report of Prepare. A step that takes too long is abandoned by the same rules.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &bootSteps{Options: o, linked: r.Linked}
@@ -67,7 +67,7 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 	r.Run(ctx, o.Options, phases)
 }
 
-// FillEmptyHome fills an empty data directory with the image's files, and then sets s.FilledFromImage.
+// FillEmptyHome copies the image's files to an empty data directory, and then sets s.FilledFromImage.
 func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
 	return (&bootSteps{Options: o.withDefaults()}).copySeed(ctx, s)
 }
@@ -76,8 +76,7 @@ func (p *bootSteps) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Hom
 
 const (
 	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
-	// maxBrowserFiles is the maximum number of files that are searched for a browser. A directory of browsers has a few
-	// thousand files.
+	// maxBrowserFiles is the maximum number of files that are searched for a browser. A directory of browsers has a few thousand.
 	maxBrowserFiles = 200_000
 )
 
@@ -95,7 +94,7 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() error { // act as the browser's user, so that no link leads to another user's file
+		if err := p.Agent.Do(func() error { // as the agent's user, so that no link leads to another user's file
 			path = findBrowser(ctx, dir)
 			return nil
 		}); err != nil {
@@ -111,8 +110,7 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 	return nil
 }
 
-// bakedBrowser returns the path of the browser that the image names in the file Image.BakedBrowser. It returns "" if there is
-// none, or if it can't be executed.
+// bakedBrowser returns the path of the browser that the file Image.BakedBrowser names, or "" if there is none that can be executed.
 func (p *bootSteps) bakedBrowser() string {
 	data, _ := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
@@ -140,8 +138,8 @@ func findBrowser(ctx context.Context, dir string) (found string) {
 	return found
 }
 
-// Publish writes the environment variables vars of a [Report] to a directory, one file for each variable. The tools of s6
-// read them there. It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
+// Publish writes the environment variables in vars to a directory, one file for each variable, where the programs of s6 read them.
+// It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// writeBootstrapFiles writes the credentials and the desired state of the gateway that the environment specifies. It writes as the
-// agent's user and overwrites nothing (contract, section 2.1, steps 16 and 17).
+// writeBootstrapFiles writes the credentials and the desired state of the gateway that environment variables contain. It writes as
+// the agent's user and overwrites nothing (contract, section 2.1, steps 16 and 17).
 func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.EnvOf(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
@@ -26,8 +26,7 @@ func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 
 const authFile = "auth.json"
 
-// writeCredentials gives the agent access to the directory of its credentials, and writes the credentials from the environment
-// there.
+// writeCredentials gives the agent the directory of its credentials, and writes the credentials from the environment into it.
 func (p *bootSteps) writeCredentials(s *boot.Step) error {
 	secret := boot.EnvOf(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()
@@ -53,8 +52,8 @@ func (p *bootSteps) writeCredentials(s *boot.Step) error {
 	return p.writeIfMissing(s, authFile, secret, 0o600)
 }
 
-// writeIfMissing creates the file called name in the data directory with the given text. It does nothing if the file exists or
-// text is empty.
+// writeIfMissing creates the file name in the data directory with the given text. If the file exists or text is "", it does
+// nothing.
 func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
@@ -70,8 +69,8 @@ func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.File
 	return p.create(s, d, name, []byte(text), mode)
 }
 
-// credentialsDir returns the directory of the credentials: the data directory, or base if HERMES_AUTH_HOME sets it. rel is the
-// subdirectory of base for this home; it is "" except for the home of a named profile.
+// credentialsDir returns the directory of the credentials: base/rel. base is the data directory, unless HERMES_AUTH_HOME names
+// another directory. rel is "", except for the home of a named profile in HERMES_AUTH_HOME.
 func (o Options) credentialsDir() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")
 	if !set {
@@ -86,16 +85,16 @@ func (o Options) credentialsDir() (base, rel string, err error) {
 	return filepath.Clean(base), rel, nil
 }
 
-// credentials are patterns for the names of credential files that hinit gives to the agent in the directory of HERMES_AUTH_HOME.
-// Other files there may belong to the host.
+// credentials are patterns for the names of credential files. In the directory of HERMES_AUTH_HOME, hinit gives only these files to
+// the agent, because others may belong to the host.
 var credentials = []string{
 	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It makes the agent the owner of
-// credential files there that root owns. It follows no link. If base belongs to root and contains other files, it may be a
-// directory of the system. Then base keeps its owner.
+// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files there to the
+// agent, and follows no link. If base belongs to root and contains other files, it may be a directory of the system, so it keeps
+// its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
 	if err == nil {
@@ -134,8 +133,8 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	return d, nil
 }
 
-// giveCredentials makes the agent the owner of the credential files in the directory dir that root owns. found reports
-// whether dir contains credential files or is empty.
+// giveCredentials gives root's credential files in the directory dir to the agent. The result found is true if dir contains
+// credential files or is empty.
 func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MaxNames)
 	found = err == nil && len(entries) == 0
@@ -152,7 +151,7 @@ func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (
 	return found
 }
 
-// giveRootFile makes the agent the owner of the file rel if root owns the file.
+// giveRootFile gives the file rel to the agent, if root owns it.
 func (p *bootSteps) giveRootFile(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
@@ -162,9 +161,8 @@ func (p *bootSteps) giveRootFile(s *boot.Step, in *fsutil.Dir, rel string) {
 	s.ReportChown(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
-// RebootstrapHook returns the hook that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP is set
-// (contract, section 2.1, step 16). The hook runs after the configured hooks. The second result is false if there is nothing to
-// renew.
+// RebootstrapHook returns the hook that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks for
+// it (contract, section 2.1, step 16). It runs after the configured hooks. The second result is false if there is nothing to renew.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
 	o = o.withDefaults()
 	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")

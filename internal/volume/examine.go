@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// patience is how long a check of the data volume may take before hinit reports that the volume does not answer.
+	// patience is how long a check may take before hinit doctor reports that the volume doesn't answer.
 	patience = 8 * time.Second
 	// lowSpace is the number of free bytes below which hinit doctor warns.
 	lowSpace = 100e6
-	// probeName is a file that is created and removed to test whether a directory is writable.
+	// probeName is a file that a check creates and removes, to test whether a directory is writable.
 	probeName = ".hinit-doctor"
 )
 
-// check is one check that hinit doctor makes of the data volume. run blocks on the disk.
+// check is a check of the data volume for hinit doctor. run blocks on the disk.
 type check struct {
 	name   string
-	silent string // the finding to report if run does not return
+	silent string // the finding if run does not return
 	run    func(*client.Findings)
 }
 
-// examine examines the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that PID 1 knows
-// which check hangs.
+// examine makes the checks of the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that
+// PID 1 knows which check hangs.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
 		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})

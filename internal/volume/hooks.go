@@ -21,9 +21,9 @@ import (
 	"hinit/internal/trust"
 )
 
-// Runner runs hooks, the commands of boot steps. RunHook blocks until the hook's process group has ended. It kills the group when
-// the hook's timeout is over or ctx ends. If signal n ended the hook, the exit code is 128+n. A non-zero exit code is not an
-// error: the error says why the hook could not run to its end.
+// Runner runs hooks, the commands of boot steps. RunHook blocks until all processes of the hook's process group have ended. It
+// kills the group when the hook's timeout is over, or when ctx ends. If signal n has ended the hook, the exit code is 128+n. An
+// exit code other than 0 is no error; the error says why the hook could not run to its end.
 type Runner interface {
 	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
 }
@@ -34,14 +34,14 @@ const (
 	rebootstrapTimeout = time.Minute
 )
 
-// ErrHook means that a hook that must succeed has failed. The error of [RunHooks] wraps ErrHook.
+// ErrHook means that a hook that must succeed has failed.
 var ErrHook = errors.New("a required boot step has failed")
 
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// hasOtherSkillDirs reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as
-// inputs. In this case the hook can't be skipped.
+// hasOtherSkillDirs reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as inputs.
+// Then the hook can't be skipped.
 func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
@@ -62,10 +62,11 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// RunHooks runs hooks in order, each with its timeout, and returns one step with its duration for each hook. Consecutive hooks
-// that m may skip run in parallel, if they share no input below the data directory. With a nil m, nothing is skipped. The failure
-// of a hook normally causes a warning. If the hook is required or strict is set, RunHooks stops, and returns an error that wraps
-// [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
+// RunHooks runs hooks in order, each with its timeout, and returns a step with its duration for each hook. Consecutive hooks that m
+// may skip run in parallel, if they share no input in the data directory. With a nil m, no hook is skipped.
+//
+// The failure of a hook normally causes a warning. If the hook is required, or strict is set, RunHooks stops and returns an error
+// that wraps [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
 // RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
 func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (phases []client.BootStep, err error) {
@@ -101,7 +102,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 	return phases, nil
 }
 
-// parallelHooks returns how many hooks at the beginning of hooks can run in parallel. It is at least 1.
+// parallelHooks returns how many of the first hooks can run in parallel; at least 1.
 func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
@@ -134,8 +135,8 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, stri
 	return p, failure
 }
 
-// exists reports whether the file path exists. If there is no answer within a time limit, it returns true: then the hook runs and
-// reports the error itself.
+// exists reports whether the file path exists. If the disk doesn't answer in time, it returns true: then the hook runs and reports
+// the error itself.
 func exists(path string) bool {
 	_, err := boot.StatWithin(blocking.Foreign, boot.ShortPatience, path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -172,10 +173,10 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line
 	return failure
 }
 
-// replacedScripts are the names of the image's boot scripts whose work hinit does itself.
+// replacedScripts are the image's boot scripts whose work hinit does itself.
 var replacedScripts = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
-// ImageHook returns the agent's own boot script as a hook that runs as root. docker/remove-s6 keeps this script in the image.
+// ImageHook returns the agent's own boot script as a hook that runs as root. docker/remove-s6 keeps the script in the image.
 func ImageHook() (boot.Hook, error) {
 	script := filepath.Join(config.ImageDir, replacedScripts[0])
 	if _, err := os.Stat(script); err != nil {
@@ -188,9 +189,9 @@ func contInit(path string) boot.Hook {
 	return boot.Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
 }
 
-// ContInitHooks returns the scripts in dir as hooks that run as root, in byte order of their names. It leaves out the scripts
-// that hinit replaces, directories, and files that can't be executed. It also leaves out scripts that the agent's user could
-// change. lines are messages about skipped scripts. A missing directory has no scripts. ContInitHooks blocks on dir.
+// ContInitHooks returns the scripts in dir as hooks that run as root, in byte order of their names. It leaves out scripts that
+// hinit replaces, scripts that the agent's user could change, directories, and files that can't be executed. lines are messages
+// about skipped scripts. A missing directory has no scripts. ContInitHooks blocks on dir.
 func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []boot.Line) {
 	skip := func(path, format string, args ...any) {
 		lines = append(lines, boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
@@ -229,14 +230,14 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentDoubt returns how the agent's user could change the file to which path leads, also through links. It returns nil if
-// that user can't change the file, or if hinit is not root.
+// agentDoubt says how the agent's user could change the file to which path leads, also through links. It returns nil if this user
+// can't change the file, or if hinit isn't root.
 func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil
 	}
 	id := agent.Identity()
-	// Ignore the error: a file that can't be examined can't be executed either.
+	// ignore the error, because a file that can't be examined can't be executed either
 	doubt, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...)))
 	return doubt
 }

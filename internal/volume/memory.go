@@ -24,23 +24,24 @@ import (
 )
 
 const (
-	// memoryFile stores how much memory each gateway uses, in bytes by service. It is trusted only if it belongs to this
-	// process's user. The agent can't change it, only remove it.
+	// memoryFile stores how many bytes of memory each gateway used, by service. hinit believes the file only if it belongs to this
+	// process's user: the agent can remove it, but not change it.
 	memoryFile = ".hinit-memory.json"
-	// maxMemoryFile is the maximum number of bytes that are read from memoryFile.
+	// maxMemoryFile is the number of bytes of memoryFile that are read.
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// manySockets is the number of sockets with which a service may hide memory of the kernel. That many Unix sockets hold about
-	// 100 MB. A TCP socket holds some MB, so an eighth of that number may have a port. A browser at rest has 70, of which few have one.
+	// manySockets is the number of sockets from which on a service may hide much memory of the kernel. So many Unix sockets hold
+	// about 100 MB. A TCP socket holds some MB, so an eighth of the number is enough if the sockets may have ports. A browser at
+	// rest has 70 sockets, few of them with ports.
 	manySockets = 256
-	// searchTime limits the search for shared memory, and maxFilesInMemory the files that are counted for a service.
+	// searchTime limits the search for shared memory. maxFilesInMemory limits the files that are counted for a service.
 	searchTime       = 3 * time.Second
 	maxFilesInMemory = 1 << 16
 )
 
-// recordMemory records how much memory each running gateway in list uses. It keeps the records of gateways that are not in list,
-// as long as their profiles exist.
+// recordMemory stores how much memory each running gateway in list uses, for the next boot. Records of other gateways stay as long
+// as their profiles exist.
 func recordMemory(o Options, list []boot.Gateway) error {
 	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
@@ -68,12 +69,14 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// sharedMemory measures the shared memory of each service in list. That is the larger one of two sums. One is the deleted files in memory
-// that its processes have open, such as files of memfd_create(2). The other is its part of the memory that they map. A file counts for
-// one service only. The search is bounded in time and in the number of files, and each service gets its part of the time. Memory that the search
+// sharedMemory measures the shared memory of each service in list. It is the larger of two sums. The first is the deleted files in
+// memory that the service's processes have open, such as files of memfd_create(2). The second is its part of the shared memory that
+// they map. A file counts for one service only.
+//
+// The search is limited in time and in the number of files, and each service gets its part of the time. Memory that the search
 // misses belongs to no service. If it is more than a quarter of the memory that the container c uses, each service that may hide it
-// gets a Note. Files with names are not hidden. If the kernel's own memory is more than a quarter, such as data in sockets, services
-// with many sockets get a Note. Services without a result are left out.
+// gets a Note. Files with names are not hidden. If the kernel's own memory is more than a quarter, such as data in sockets,
+// services with many sockets get a Note. Services without a result are left out.
 func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	processes, err := gatewayProcesses(o, list)
 	if err != nil {
@@ -115,9 +118,9 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	return slices.DeleteFunc(found, func(m boot.Measurement) bool { return m.Bytes == 0 && m.Note == "" })
 }
 
-// proportionalShared returns the part of a process in the shared memory that it maps, in bytes (Pss_Shmem, proc_pid_smaps(5)). Processes that
-// map the same memory have it in equal parts. If the kernel does not tell that, proportionalShared returns all that the process maps. dir is
-// the directory of the process below /proc.
+// proportionalShared returns how many bytes of shared memory count for a process (Pss_Shmem, proc_pid_smaps(5)). Processes that map
+// the same memory have equal parts of it. If the kernel doesn't report the part, all that the process maps counts. dir is the
+// directory of the process below /proc.
 func proportionalShared(dir string) uint64 {
 	text, _ := os.ReadFile(dir + "/smaps_rollup")
 	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {
@@ -126,7 +129,7 @@ func proportionalShared(dir string) uint64 {
 	return proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 }
 
-// readMemoryRecord returns the record in memoryFile. It returns nil if the file can't be read, or if another user could have
+// readMemoryRecord returns the content of memoryFile. It returns nil if the file can't be read, or if another user could have
 // written it.
 func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	f, err := home.Open(memoryFile)
@@ -142,8 +145,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admitGateways decides which gateways of list may start with the memory c of the container. It judges by how much memory
-// each gateway used before.
+// admitGateways decides which gateways in list may start with the free memory of the container c, by how much memory each used
+// before.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
@@ -153,9 +156,9 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 	return reserveMemory(list, readMemoryRecord(home), c)
 }
 
-// reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which nothing is
-// left has a reason to wait (Hold). The argument used is the memory in the last record; a gateway without a record needs none. A
-// gateway counts for at most half of the memory, so that every gateway can start at some time.
+// reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which no memory is
+// left has a reason to wait (Hold). The argument used has the last records; a gateway without a record needs none. A gateway counts
+// for at most half of the memory, so that each can start at some time.
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)

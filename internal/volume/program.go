@@ -18,17 +18,17 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// program is the state of the boot program while it carries out its job.
+// program is the state of the boot program while it does its job.
 type program struct {
-	answers chan boot.Answer // answers from PID 1 that are not about a hook
+	answers chan boot.Answer // answers of PID 1 that are not about a hook
 
 	mu    sync.Mutex
 	to    *json.Encoder
-	hooks map[int]chan boot.Answer // channels for the answers about running hooks, by hook number
+	hooks map[int]chan boot.Answer // by hook number: where the answer about a running hook goes
 }
 
-// Main runs the boot program, see [boot.Job]. It reads its job and later the answers from PID 1 from in, and writes messages for
-// PID 1 to out. It returns the exit code.
+// Main runs the boot program, see [boot.Job]. It reads the job, and later the answers of PID 1, from in, and writes messages to PID
+// 1 to out. It returns the exit code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
 	heard := json.NewDecoder(in)
@@ -40,7 +40,7 @@ func Main(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
-		defer cancel() // when PID 1 is gone, end everything
+		defer cancel() // PID 1 is gone, so end everything
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
@@ -80,7 +80,7 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// optionsOf returns the options of job, with the fields set that depend on this process.
+// optionsOf returns the options of job, completed with the fields that depend on this process.
 func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
@@ -94,7 +94,7 @@ func optionsOf(job boot.Job) Options {
 func (p *program) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // fails only if PID 1 is gone; readAnswers then ends the program
+	_ = p.to.Encode(m) // fails only if PID 1 is gone; then readAnswers ends the program
 }
 
 func (p *program) line(l boot.Line) { p.send(boot.Message{Line: &l}) }
@@ -141,7 +141,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		}
 		Publish(o, report.Env)
 	}
-	for i := range hooks { // a hook that is not required, such as the image's Python steps, may fail
+	for i := range hooks { // other hooks, such as the image's Python steps, may fail
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
 	p.send(boot.Message{Begin: new(len(hooks))})
@@ -158,7 +158,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 
 var errGone = errors.New("hinit does not answer")
 
-// nextAnswer returns the next answer from PID 1 that is not about a hook. If PID 1 is gone, the answer is empty.
+// nextAnswer returns the next answer of PID 1 that isn't about a hook. If PID 1 is gone, the answer is empty.
 func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:
@@ -168,8 +168,8 @@ func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	}
 }
 
-// addHooks adds the hooks that come from scripts of the image and of the user to the configured hooks. unusable says that the
-// data volume can't be used.
+// addHooks adds to the configured hooks those that are scripts of the image and of the user. With unusable, it leaves out the hook
+// that needs the data volume.
 func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.Seeds:
@@ -190,7 +190,7 @@ func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.
 	return append(hooks, scripts...), nil
 }
 
-// RunHook implements [Runner]: it asks PID 1 to run the hook and waits for the answer.
+// RunHook implements [Runner]: it asks PID 1 to run the hook, and waits for the answer.
 func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	answer := make(chan boot.Answer, 1)
 	p.mu.Lock()
@@ -209,15 +209,15 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// syncAfter is the delay before the files that the boot copied to an empty data directory are synced. A process can't end
-	// while it syncs, and many containers run for less than this.
+	// syncAfter is the delay after which the files that the boot has copied to an empty data directory are synced. A process can't
+	// end while it syncs, and many containers run for a shorter time.
 	syncAfter = 5 * time.Second
 	// showEvery is the shortest time between two messages about the progress of a repair.
 	showEvery = 200 * time.Millisecond
 )
 
-// repair runs [Repair] in the background of the running container, and reports its progress to PID 1. If planted is true, the
-// boot has copied files to an empty data directory, and repair then syncs them.
+// repair runs [Repair] while the container runs, and reports its progress to PID 1. If planted is true, the boot has copied files
+// to an empty data directory, and repair syncs them.
 func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	var shown time.Time
 	synced := time.After(syncAfter)
@@ -238,7 +238,7 @@ func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	}
 	select {
 	case <-synced:
-		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // ignore errors: the sync is only a precaution
+		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // ignore errors, because the sync is only a precaution
 	case <-ctx.Done():
 	}
 }

@@ -22,46 +22,47 @@ import (
 	"hinit/internal/procstat"
 )
 
-// diskTime limits the measurement of all homes together. The homes are measured in random order, so that every home is measured from
-// time to time even if the time is short. homeTime limits the measurement of one home. The search for open files of its profile has
-// the same limit. Tests raise both.
+// diskTime limits the measurement of all homes together, and homeTime the measurement of one home. The search for a profile's open
+// files also has homeTime. Homes are measured in random order, so that each is measured at some time even if diskTime is too short.
+// Tests raise both.
 var diskTime, homeTime = 30 * time.Second, 5 * time.Second
 
 const (
-	// maxFiles is the maximum number of files that are counted in one profile. A profile with so many has exceeded its quota, because
+	// maxFiles is the maximum number of files that are counted in one profile. A profile with more has exceeded its quota, because
 	// an agent can hide any amount among hard links, which count once.
 	maxFiles = 1 << 21
-	// maxNames is the maximum size, in bytes, of the names that are kept in memory while a profile is measured. Each name counts
-	// nameCost more. A profile with more has exceeded its quota. Otherwise one agent could make the measurement of all profiles fail.
+	// maxNames is the maximum number of bytes of the names that are in memory while a profile is measured; each name counts
+	// nameCost more. A profile with more has exceeded its quota. Otherwise one agent could make the measurement of all profiles
+	// fail.
 	maxNames, nameCost = 32 << 20, 32
-	// maxTempDirs limits the directories for temporary files that are looked at, beside the usual one of each profile. An agent can
-	// make any number of them.
+	// maxTempDirs is the maximum number of directories for temporary files that are examined, besides the usual one of each
+	// profile. An agent can make any number of them.
 	maxTempDirs = 10_000
-	// minFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
+	// minFile is the number of bytes that at least count for a file, because each file also takes an inode.
 	minFile = 4096
-	// maxDepth is the maximum depth of the directories that are searched. Each level needs an open descriptor. A profile with
-	// deeper directories has exceeded its quota, because programs that mean no harm create none.
+	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile with
+	// deeper directories has exceeded its quota: harmless programs create none.
 	maxDepth = 1000
 )
 
-// diskUsage holds the disk usage of one profile: the sum so far during a measurement, and the result after it.
+// diskUsage is the disk usage of one profile: the sum so far during a measurement, and afterwards the result.
 type diskUsage struct {
-	end        time.Time // when the measurement of this home must be over
+	end        time.Time // end of the time for this home
 	bytes      uint64
 	files      int
-	names      int            // size of the names that are kept in memory
-	incomplete bool           // the sum is incomplete: the time, or the limit of files or of depth was reached
-	hides      bool           // a process does not let its open files be examined, or has files in the queue of a socket
+	names      int            // bytes of the names that are in memory
+	incomplete bool           // time, files or depth have reached a limit, so the sum is too small
+	hides      bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
-	ports      int            // part of sockets that may have a port: all but Unix sockets
-	beyond     string         // text about what is beyond maxFiles, maxNames or maxDepth; "" for nothing
-	linked     map[inode]bool // files already counted that could appear again: files with several hard links, or without a name
+	ports      int            // sockets that may have a port: all but Unix sockets
+	beyond     string         // says what is beyond maxFiles, maxNames or maxDepth; "" for nothing
+	linked     map[inode]bool // counted files that could appear again: with several hard links, or without a name
 }
 
 type inode struct{ device, number uint64 }
 
-// measureDisk measures the disk usage of profiles and compares it with their quotas. It sends each result immediately, so that a
-// profile at which the measurement fails keeps no other result from PID 1.
+// measureDisk measures the disk usage of profiles and compares it with their quotas. It sends each result at once, so that a
+// profile at which the measurement fails doesn't hold back the other results.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(boot.Message)) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
 	last := time.Now().Add(diskTime)
@@ -73,8 +74,8 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 	}
 	defer homes.Close()
 	defer temporary.Close()
-	// The directories for temporary files of all profiles. The search for them has half of the time at most. After an error, only
-	// the usual directories count.
+	// These are the directories for temporary files of all profiles. The search takes at most half of the time. After an error,
+	// only the usual directories count.
 	var temps []string
 	_ = temporary.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() && strings.HasPrefix(name, "hinit-") {
@@ -83,7 +84,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
 	})
 	var scratch unix.Stat_t
-	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there are not counted
+	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there don't count
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
 		w, s := list[i], &diskUsage{linked: make(map[inode]bool), end: limit()}
@@ -107,14 +108,14 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 				}
 			}
 		}
-		s.end = limit() // the search for open files gets its own time, even after a home with many files
+		s.end = limit() // the search for open files has a time of its own, even after a home with many files
 		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)
 		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
 	}
 }
 
-// checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning,
-// or neither.
+// checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning, or
+// neither.
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.incomplete {
@@ -131,9 +132,9 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the disk usage of a profile's home by statfs(2). data is the data directory. The second result is
-// false if statfs describes the whole volume. It describes the home alone only if the home is a separate file system or has
-// a project quota.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). The second result is false if statfs is about the whole
+// volume. It is about the home alone only if the home is a file system of its own or has a project quota. data is the data
+// directory.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -145,8 +146,8 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount. It looks at
-// names in random order. So a measurement that has too little time leaves out other names than the next one does.
+// addDir adds the directory name, with all that is in it, to the usage. It follows no link and enters no other mount. It takes
+// names in random order, so that a measurement with too little time leaves out other names than the next one.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
 		s.incomplete, s.beyond = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
@@ -158,7 +159,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		return
 	}
 	defer d.Close()
-	var names []string // the name of a directory ends in a slash
+	var names []string // a directory has a slash at the end of its name
 	before := s.names
 	defer func() { s.names = before }()
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
@@ -175,7 +176,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	case s.names >= maxNames:
 		s.incomplete, s.beyond = true, " and a directory with too many names"
 	}
-	if info, err := d.Lstat(""); err == nil { // a directory with many names takes space, even after they are removed
+	if info, err := d.Lstat(""); err == nil { // a directory takes space for many names even after they are removed
 		s.bytes += spaceOf(fsutil.Stat(info))
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -192,7 +193,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	}
 }
 
-// addFile adds a file to the usage. A file with several hard links is added only once.
+// addFile adds a file to the usage. A file with several hard links is added once.
 func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	if st.Nlink > 1 {
 		if s.linked[inode{st.Dev, st.Ino}] {
@@ -206,15 +207,15 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 // spaceOf returns the disk usage of a file, and at least minFile.
 func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
 
-// addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take
-// space. devices has the file systems whose files count.
+// addUnnamed adds the deleted files that processes of a profile still have open or mapped, because they still take space. devices
+// has the file systems that count.
 func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
-	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end the search for open ones
+	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end this search
 	_ = open.visit(proc, processes, func(dir string) {
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
-	mapped := make(map[inode]uint64) // minimum size of the files that are only mapped
+	mapped := make(map[inode]uint64) // file sizes as far as mappings show them
 	if s.wait(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
@@ -226,9 +227,9 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// visit calls each with the directory below proc of each process, until s.end; s is incomplete if the time was too short. visit acts
-// as the user of the process meanwhile, because the kernel shows a user the files and the memory of its own processes. It returns
-// an error if it can't act as a user.
+// visit calls each with the directory below proc of each process, until s.end; then s is incomplete. Meanwhile it acts as the user
+// of the process, because the kernel shows a user the files and the memory of its own processes. It returns an error if it can't
+// act as a user.
 func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -243,18 +244,18 @@ func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (
 	return err
 }
 
-// wait works like visit, but waits until s.end at most. A process can keep its memory locked, and the kernel then waits with the list
-// of what it maps. After an error, each may still be called.
+// wait is visit with a limit: it returns at s.end at the latest. A process can keep its memory locked, and then the kernel blocks
+// the list of its mappings. After an error, each may still be called.
 func (s *diskUsage) wait(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
-	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after wait has returned, so it does not change s
+	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after wait has returned, so it doesn't change s
 		return errors.Join((&diskUsage{end: s.end}).visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }
 
-// addOpen adds the deleted files that a process has open, according to its directory fd below /proc, if counts returns true for
-// their device. An agent may have any number of files open: addOpen ends at s.end, or after maxFiles.
+// addOpen adds the deleted files that a process has open, by its directory fd below /proc. A file counts if counts returns true for
+// its device. An agent may have any number of files open, so addOpen ends at s.end, or after maxFiles.
 func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -273,7 +274,7 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 			err := unix.Stat(dir+name, &st)
 			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in its queue (SCM_RIGHTS, unix(7))
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
-				queued, local := procstat.Status(text).Number("scm_fds", 10) // a Unix socket has this line
+				queued, local := procstat.Status(text).Number("scm_fds", 10) // only a Unix socket has this line
 				s.sockets, s.hides = s.sockets+1, s.hides || queued > 0
 				if !local {
 					s.ports++
@@ -288,12 +289,11 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 	}
 }
 
-// deleted is the end of a line of the file maps about a deleted file.
+// deleted is the end of a line of /proc/PID/maps about a deleted file.
 const deleted = " (deleted)"
 
-// addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to
-// mapped. The kernel tells only privileged processes how large such a file is. So the end of its last mapping counts as its
-// size.
+// addMapped adds to mapped the deleted files that a process maps, by its file maps below /proc (proc_pid_maps(5)). Only a
+// privileged process learns how large such a file is, so the end of its last mapping counts as its size.
 func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped map[inode]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {
@@ -304,7 +304,7 @@ func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped
 	for lines, more := bufio.NewReader(f), false; err == nil && ctx.Err() == nil; {
 		part, more, err = lines.ReadLine()
 		head, tail := string(part), string(part)
-		for more && err == nil { // the agent chooses the length of the path, so only the beginning and the end of the line are kept
+		for more && err == nil { // the agent chooses the length of the path, so only the two ends of the line are kept
 			part, more, err = lines.ReadLine()
 			tail = tail[max(0, len(tail)-len(deleted)):] + string(part)
 		}

@@ -24,11 +24,11 @@ import (
 	"hinit/internal/pause"
 )
 
-// Culprit is a file that Repair found with another owner than the agent. The process that created it is unknown.
+// Culprit is a file that Repair has found with another owner than the agent. It is unknown which process created it.
 type Culprit struct {
 	Path string
-	UID  uint32 // uid of the former owner of the file
-	Err  string // why the owner could not be changed; "" after a success
+	UID  uint32 // uid of the former owner
+	Err  string // why the owner could not be changed; "" if it was
 }
 
 // Result is the outcome of [Repair].
@@ -67,35 +67,36 @@ const (
 	// longestPause is the longest pause between two batches of files. A pause lasts as long as the batch before it, so that other
 	// programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
-	// hangPatience is how long Repair waits for its walk to end after the time limit.
+	// hangPatience is how long Repair waits after the time limit for its walk to end.
 	hangPatience = time.Second
-	// maxFailures is the number of failures, without a single success, after which the walk of a directory ends.
+	// maxFailures is the number of failures, without a success, after which the walk of a directory ends.
 	maxFailures = 100
 )
 
-// The errors that say why Repair has ended early.
+// Reasons why Repair has ended early.
 var (
 	errInodes   = errors.New("more files than the budget allows")
 	errTime     = errors.New("it took longer than the budget allows")
 	errNoChange = errors.New("no owner can be changed here")
 )
 
-// Repair finds files in the agent's directories that belong to other users, and gives them to the agent's user. These directories
-// are boot.AlwaysDirs, such as cron, profiles and pairing. With o.Full, Repair also checks boot.TargetedDirs, and all files of
-// the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up, and with o.OnlyProfiles
-// for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every few hundred
-// files, and opens only directories.
+// Repair finds files of other users in the agent's directories, and gives them to the agent's user. These directories are
+// boot.AlwaysDirs, such as cron, profiles and pairing. With o.Full, they also include boot.TargetedDirs, and Repair looks for all
+// files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up, and again with
+// o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every
+// few hundred files, and opens only directories.
 //
-// It follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device
-// nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's.
-// Only if the kernel keeps users from creating such links does it give these files away (see [fsutil.HardLinksProtected]). A
-// change of owner removes set-user-ID bits.
+// It follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device nodes.
+// It also skips root's files with several hard links, because the agent could have linked a file that must stay root's. It gives
+// these away only if the kernel keeps users from creating such links (see [fsutil.HardLinksProtected]). A change of owner removes
+// set-user-ID bits.
 //
-// A home with too many files, or whose owners can't be changed, ends only its own repair. The same is true for every other directory.
+// A home with too many files, or whose owners can't be changed, ends only the repair of this home. The same is true for each other
+// directory.
 //
-// progress is called from time to time, by one goroutine. Repair returns when it is done, when the time limit of o is
-// reached, or when ctx ends. It calls o.Say with one line if there is anything to report. If the process is not root, or can't
-// become the agent's user, Repair does nothing.
+// One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends. It
+// calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user, Repair does
+// nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
@@ -131,8 +132,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. It
-// restores the thread's priority afterwards. It keeps the thread, because a process limit may prevent a new thread.
+// withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. Afterwards it
+// restores the priority of the thread. It keeps the thread, because a process limit may prevent a new one.
 func withIdlePriority(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -149,7 +150,7 @@ func withIdlePriority(work func()) {
 	runtime.UnlockOSThread()
 }
 
-// repair is the state of one call of Repair. The walk's goroutine owns all fields except shown.
+// repair is the state of one call of Repair. Only the goroutine of the walk uses the fields, except lastResult.
 type repair struct {
 	Options
 	progress  func(client.Repair)
@@ -157,15 +158,15 @@ type repair struct {
 	walk      owntree.Walk
 	directory struct {
 		batch  time.Time    // start of the current batch
-		left   int64        // number of files that the walk may still examine in this directory
-		before owntree.Walk // the walk before this directory
+		left   int64        // files that may still be examined in this directory
+		before owntree.Walk // the counters before this directory
 	}
 	endReason  error // why the walk has ended early
 	result     Result
-	lastResult atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
+	lastResult atomic.Pointer[Result] // result after the last batch; Done is set at the end of the walk
 }
 
-// run walks the directories that Repair must check. Its error says why the repair is incomplete.
+// run walks the directories that Repair must check. The error says why the repair is incomplete.
 func (r *repair) run(ctx context.Context) error {
 	d, err := fsutil.OpenNoLink(r.Home, nil)
 	if err != nil {
@@ -208,8 +209,8 @@ func (r *repair) run(ctx context.Context) error {
 	return nil
 }
 
-// giveFormerFiles handles a change of the agent's uid: it gives the agent all other files in the data directory that belong to
-// the former uid. Files of other users keep their owners.
+// giveFormerFiles handles a change of the agent's uid: it gives the agent all other files of the former uid in the data directory.
+// Files of other users keep their owners.
 func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	was, _ := boot.PendingRepair(d)
 	if was == 0 || was == r.walk.To.UID {
@@ -234,11 +235,11 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	return nil
 }
 
-// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and
-// mounts. A tenant is a profile with its own user. This user gets the files in the home, and also the home itself if another
-// user owns it. A home that belongs to a tenant's user and has another profile's name stays as it is.
+// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts. A
+// profile with its own user is a tenant. The tenant's user gets the files in the home, and also the home itself if another user has
+// it. A home that belongs to a tenant's user under another profile's name stays as it is.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
-	all, err := d.Sub(boot.ProfilesDir) // Sub opens the directory even if it is a mount
+	all, err := d.Sub(boot.ProfilesDir) // without the directory there is no home
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
@@ -264,7 +265,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 			return err
 		}
 		if r.walk.RefuseLinked {
-			_, _ = all.Chmod(name, privateMode) // ignore errors: the walk has already reported that it could not change the home
+			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has reported that it could not change the home
 			if homes[name] != r.walk.To.UID {
 				_ = RecordName(all, name, r.walk.To.UID) // without a record, commands ask for --uid
 			}
@@ -273,8 +274,8 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	return nil
 }
 
-// giveTree walks the directory rel, which is called name in messages. With crossTop, rel itself may be a mount point. It returns
-// an error only if the whole repair must end.
+// giveTree walks the directory rel, which messages call name. With crossTop, rel may be a mount point. It returns an error only if
+// the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk
 	if r.walk.RefuseLinked { // the walk reads the tree once more, to count the links
@@ -298,7 +299,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 
 // pauseBetween is called between two batches of files. It reports the progress, checks the limits and pauses.
 func (r *repair) pauseBetween(ctx context.Context) error {
-	if ctx.Err() != nil { // Repair may have returned, so progress must not be called any more
+	if ctx.Err() != nil { // Repair may have returned, so progress must not be called
 		return context.Cause(ctx)
 	}
 	r.publish(nil, false)
@@ -327,12 +328,12 @@ func (r *repair) addCulprit(path string, was uint32, err error) {
 	}
 }
 
-// publish makes the result so far available to Repair. err says why the repair is incomplete; done says that the walk has ended.
+// publish makes the result so far available to Repair. err says why the repair is incomplete. done says that the walk has ended.
 func (r *repair) publish(err error, done bool) {
 	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
 	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.Mounts, done
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	r.lastResult.Store(new(r.result)) // a copy, because the walk continues to change r.result
+	r.lastResult.Store(new(r.result)) // a copy, because the walk goes on changing r.result
 }

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	maxSeedSize = 1 << 20 // maximum size of a template or .env file in bytes; such files usually have a few kilobytes
+	maxSeedSize = 1 << 20 // maximum size of a template or .env file in bytes; most have a few kilobytes
 
 	// envMode is the mode of .env after every boot (contract, section 2.1, steps 8 and 14).
 	envMode = 0o600
 )
 
-// createExpectedFiles creates the files that the agent expects (contract, section 2.1, steps 11 to 14), as the agent's user.
+// createExpectedFiles creates the files that the agent expects, as the agent's user (contract, section 2.1, steps 11 to 14).
 func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -43,7 +43,7 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // 0 means the mode of the source, without write permission for others
+		mode         fs.FileMode // 0: the mode of the source, without write permission for others
 	}{
 		{boot.EnvFile, ".env.example", envMode},
 		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
@@ -59,8 +59,8 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the file that records how the agent was installed. Older images have left this file in homes that they
-// shared with the host (step 11).
+// removeStamp removes the file that records how the agent was installed. Older images have left it in homes that they shared with
+// the host (step 11).
 func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
@@ -68,8 +68,8 @@ func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether the file rel is missing and must be created. It refuses a link, unless the link leads to a regular
-// file.
+// missing reports whether the file rel is missing and must be created. A link that doesn't lead to a regular file is reported as
+// refused.
 func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,7 @@ func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // resolved with the agent's identity, so that root never follows the link
+			target, err := os.Stat(p.Path(rel)) // with the agent's identity, so that root never follows the link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
@@ -93,8 +93,8 @@ func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	return false
 }
 
-// createFromTemplate creates the file rel as a copy of the template source, if rel is missing (step 12). If mode is 0, the mode
-// of the template is used, without write permission for others.
+// createFromTemplate creates the file rel as a copy of the template source, if rel is missing (step 12). A mode of 0 means the mode
+// of the template, without write permission for others.
 func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
@@ -120,12 +120,12 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 		s.Refuse("seed", p.Path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
-		return nil // another process has created the file meanwhile
+		return nil // another process has created it meanwhile
 	}
 	return err
 }
 
-// generateKey adds a key for the gateway's API server to .env if there is none (step 13).
+// generateKey adds a key for the gateway's API server to .env, if there is none (step 13).
 func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
@@ -157,7 +157,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// If .env itself is a mount, it can be written but not replaced. So append the line: the last assignment counts.
+	// An .env that is a mount can be written but not replaced. So append the line: the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
@@ -191,22 +191,22 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 }
 
 const (
-	// The seed is the set of files that the image provides for an empty data directory. It is first copied to the directory
-	// seedGrowing of the volume. When the copy is complete, it is renamed to completeSeedDir, and its files are moved to their
-	// places. A boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining files.
+	// The seed is the set of files that the image provides for an empty data directory. The boot first copies it to the directory
+	// seedGrowing of the volume. It then renames the complete copy to completeSeedDir, and moves its files to their places. After
+	// an interruption, a boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining
+	// files.
 	seedGrowing     = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
-	// seedChunk is the approximate number of bytes of the seed that are read into memory at a time. A larger file is read in
-	// one piece.
+	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
 	seedChunk = 1 << 20
 )
 
-// namesInEmptyVolume are names that may exist in a data directory that still counts as empty. The file system, the lease and an
-// interrupted boot create them.
+// namesInEmptyVolume are names in a data directory that still counts as empty. The file system, the lease and an interrupted boot
+// create them.
 var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
 
-// copySeed copies the seed to the data directory if it is empty. It works as the agent's user and sets the file modes of the
-// image.
+// copySeed copies the seed to the data directory if it is empty. It works as the agent's user, and sets the modes that the files
+// have in the image.
 func (p *bootSteps) copySeed(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -286,7 +286,7 @@ func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, completeSeedDir)
 }
 
-// moveSeed moves the files in completeSeedDir to the data directory, where existing files are kept. Then it removes
+// moveSeed moves the files in completeSeedDir to the data directory, and keeps files that exist there. Then it removes
 // completeSeedDir.
 func moveSeed(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(completeSeedDir)
@@ -305,8 +305,8 @@ func moveSeed(d *fsutil.Dir) error {
 	return d.RemoveAll(completeSeedDir)
 }
 
-// syncTree writes the whole file system of the directory path to disk (syncfs(2)). If the machine crashes before that, the copied
-// files may be incomplete.
+// syncTree writes the whole file system of path to the disk (syncfs(2)). If the machine crashes before, the copied files may be
+// incomplete.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

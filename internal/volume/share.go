@@ -25,27 +25,27 @@ import (
 const (
 	// shareTime is how long the use of processors is measured.
 	shareTime = time.Second
-	// minWait is the time for which the threads of a profile together wait for a processor in a second, if the profile lacks one.
+	// minWait is how many seconds per second the threads of a profile together wait for a processor, if the profile lacks one.
 	minWait = 0.05
-	// shareSamples is the number of looks at new processes in shareTime.
+	// shareSamples is how often new processes are looked for during shareTime.
 	shareSamples = 5
-	// maxPasses limits how often setProcessors scans again for processes that were started during its last scan.
+	// maxPasses limits how often setProcessors looks again for processes that have started meanwhile.
 	maxPasses = 10
 )
 
-// tenant holds the measured values of a tenant's processes. A tenant is a profile with its own user.
+// tenant is a profile with its own user, and what was measured of its processes.
 type tenant struct {
 	boot.Gateway
 	uid      uint32
-	used     float64   // number of processors that its processes used, on average
-	waited   float64   // number of its threads that were ready and had no processor, on average
-	confined bool      // a thread of the profile is already limited to a few processors
-	open     diskUsage // the sockets of its processes; known only if ports run out
+	used     float64   // processors that its processes used, on average
+	waited   float64   // threads that were ready and had no processor, on average
+	confined bool      // a thread of the profile is limited to a few processors already
+	open     diskUsage // its open sockets; only counted if ports run out
 }
 
-// shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
-// until the profile uses less. It requests a restart of the gateway that holds most of the ports, if ports run out. It needs no
-// capability: each step runs as the user of the profile.
+// shareResources finds profiles that take processors or ports away from others. A greedy profile is limited to fewer processors
+// until it uses less. If ports run out, the gateway with most of them is to be restarted. shareResources needs no capability,
+// because each step acts as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	all := make(map[uint32]*tenant)
 	for uid, w := range gatewaysByUser(o, list) {
@@ -55,7 +55,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		return nil
 	}
-	confined := max(1, every.Count()/4) // number of processors for a profile that takes too many
+	confined := max(1, every.Count()/4) // processors for a profile that takes too many
 	for cpu := len(every)*64 - 1; fewer.Count() < confined; cpu-- {
 		if every.IsSet(cpu) {
 			fewer.Set(cpu)
@@ -86,11 +86,10 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	return found
 }
 
-// greedyTenants reports for each profile whether it must be limited to the number of processors in the parameter processors. A
-// profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No profile
-// is greedy unless crowded says that processors are scarce. A profile that is confined stays greedy until it uses less than
-// half of its processors, waits with less than its share, or is the only active one. The waits of a confined profile make no other
-// one greedy.
+// greedyTenants reports for each profile whether it must be limited to a number of processors (the parameter processors). A profile
+// is greedy if it uses more than its share while another one waits and gets less than half of its share. Unless crowded says that
+// processors are scarce, no profile is greedy. A confined profile stays greedy until it uses less than half of its processors,
+// waits with less than its share, or is the only active one. The waits of a confined profile make no other profile greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
@@ -110,8 +109,7 @@ func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*ten
 	return out
 }
 
-// localPorts returns how many ports the kernel may choose from for outgoing connections. It returns 0 if the kernel does not
-// report that.
+// localPorts returns how many ports the kernel has for outgoing connections, or 0 if it doesn't report that.
 func localPorts() int {
 	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	first, last := 0, -1
@@ -119,9 +117,9 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile with the most sockets that may have ports if it probably exhausts the ports, and otherwise nil. Ports are
-// probably exhausted if the number of open sockets is at least three quarters of the number of ports. The profile's sockets must be
-// at least a quarter of that number. count counts the sockets of the profiles, and returns their sum. A profile that may hide sockets
+// portHog returns the profile that probably exhausts the ports, or nil. Ports are probably exhausted if there are three quarters as
+// many open sockets as ports. The profile is the one with the most sockets that may have ports, and at least a quarter of the
+// number of ports. The function count counts the sockets of the profiles, and returns the sum. A profile that may hide sockets
 // counts with all sockets that no profile shows. If several have the most, chance decides, because tenants has no order.
 func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
@@ -139,7 +137,7 @@ func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tena
 	return hog
 }
 
-// countSockets counts the open sockets of each profile, for searchTime at most. It returns their sum.
+// countSockets counts the open sockets of each profile, for searchTime at most, and returns the sum.
 func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) {
 	processes, _ := gatewayProcesses(o, list) // without /proc, no socket is found
 	end := time.Now().Add(searchTime)
@@ -153,11 +151,11 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	return seen
 }
 
-// measureProcesses measures the processes of each profile for shareTime, and records the result in the map all, which has the
-// profiles by their uid. every is the set of all processors, and fewer the set to which a greedy profile is confined.
+// measureProcesses measures the processes of each profile for shareTime, and stores the results in all, by uid. every is the set of
+// all processors, and fewer the set to which greedy profiles are confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
-	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is measured as 0
+	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is 0
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
@@ -190,34 +188,36 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 }
 
-// busyShare returns the number of processors that a process has used on average since the last look, which saw it as old and was the time
-// passed ago. A new process counts with its whole life. On average, the new processes of a moment stand for the processes that begin
-// and end between two looks. Their user may have had them reaped so that the kernel adds their times nowhere.
+// busyShare returns how many processors a process has used on average since the last look, which found it as old and was the time
+// passed ago. A new process counts with its whole life. On average, the new processes of a moment stand for the processes that
+// begin and end between two looks. The kernel may have added the times of such processes nowhere, if their user had them reaped
+// that way.
 func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
 	}
 	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
-	var first time.Duration // of the first thread, in nanoseconds; p.CPU has hundredths of a second
+	var first time.Duration // first thread only, in nanoseconds; p.CPU has hundredths of a second
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID))
 	_, _ = fmt.Sscan(string(text), &first)
 	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran/time.Duration(max(1, p.Threads)), first, time.Millisecond).Seconds()
 }
 
-// threadTime holds how long a thread ran and how long it waited for a processor (proc_pid_schedstat(5)). Unlike the state R, the second
-// time does not grow while the thread runs. It grows when a wait ends.
+// threadTime is how long a thread has run, and how long it has waited for a processor (proc_pid_schedstat(5)). Unlike the state R,
+// the waiting time doesn't grow while the thread runs. It grows at the end of a wait.
 type threadTime struct {
 	ran, waited time.Duration
-	ready       bool // the thread is running or waits
-	confined    bool // the thread is limited to a few processors
+	ready       bool // it runs or waits
+	confined    bool // it is limited to a few processors
 }
 
 // maxNice is the highest nice value, with which a thread waits most.
 const maxNice = 19
 
-// threadTimes returns the times of a process's threads, by thread. It counts only threads that may use every processor, or that hinit
-// has confined to fewer: others of its profile may make a thread wait beside idle processors. Nor does it count a thread with a higher
-// nice value than nice, or for idle processors only: an agent can have made it wait always. A thread that does not count has no times.
+// threadTimes returns the times of a process's threads, by thread. Only threads that may use every processor count, and threads
+// that hinit has confined: any other thread may wait for the profile's own threads beside idle processors. A thread with a higher
+// nice value than nice, or for idle processors only, doesn't count, because an agent can have made it wait always. A thread that
+// doesn't count has no times.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
@@ -228,14 +228,14 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t.ready = p.State == 'R'
-			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel does not report them
+			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // in nanoseconds; both stay 0 if the kernel doesn't report them
 		}
 		times[p.PID] = t
 	})
 	return times
 }
 
-// waitedSince returns how long a thread waited in the given time, after its times were old.
+// waitedSince returns how long a thread has waited during the time passed, at whose beginning its times were old.
 func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
 	if old.ready && t.ran == old.ran && t.ran > 0 { // its wait has not ended
 		return passed
@@ -243,9 +243,8 @@ func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Durat
 	return min(passed, t.waited-min(old.waited, t.waited)) // the wait may have begun long before
 }
 
-// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit
-// (internal/isolation/confine). Meanwhile this thread has that uid as its effective uid: with any other uid it would need
-// CAP_SYS_NICE.
+// setProcessors limits all processes of the user uid to the processors in set. They can't undo this limit
+// (internal/isolation/confine). Meanwhile this thread has uid as its effective uid: with any other uid it would need CAP_SYS_NICE.
 func setProcessors(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
@@ -272,10 +271,10 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 	}
 }
 
-// gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group
-// and session. It is recognized by its mark, a resource limit that every process of a gateway inherits. A tenant's processes
-// are also recognized by their user, because a process can't change its user. The service "" has all other processes. The result has
-// a living thread of each process, see [procstat.Stat.LivingThread].
+// gatewayProcesses returns the processes of the gateways in list, by service; the service "" has all others. An orphan that has
+// left its parent, group and session is found by its mark, a resource limit that every process of a gateway inherits. A tenant's
+// processes are also found by their user, which a process can't change. The result has a living thread of each process, see
+// [procstat.Stat.LivingThread].
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
 	for _, w := range list {
@@ -299,7 +298,7 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 	return found, nil
 }
 
-// gatewaysByUser returns the gateways in list whose profiles are tenants, by the uid of the tenant. list may have other services, too.
+// gatewaysByUser returns the gateways in list whose profiles are tenants, by the tenant's uid. list may have other services, too.
 func gatewaysByUser(o Options, list []boot.Gateway) map[uint32]boot.Gateway {
 	users := make(map[uint32]boot.Gateway)
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())

@@ -24,35 +24,35 @@ import (
 	"hinit/internal/pause"
 )
 
-// StepRecord records the inputs of successful boot steps. A step can be skipped at the next boot if its inputs have not
-// changed. It only records steps that have inputs and run as the agent. The agent could forge the record, but only to have
-// its own steps skipped.
+// StepRecord records the inputs of successful boot steps. If the inputs of a step are the same at the next boot, the step is
+// skipped. Only steps that have inputs and run as the agent are recorded. The agent can forge the record, but only to have its own
+// steps skipped.
 //
-// Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read in
-// time count as changed.
+// Several goroutines may call the methods, which block on the data volume for a short time. Inputs that can't be read in time count
+// as changed.
 type StepRecord struct {
 	o               Options
 	version         string
-	filledFromImage bool                     // the record comes from the image, because this boot has filled the data directory
-	known           map[string]*recordedStep // the steps whose success can be recorded, by the step's key
+	filledFromImage bool                     // this boot has filled the data directory, so the record is the image's
+	known           map[string]*recordedStep // steps whose success can be recorded, by key
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without ignoredVariables
 	steps   map[string]kept.Step
-	changed bool // the steps differ from the record
+	changed bool // steps differs from the record on the volume
 }
 
-// recordedStep is a boot step whose success is recorded, so that a later boot can skip the step.
+// recordedStep is a boot step that can be skipped after it has succeeded.
 type recordedStep struct {
 	hook                boot.Hook
-	volume, vars, image []string      // the inputs: files in the data directory, variables, other files
-	read                chan struct{} // closed when seal and now have been set
-	imageBuild          string        // build number of the unchanged image, see Options.sealNumber; "" if it has changed
+	volume, vars, image []string      // its inputs: files in the data directory, variables, other files
+	read                chan struct{} // closed when imageBuild and stepHashes are set
+	imageBuild          string        // build number of the image, see Options.sealNumber; "" if the image has changed
 	stepHashes          kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
 }
 
-// NewStepRecord returns a record for all hooks that have inputs. It starts to read the inputs outside of the data directory, in
-// one goroutine per hook. version is the version of hinit: after an update, all steps run. Call Load next.
+// NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
+// goroutine for each hook. version is the version of hinit: after an update, all steps run. Call Load next.
 func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
 	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
@@ -79,7 +79,7 @@ func hashOf(words ...string) string {
 	return hex.EncodeToString(r.sum.Sum(nil))
 }
 
-// readProgram hashes the inputs of a step that don't change while this container runs: the program and files of the image.
+// readProgram hashes the inputs that don't change while this container runs: the program, and files of the image.
 func (m *StepRecord) readProgram(s *recordedStep) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
@@ -108,7 +108,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	}
 }
 
-// commandFiles returns the files that are named in a hook's command: the program, and for example its script.
+// commandFiles returns the files that a hook's command names: the program, and for example its script.
 func commandFiles(h boot.Hook, env func(string) (string, bool)) (files []string) {
 	for i, word := range h.Command {
 		switch {
@@ -125,16 +125,15 @@ func commandFiles(h boot.Hook, env func(string) (string, bool)) (files []string)
 	return files
 }
 
-// ignoredVariables are variables that don't affect the result of a step. They differ between containers, or only hinit, gateways
-// or the dashboard read them.
+// ignoredVariables are variables that don't change the result of a step. They differ between containers, or only hinit, gateways or
+// the dashboard read them.
 var ignoredVariables = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// matchesVariable reports whether one of the patterns (path.Match) matches the name of the variable kv, which has the form
-// NAME=VALUE.
+// matchesVariable reports whether a pattern (path.Match) matches the name of the variable kv, NAME=VALUE.
 func matchesVariable(patterns []string, kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
@@ -143,8 +142,8 @@ func matchesVariable(patterns []string, kv string) bool {
 	})
 }
 
-// Load reads the record from the data volume. env is the environment of the steps. planted says that this boot has just filled
-// the data directory from the image; then Load uses the record in the image. Without a readable record, every step runs.
+// Load reads the record from the data volume. env is the environment of the steps. filledFromImage says that this boot has just
+// filled the data directory from the image; then the record in the image is used. Without a readable record, every step runs.
 func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
@@ -184,7 +183,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 	})
 }
 
-// currentHashes returns the current hashes of a step's inputs. The second result is false if they can't be determined.
+// currentHashes returns the hashes of a step's inputs as they are now. The second result is false if they can't be read.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
 	if !pause.Until(ctx, s.read) || s.stepHashes.Program == "" {
 		return kept.Step{}, false
@@ -209,12 +208,12 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	return now, true
 }
 
-// variables returns the variables in env that the step reads: the variables named in its inputs, or all if it names none.
+// variables returns the variables in env that the step reads: the ones that its inputs name, or all if they name none.
 func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
 
-// isUnchanged reports whether a hook can be skipped, because it has already succeeded with the current inputs.
+// isUnchanged reports whether a hook can be skipped, because it has succeeded with the same inputs.
 func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	s := m.stepOf(h)
 	if s == nil {
@@ -227,7 +226,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	now, ok := m.currentHashes(ctx, s)
-	if m.filledFromImage { // the files in the data directory are the results of these steps, so only compare the other inputs
+	if m.filledFromImage { // these steps have made the files in the data directory, so compare only the other inputs
 		same := now.Program == last.Program && now.Env == last.Env && (s.imageBuild != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
 			m.setHashes(key(h), now)
@@ -237,7 +236,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd updates the record after a hook has run. The argument succeeded reports whether the hook succeeded.
+// recordEnd updates the record after a hook has run, with success or not.
 func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool) {
 	s := m.stepOf(h)
 	if s == nil {
@@ -270,10 +269,10 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 }
 
 // Save writes the record to the data volume if it has changed, without steps that are no longer configured. It is called after
-// [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. Save does not sync the record: if the record
-// is lost, the steps just run once more.
+// [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: if it is lost, the
+// steps run once more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as when the mode was set before the hooks
+	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})

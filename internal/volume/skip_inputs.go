@@ -20,8 +20,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Limits for reading the inputs of a boot step, which are the files that it depends on. A step with more inputs runs at every
-// boot.
+// Limits for reading the inputs of a boot step, the files on which it depends. A step with more inputs runs at every boot.
 const (
 	maxInputFiles = 20_000
 	inputTime     = 3 * time.Second
@@ -35,11 +34,11 @@ type source interface {
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource reads inputs in the data directory. It follows no link, because the agent can change links at any time. It keeps
-// the last directory open for the next file.
+// volumeSource reads inputs in the data directory. It follows no link, because the agent can change links at any time. It keeps the
+// last directory open for the next file.
 type volumeSource struct {
 	top, last *fsutil.Dir
-	rel       string // path of the directory last
+	rel       string // path of last
 }
 
 func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
@@ -79,18 +78,18 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// inputHasher hashes metadata of input files without opening them, into two hashes. sum covers the size and the modification time
-// in whole seconds, which stay the same when an image is pulled. exact is only valid on this host: it covers nanoseconds, the
-// inode number, and in the image also the ctime. On the volume the ctime is left out, because each change of owner changes it.
+// inputHasher hashes the metadata of input files, without opening them, into two hashes. sum covers the size and the modification
+// time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers nanoseconds, the
+// inode number, and in the image also the ctime. On the volume the ctime is left out, because a change of owner changes it.
 type inputHasher struct {
 	ctx   context.Context //nolint:containedctx // of this reading only
 	src   source
 	sum   hash.Hash
 	exact hash.Hash
 	files int
-	where string // directory to which names are relative, for messages
+	where string // names in messages are relative to this directory
 
-	listed  string // the directory that was listed last, which the pattern "**" lists again
+	listed  string // directory that was listed last; the pattern "**" lists it again
 	entries []fs.DirEntry
 }
 
@@ -103,9 +102,9 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. The hashes cover names,
-// types, permissions, sizes and times, and that a file is missing. The argument where is the directory to which names are
-// relative. hashInputs fails if a file can't be read reliably.
+// hashInputs returns the two hashes of inputHasher over all files in src that match a pattern. They cover names, types,
+// permissions, sizes and times, and that a file is missing. Names in messages are relative to where. If a file can't be read
+// reliably, hashInputs returns an error.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -117,7 +116,7 @@ func hashInputs(ctx context.Context, src source, patterns []string, where string
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// addWords adds words to the hash, each with its length, so that different lists of words can't have the same hash.
+// addWords adds words to the hash, each with its length, so that different lists of words have different hashes.
 func (r *inputHasher) addWords(words ...string) {
 	for _, w := range words {
 		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash
@@ -185,7 +184,7 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	return nil
 }
 
-// addTree adds the file rel, or the directory rel and everything below it.
+// addTree adds the file rel, or the directory rel with all that is in it.
 func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
@@ -207,7 +206,7 @@ func (r *inputHasher) addTree(rel string) error {
 			return r.readError(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() != "__pycache__" { // ignore Python's cache
+			if e.Name() != "__pycache__" { // Python's cache
 				if err := r.addTree(path.Join(rel, e.Name())); err != nil {
 					return err
 				}
@@ -230,8 +229,8 @@ func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has
-// the names of environment variables, and image has all other paths.
+// splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has the
+// names of environment variables, and image has all other paths.
 func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {
@@ -261,16 +260,15 @@ func overlap(a, b string) bool {
 	return true // one path contains the other
 }
 
-// sealableFileSystem is a type of file system on which examining every file of the image takes long. Each file needs a message to
-// a program there (fuse(4)).
+// sealableFileSystem is a type of file system on which sealNumber is worth its while: examining every file of the image takes long
+// there, because each file needs a message to a program (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
-// sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build. In this
-// case the files there need not be examined. Otherwise it returns "". The parameter mounts is the content of
-// /proc/self/mountinfo (proc(5)).
+// sealNumber returns the build number of the image, if nothing below o.Image.Install has changed since the build. Then the files
+// there need not be examined. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
 //
 // The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory again
-// in the layer of the change. So the ctime of the directory is later than the ctime of the seal. A mount below the directory
+// in the layer of the change. So the ctime of the directory is then later than the ctime of the seal. A mount below the directory
 // is found in mounts. On other file systems than sealableFileSystem, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
@@ -299,7 +297,7 @@ func (o Options) sealNumber(mounts string) string {
 	return string(number)
 }
 
-// beneath reports whether path is dir or is inside dir.
+// beneath reports whether path is dir or inside dir.
 func beneath(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)

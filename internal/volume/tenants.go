@@ -22,13 +22,13 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs assigns a uid to each tenant, which is a profile with its own user. homes has the current owner of every home,
-// by profile. A tenant keeps the uid that owns its home.
+// assignUIDs assigns a uid to each tenant, a profile with its own user. homes has the present owner of each home, by profile. A
+// tenant keeps the uid that owns its home.
 //
-// If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to
-// the uid, or else the first home by name. The profile called last is the last choice. A tenant without a uid gets the first
-// free uid, starting from a hash of its name. So a profile that was removed and comes back usually gets its old uid.
-// reserved reports whether a uid belongs to another user.
+// If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to the
+// uid, or else the first home by name. The profile last is the last choice. A tenant without a uid gets the first free uid,
+// starting from a hash of its name. So a profile that is removed and comes back usually gets its old uid. reserved reports whether
+// a uid belongs to another user.
 //
 // The result has no entry for a profile that is no tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
@@ -48,7 +48,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, name := range names {
-		if uid := homes[name]; t.HasUID(uid) && !taken[uid] { // of several homes with the same owner, only the first keeps the uid
+		if uid := homes[name]; t.HasUID(uid) && !taken[uid] { // of several homes with the same owner, only the first keeps it
 			assigned[name], taken[uid] = uid, true
 		}
 	}
@@ -71,17 +71,17 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	return assigned
 }
 
-// FirstUID returns the uid that a new profile with the given name gets if the uid is free. uids must have two ids or more.
+// FirstUID returns the uid that a new profile with this name gets, if the uid is free. uids must have at least two ids.
 func FirstUID(uids config.UIDs, name string) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(name)) // never fails
 	return uids.First + 1 + hash.Sum32()%uint32(uids.Size()-1)
 }
 
-// OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
-// directory of the homes; it may act with the agent's identity. The argument last is the last choice if several homes have the
-// same owner. This profile gets a uid even without a home. A directory with more than [fsutil.MaxNames] names is an error. A home
-// that is renamed during the call is also an error: it could seem to be two homes with the same owner.
+// OwnersOf returns the uid of each tenant, see assignUIDs, and the present owner of each home, both by profile. d is the directory
+// of the homes; it may act with the agent's identity. If several homes have the same owner, the profile last is the last choice. It
+// gets a uid even without a home. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed
+// during the call, because it could look like two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	seen, inodes, hidden := 0, make(map[inode]bool), make(map[uint32]bool)
@@ -94,7 +94,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // not the name of a profile, but perhaps a renamed home, which keeps its user
-						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // the directory of an import is not a home
+						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // no profile, but perhaps a renamed home, which keeps its user
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
@@ -116,9 +116,9 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
 }
 
-// OwnersOutside returns the ids of tenants that a file directly in the data directory has as its user or group, and a warning
-// about such a file, or "". A tenant's user and group have the same id. OwnersOutside does not look into directories, because
-// that could take minutes.
+// OwnersOutside returns the ids of tenants that are user or group of a file directly in the data directory. It also returns a
+// warning about such a file, or "". A tenant's user and group have the same id. OwnersOutside doesn't look into directories,
+// because that could take minutes.
 func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	d, err := fsutil.OpenNoLink(o.Home, nil)
 	if err != nil {
@@ -150,9 +150,9 @@ func reserved(uid uint32) bool {
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of
-// [OwnersOf]. tenant reports whether the profile has its own user. Then files of the home's present owner are given to this
-// user, because a copied home belongs to the original's user. Files of other tenants keep their owners.
+// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of [OwnersOf].
+// tenant reports whether the profile has its own user. Then this user also gets files of the home's present owner, because a copied
+// home belongs to the original's user. Files of other tenants keep their owners.
 func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -166,11 +166,11 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome changes the owner of a profile's home, the directory called profile in d. The argument was is the present owner, and
-// to is the new owner. MoveHome changes the files in the home first and the home itself last. So a home that has the new owner is
-// complete, and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. Then MoveHome
-// records the name of the home; otherwise it removes the record. If the agent puts the home of another tenant in its place meanwhile,
-// that home stays as it is, and MoveHome returns an error. w counts the results. If w.DryRun is set, nothing changes.
+// MoveHome gives a profile's home, the directory profile in d, from the present owner was to the user to. The files in the home
+// come first and the home itself last. So a home with the new owner is complete, and a caller can repeat an interrupted move.
+// tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes the
+// record. If the agent puts another tenant's home in its place meanwhile, that home stays as it is, and MoveHome returns an error.
+// w counts the results. With w.DryRun, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
@@ -195,15 +195,15 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 // asUID returns the actor of a tenant's user.
 func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
 
-// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If that record can't be
-// read, IsHome returns true.
+// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If the record can't be
+// read, it returns true.
 func IsHome(d *fsutil.Dir, rel string) bool {
 	_, err := d.Lstat(rel + "/" + boot.NameFile)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// RecordName records that hinit has given the home called profile in d to the user uid, for the profile with this name. It acts
-// as this user, so it can't write into the home of another one.
+// RecordName records that hinit has given the home profile in d to the user uid, for the profile of this name. It acts as this
+// user, so it can't write into another user's home.
 func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
 	home, err := d.Sub(profile)
 	if err != nil {
@@ -215,9 +215,9 @@ func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
 	return errors.Join(asUID(uid).Do(write), home.Close())
 }
 
-// OpenHome opens the home called profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error.
-// If expected is 0, OpenHome also refuses a home that was given to a tenant's user under another name, because the agent's user
-// may have renamed it. The error tells the user to call command with --uid.
+// OpenHome opens the home profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If
+// expected is 0, a home that was given to a tenant's user under another name is refused, because the agent's user may have renamed
+// it. The error tells the user to call command with --uid.
 func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
 	if home, err = d.Sub(profile); err != nil {
 		return nil, 0, err
@@ -244,10 +244,10 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime, and the repair in the background does
-// the rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes other
-// users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is about to
-// start, because gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background does the
+// rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes other users'
+// access to the agent's files. If starting is not "", only the home of this profile is moved, which is about to start: gateways of
+// other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)
@@ -283,8 +283,8 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	removeOtherAccess(o, tenants)
 }
 
-// removeOtherAccess removes other users' access to the agent's files in the data directory, and to homes that belong to the
-// agent. Tenants may still pass through the data directory to their own homes.
+// removeOtherAccess removes other users' access to the agent's files in the data directory, and to homes that belong to the agent.
+// Tenants may still pass through the data directory to their own homes.
 func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	d, err := fsutil.OpenDir(o.Home, o.Agent)
 	if err != nil {
