@@ -260,8 +260,8 @@ func overlap(a, b string) bool {
 	return true // one path contains the other
 }
 
-// sealableFileSystem is a type of file system on which sealNumber is worth its while: examining every file of the image takes long
-// there, because each file needs a message to a program (fuse(4)).
+// sealableFileSystem is a type of file system on which it takes long to examine every file of the image. Each file there needs a
+// message to a program (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
 // sealNumber returns the build number of the image, if nothing below o.Image.Install has changed since the build. Then the files

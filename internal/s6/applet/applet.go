@@ -19,25 +19,25 @@ import (
 // The exit codes of s6's tools.
 const (
 	exitDone     = 0
-	exitNo       = 1 // the answer to the tool's question is no
+	exitNo       = 1 // the answer to the question is no
 	exitTimeout  = 99
 	exitUsage    = 100
-	exitNotAlive = 102 // s6-svc: no supervisor is listening
+	exitNotAlive = 102 // s6-svc: the directory is not supervised
 	exitSystem   = 111 // a system call failed
 	exitNoExec   = 126
 	exitNotFound = 127
 )
 
-// Call is one invocation of an applet (one of the tools in this package).
+// Call is one call of an applet: a tool in this package.
 type Call struct {
-	Name     string   // the name from argv[0], for messages
-	Args     []string // the words after the name; while a tool runs, only the words after its options
+	Name     string   // last element of argv[0], for messages
+	Args     []string // words after the name; while the tool runs, only the words after its options
 	Env      []string
 	In       *os.File
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is a prefix for the paths of the image's files. Only tests set it.
+	// Root is put before the paths of the image's files. Only tests set it.
 	Root string
 }
 
@@ -46,7 +46,7 @@ func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+t
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
 
 func (c *Call) die(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error doesn't matter: stderr then has no reader
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that stderr has no reader
 	return code
 }
 
@@ -57,12 +57,12 @@ func (c *Call) print(line string) int {
 	return exitDone
 }
 
-// strerror returns the reason of an error as C programs print it: capitalized and without the path.
+// strerror returns the reason of an error as C programs print it: with a capital letter and without the path.
 func strerror(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
-		if errno == syscall.EBUSY { // Go's text for this error differs from the C library's
+		if errno == syscall.EBUSY { // Go's text differs from the C library's
 			return "Device or resource busy"
 		}
 		text := errno.Error()
@@ -77,9 +77,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces this process by a program that it finds in PATH. It works like execvp(3), but does not use a shell for
-// files without a magic number. If it fails, it returns the exit code. The error message begins with who, the name of a
-// tool. If s6 executes a chain of tools, who is the last tool of the chain.
+// become replaces this process by a program from PATH, as execvp(3) does, but without a shell for files without a magic number.
+// After a failure it returns the exit code. The argument who names a tool in the error message. Where s6 executes a chain of tools,
+// it is the last tool of the chain.
 func (c *Call) become(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
@@ -93,10 +93,10 @@ func (c *Call) become(who string, argv, env []string) int {
 	return c.fatal(code, "unable to exec "+argv[0]+": "+strerror(err))
 }
 
-// tool is one of the tools, with the options and words that it accepts.
+// tool is one of the tools, with the options and words that it takes.
 type tool struct {
-	plain  string // letters of the options without a value
-	valued string // letters of the options with a value
+	plain  string // letters of options without a value
+	valued string // letters of options with a value
 	words  int    // minimum number of words after the options
 	usage  string
 	run    func(c *Call, options []option) int
@@ -116,17 +116,17 @@ var tools = map[string]tool{
 	"with-contenv":   {"", "", 1, "prog...", withContenv},
 }
 
-// Find returns the tool whose name is the last component of argv0. run returns the exit code, or replaces the process.
+// Find returns the tool whose name is the last element of argv0. run returns the exit code, or replaces the process.
 func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
 	return name, t.main, ok
 }
 
-// Names returns the names of all tools, under which the program must be installed.
+// Names returns the names of all tools. The program must be installed under each.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is the result of a tool if the value of an option is invalid.
+// wrongUsage is the result of a tool for an invalid value of an option.
 const wrongUsage = -1
 
 func (t tool) main(c *Call) int {
@@ -148,9 +148,9 @@ type option struct {
 	value  string
 }
 
-// split parses the options as the tools of s6 do. Several letters can be joined after one "-". A value can be joined to its
-// letter, or be the next word. The options end at "--" or at the first word that is not an option. The result is false if a
-// letter is unknown or a value is missing.
+// split parses options as the programs of s6 do. Several letters may follow one "-". A value may follow its letter directly, or be
+// the next word. The options end at "--", or at the first word that is no option. If a letter is unknown or a value is missing, the
+// result is false.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

@@ -24,9 +24,8 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. If the container has no PATH, the program gets the caller's PATH.
-// If S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, rootEnv
-// removes unsafe variables.
+// withContenv runs a program in the container's environment. If that has no PATH, the program gets the caller's. With S6_KEEP_ENV
+// set to a number other than 0, it gets the whole environment of the caller instead. For root, rootEnv removes unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.become(c.Name, c.Args, c.Env)
@@ -45,9 +44,8 @@ func withContenv(c *Call, _ []option) int {
 	return c.become(c.Name, c.Args, env)
 }
 
-// rootEnv returns the variables of env that are safe for root. From PATH it removes directories that other users can write to.
-// It removes variables that lead into the data volume, except those whose name begins with HERMES_: scripts need them to find
-// the volume.
+// rootEnv returns the variables in env that are safe for root. It removes directories from PATH that others can write to. It also
+// removes variables that lead into the data volume, except HERMES_*, by which scripts find the volume.
 func rootEnv(env []string) []string {
 	volume := filepath.Clean(proc.Getenv(env, "HERMES_HOME"))
 	if !filepath.IsAbs(volume) {
@@ -98,26 +96,26 @@ func envdir(c *Call, options []option) int {
 }
 
 type envDirRules struct {
-	whole bool // use the whole file, not only its first line
-	asIs  bool // keep blanks at the end of a line, and a newline at the end of a whole file
+	whole bool // the whole file, not only its first line
+	asIs  bool // keep blanks at the end of a line, and the newline at the end of a whole file
 	null  byte // replaces each NUL byte
 }
 
 const (
-	// maxEnvValue is the length of the longest variable that a program can get (MAX_ARG_STRLEN, see execve(2)).
+	// maxEnvValue is the length of the longest variable that a program can get (MAX_ARG_STRLEN, execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits for one directory, which no real environment reaches: bytes of all values, and number of files.
+	// Limits for one directory: bytes of all values, and number of files. No real environment reaches them.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env with changes from the files in a directory: each file sets the variable with its name. An empty file
-// removes the variable. Files whose name begins with a dot or contains "=" are ignored. After an error the result is env
-// without changes.
+// readEnvDir returns env, changed by the files in a directory: each file sets the variable of its name, and an empty file removes
+// it. Files with a dot at the beginning of their name, or with "=" in it, are ignored. After an error the result is env without
+// changes.
 //
-// It reads only regular files and the null device, without blocking. If this process is root, it follows a symbolic link only if
-// the directory that contains the link is writable by root alone. The rule also applies to links in the path of dir. Without
-// this rule, the agent could make root read any file and pass its content on.
+// It reads only regular files and the null device, and never blocks. For root, it follows a symbolic link only if root alone can
+// write to the directory of the link, which includes links in the path of dir. Otherwise, the agent could make root read any file
+// and pass its content on.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {
@@ -167,8 +165,8 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads one file of an environment directory. If whole is true, the file must fit into a variable; otherwise only the
-// first line must.
+// readEnvFile reads one file of an environment directory. With whole, the file must fit into a variable; otherwise only its first
+// line must.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {
@@ -184,7 +182,7 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
 		return nil, errors.New("not a regular file")
 	}
-	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could expose another file, just like a symbolic link
+	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // like a symbolic link, a hard link could expose another file
 		return nil, errOtherNames
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))
@@ -207,8 +205,8 @@ func (r envDirRules) value(text []byte) string {
 	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.null}))
 }
 
-// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. It does not change the environment, not
-// even HOME and USER. Its messages are the same as in s6, where this tool is a combination of s6-envuidgid and s6-applyuidgid.
+// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. The environment stays the same, even HOME and
+// USER. Its messages are the same as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.Root, who)
@@ -222,7 +220,7 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// The program gets the identity of the thread that calls execve(2), which ends all other threads; see package identity.
+	// the program gets the identity of the thread that calls execve(2), see package identity
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {

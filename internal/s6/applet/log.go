@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// partialTime is the time that s6-log waits for the rest of an incomplete line after a signal to end.
+	// partialTime is how long s6-log waits, after a signal to end, for the rest of an incomplete line.
 	partialTime = 2 * time.Second
-	// maxPending is the maximum number of bytes that s6-log keeps in memory for a directory while it can't write there. At
-	// this limit s6-log stops reading, so the program that produces the output blocks.
+	// maxPending is the maximum number of bytes that wait in memory for a directory that can't be written. From then on s6-log
+	// reads no input, so the program that writes it blocks.
 	maxPending = 4 << 20
 )
 
@@ -26,15 +26,15 @@ type logger struct {
 	c        *Call
 	steps    []scriptStep
 	dirs     []*logDir
-	limit    int // length at which lines are split; 0 for never
+	limit    int // length at which lines are split; 0: never
 	verbose  int
-	protect  bool // TERM doesn't end s6-log
-	blocking bool // -b: read no input while output is waiting
+	protect  bool // SIGTERM doesn't end s6-log
+	blocking bool // -b: read no input while output waits
 
-	partial []byte // the beginning of a line that is not complete yet
-	out     []byte // output waiting for stdout
-	outGone bool   // the reader of stdout has closed the pipe
-	// The time stamps of the current input, in local time and as a TAI64N label.
+	partial []byte // the incomplete last line
+	out     []byte // output that waits for stdout
+	outGone bool   // stdout has no reader any more
+	// time of the present input, in local time and as a TAI64N label
 	local []byte
 	label []byte
 }
@@ -75,12 +75,12 @@ func logMain(c *Call, options []option) int {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
 			l.warn("unable to notify readiness: " + strerror(err))
 		}
-		_ = unix.Close(notify) // a single line reports readiness
+		_ = unix.Close(notify) // one newline reports that it is ready
 	}
 	return l.run(wake)
 }
 
-// applyOptions applies the options of the command line. notify is the descriptor on which to report readiness, or -1.
+// applyOptions applies the options. notify is the descriptor on which to report that it is ready, or -1.
 func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
@@ -113,26 +113,25 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	return notify, true
 }
 
-// isInherited reports whether a descriptor was inherited from the parent process. The Go runtime's own descriptors are
-// close-on-exec.
+// isInherited reports whether a descriptor comes from the parent process. The Go runtime's own descriptors are close-on-exec.
 func isInherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
 }
 
-// signalPipe returns a pipe that delivers the number of each signal as one byte.
+// signalPipe returns a pipe from which each signal can be read as a byte.
 func signalPipe() (int, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 16)
-	// SIGPIPE is included so that a write to a closed stdout fails, instead of ending this process.
+	// with SIGPIPE, so that a write to a closed stdout fails instead of ending this process
 	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
 	go func() {
 		for s := range signals {
 			if n := s.(unix.Signal); n != unix.SIGPIPE {
-				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe already has enough signals
+				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe has enough signals already
 			}
 		}
 	}()
@@ -143,7 +142,7 @@ func signalPipe() (int, error) {
 func (l *logger) run(wake int) int {
 	stdin := int(l.c.In.Fd())
 	buf := make([]byte, 1<<16)
-	var ending time.Time // when to end; zero for not yet
+	var ending time.Time // zero: not yet
 	for {
 		now := time.Now()
 		if !ending.IsZero() && !now.Before(ending) {
@@ -176,7 +175,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partial) == 0 {
-			break // everything that was written before the signal has been read
+			break // all that was written before the signal has been read
 		}
 	}
 	return l.finishAll()
@@ -186,8 +185,8 @@ func (l *logger) mayRead() bool {
 	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
 }
 
-// patience returns the time to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must end.
-// -1 means no limit.
+// patience returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1 means no
+// limit.
 func (l *logger) patience(now, ending time.Time) int {
 	if !ending.IsZero() && len(l.partial) == 0 {
 		return 0
@@ -204,10 +203,10 @@ func (l *logger) patience(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// handleSignals handles the signals that have arrived. end reports whether s6-log must end.
+// handleSignals handles the signals that have come. end says that s6-log must end.
 func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	var came [64]byte
-	n, _ := unix.Read(wake, came[:]) // an error means no signal
+	n, _ := unix.Read(wake, came[:]) // after an error, no signal
 	for _, s := range came[:max(n, 0)] {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
@@ -222,7 +221,7 @@ func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	return end
 }
 
-// splitLines splits input into lines, at newlines and NUL bytes.
+// splitLines splits input into lines at newlines and NUL bytes.
 func (l *logger) splitLines(input []byte, now time.Time) {
 	l.local, l.label = l.local[:0], l.label[:0]
 	for len(input) > 0 {
@@ -244,8 +243,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine splits the incomplete line if it is longer than the limit for lines. A line of exactly that length is kept, because
-// the newline may come next.
+// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly the limit stays, because its newline may
+// come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -277,7 +276,7 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				// An error doesn't matter: stderr then has no reader.
+				// an error means that stderr has no reader
 				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
 				s.to.add(stamp, line)
@@ -303,7 +302,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes the pending output. Files come first, because the reader of stdout may be slow.
+// flush writes what is pending: first to the files, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
@@ -317,7 +316,7 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// finishAll writes all pending output and the incomplete line, and marks the log files as complete.
+// finishAll writes all that is pending, with the incomplete line, and marks the log files as complete.
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partial) > 0 {

@@ -14,32 +14,30 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// The modes of a log file: liveMode while it is written, finalMode when it is complete. The owner's x bit marks a complete
-// file.
+// Modes of a log file: liveMode while it is written, finalMode when it is complete. The owner's x bit marks a complete file.
 const (
 	finalMode = 0o744
 	liveMode  = 0o644
 )
 
-// logDir is a log directory of s6-log. The directory contains the file current, archives (rotated files) named by the time of
-// their rotation, and a lock file. logDir does not follow symbolic links in this directory.
+// logDir is a log directory of s6-log. It has the file current, archives (rotated files) named by the time of their rotation, and a
+// lock file. Symbolic links in it are not followed.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
-	dir     int // descriptor of the directory; lock and current are descriptors too
+	dir     int // descriptor of the directory; so are lock and current of their files
 	lock    int
-	current int    // descriptor of the file current; -1 while the file can't be opened
-	size    uint64 // size of the file current in bytes, including pending output
+	current int    // -1 while the file can't be opened
+	size    uint64 // bytes in current, with the pending output
 
-	pending []byte    // output that has not been written yet
-	starts  []int     // offsets in pending at which a new file begins
-	retryAt time.Time // do not try again before this time; zero means try immediately
+	pending []byte    // output that isn't written yet
+	starts  []int     // offsets in pending at which new files begin
+	retryAt time.Time // time of the next attempt to write; zero: at once
 }
 
-// openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. If this
-// process is root, it follows only safe links, see [fsutil.OpenForRoot]. The argument others lists the directories that this
-// process has already opened; it may open them again although they are locked. After an error, what describes the failed action
-// in the words of s6.
+// openLogDir opens and locks a log directory, and creates its last component if it is missing. For root, it follows only safe
+// links, see [fsutil.OpenForRoot]. others are the directories that this process has open already; it may open them again although
+// they are locked. After an error, what names the failed action in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -56,11 +54,11 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// s6-log keeps the state of its processors (programs that filter archives) in the file state. hinit's version has no
-	// processors, but creates the file in a new directory.
+	// s6-log keeps the state of its processors (programs that filter archives) in the file state. hinit's version has none, but
+	// creates the file in a new directory.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
-			_ = unix.Close(fd) // the file must only exist
+			_ = unix.Close(fd) // only its existence matters
 		}
 	}
 	if err := l.begin(now); err != nil {
@@ -72,12 +70,12 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	return l, "", nil
 }
 
-// makeLogDir creates the last component of path as a directory, if it is missing.
+// makeLogDir creates the last component of path if it is missing.
 func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == "/" {
-		return nil // the directory exists
+		return nil // it exists
 	}
 	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {
@@ -99,7 +97,7 @@ func openForRoot(path string) (int, error) {
 	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-// othersCanCreate reports whether this process is root, and other users can create files in the directory.
+// othersCanCreate reports whether this process is root and others can create files in the directory.
 func othersCanCreate(dir int) (bool, error) {
 	st, err := fsutil.Fstat(dir)
 	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), err
@@ -113,9 +111,8 @@ func (l *logDir) same(other *logDir) bool {
 	return err1 == nil && err2 == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes two locks. The first is the lock that s6 takes, which belongs to the process. The second belongs to the
-// open file, and fails even if the same process has already locked the file. lockFile returns EBUSY if a lock is held
-// already.
+// lockFile takes two locks, and returns EBUSY if one is held. The first is the lock of s6, which belongs to the process. The second
+// belongs to the open file, so the same process can't take it twice.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -132,8 +129,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file "current". If an earlier s6-log has completed this file, new lines are appended to the file. If an
-// earlier s6-log was killed, begin archives the file with the suffix ".u", and starts a new file.
+// begin opens the file current. If the last s6-log has completed it, new lines are appended. If the last s6-log was killed, the
+// file is archived with the suffix ".u", and a new one begins.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -148,15 +145,15 @@ func (l *logDir) begin(now time.Time) error {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // err already says why the file can't be used
+		_ = unix.Close(fd) // err says already why the file can't be used
 		return err
 	}
 	l.current = fd
 	return nil
 }
 
-// refuseLinks refuses a file with several hard links, if this process is root and other users can create files in the
-// directory. The file could be another user's link to a file elsewhere.
+// refuseLinks refuses a file with several hard links, if this process is root and others can create files in the directory. It
+// could be another user's link to a file elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {
@@ -174,8 +171,8 @@ func (l *logDir) finished() bool {
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the TAI64N label of now. If this name is taken, it uses the next free nanosecond. Then it removes
-// the archives that exceed the limits.
+// archive renames current to the TAI64N label of now, or of the next nanosecond whose name is free. Then it removes the archives
+// beyond the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
 		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
@@ -230,7 +227,7 @@ func isArchive(name string) bool {
 	return ok && (suffix == ".s" || suffix == ".u")
 }
 
-// add adds a line to the pending output, and starts a new file if the current one is full.
+// add adds a line to the pending output. If the file is full, the line begins a new one.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.startNewFile()
@@ -239,16 +236,14 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// startNewFile makes a new file begin at the end of the pending output, unless the current file would be empty. The next flush
-// rotates the files.
+// startNewFile makes a new file begin at the end of the pending output, unless the last one would be empty. The next flush rotates.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0
 	}
 }
 
-// flush writes the pending output and rotates files. After an error it keeps the output, and tries again after the delay that
-// the script gives (rules.retry).
+// flush writes the pending output and rotates files. After an error it keeps the output, and tries again after rules.retry.
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -295,7 +290,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate marks current as complete and archives it. It does not open a new file.
+// rotate marks current as complete and archives it. It opens no new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err
@@ -303,7 +298,7 @@ func (l *logDir) rotate(now time.Time) error {
 	if err := l.archive(now, ".s"); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	_ = unix.Close(l.current) // all its data has been written
+	_ = unix.Close(l.current) // all data has been written
 	l.current = -1
 	return nil
 }

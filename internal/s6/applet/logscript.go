@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// lineLimit is the default of option -l, the length at which lines are split. minLineLimit is the minimum value of -l.
+	// lineLimit is the default of option -l, the length at which lines are split, and minLineLimit its smallest value.
 	lineLimit    = 8192
 	minLineLimit = 48
-	// minSize is the minimum size at which a log file is rotated.
+	// minSize is the smallest size at which a log file is rotated.
 	minSize = 4096
 )
 
-// scriptStep is one step of a logging script: it selects lines, or prints or stores the selected lines.
+// scriptStep is one step of a logging script. It selects lines, or prints or stores the selected lines.
 type scriptStep struct {
-	do    byte // '+' '-' 'f': select lines; '1' '2': print them; '/': write them to a directory
+	do    byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
 	match *regexp.Regexp
 	stamp stampKind
-	label string // text before the line, after the time stamp
+	label string // text between the time and the line
 	dir   dirRules
-	to    *logDir // the directory after it was opened
+	to    *logDir // the directory, once it is open
 }
 
 type stampKind struct{ tai64n, local bool }
@@ -29,14 +29,13 @@ type stampKind struct{ tai64n, local bool }
 type dirRules struct {
 	path      string
 	archives  uint64 // number of archives to keep
-	size      uint64 // a file is rotated when it is larger than size minus tolerance
+	size      uint64 // a file is rotated when it is larger than size less tolerance
 	tolerance uint64
-	total     uint64 // limit of the size of all archives together; 0 for no limit
-	retry     uint64 // milliseconds until another attempt after an error
+	total     uint64 // largest size of all archives together; 0: no limit
+	retry     uint64 // milliseconds to the next attempt after an error
 }
 
-// parseScript parses a logging script. If the script is invalid, wrong is the message of s6-log about the first invalid
-// directive.
+// parseScript parses a logging script. For an invalid script, wrong is what s6-log prints about the first invalid directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
@@ -68,7 +67,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				steps = append(steps, scriptStep{do: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
-		case 'p': // 'p' applies to all later actions
+		case 'p': // 'p' is for all actions that follow
 			if label = value; label != "" {
 				label += " "
 			}
@@ -92,7 +91,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// stepsWithoutAction returns the number of steps at the end of a script that have no effect, because no action follows them.
+// stepsWithoutAction returns how many steps at the end of a script have no effect, because no action follows.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
@@ -101,7 +100,7 @@ func stepsWithoutAction(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// parseDirective parses a directive with a number. Directives apply to all directories that come later in the script.
+// parseDirective parses a directive with a number, which is for all directories that follow in the script.
 func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

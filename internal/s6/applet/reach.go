@@ -10,7 +10,7 @@ import (
 	"hinit/client/dial"
 )
 
-// Supervisor is the part of PID 1's API that the tools use. [dial.Client] implements it.
+// Supervisor is what the tools need of PID 1. [dial.Client] implements it.
 type Supervisor interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
@@ -18,11 +18,10 @@ type Supervisor interface {
 	ControlScanner(ctx context.Context, flags string) error
 }
 
-// errNotListening is the error for a directory that is not supervised. Without an init, no directory is supervised.
+// errNotListening means that a directory is not supervised. Without an init, none is.
 var errNotListening = errors.New("supervisor not listening")
 
-// connect connects to PID 1. It also returns the path to use in requests: absolute and lexically clean, but with links
-// unresolved.
+// connect connects to PID 1. It also returns the path for requests: absolute and clean, but with its links.
 func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
@@ -43,7 +42,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, s6Error(dir, err)
 }
 
-// s6Error converts an error from PID 1 about the directory dir to the error that s6 would report.
+// s6Error turns an error of PID 1 about the directory dir into the error that s6 would report.
 func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:
@@ -59,7 +58,7 @@ func s6Error(dir string, err error) error {
 	return dial.Reason(err)
 }
 
-// kindOf returns the kind of an error that PID 1 has returned, or "" for other errors.
+// kindOf returns the kind of an error of PID 1, or "" for any other error.
 func kindOf(err error) client.Kind {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Kind

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. It returns when PID 1 has received them; with -w it also waits for their effect.
+// svc sends commands to services. It returns when PID 1 has them, or with -w when they have taken effect.
 func svc(c *Call, options []option) int {
 	var letters []byte
 	var until byte
@@ -43,7 +43,7 @@ func svc(c *Call, options []option) int {
 	}
 	ctx := context.Background() // no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
-	// Record the current runs before the command is sent, so that a run that ends before the wait begins counts too.
+	// remember the runs before the command, so that a run that ends before the wait begins counts, too
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -73,7 +73,7 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// waitable returns the state to wait for. If a service can't report readiness, waitable replaces U by u and R by r, as s6 does.
+// waitable returns the state to wait for. If a service can't say that it is ready, U becomes u and R becomes r, as in s6.
 func (c *Call) waitable(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
@@ -92,14 +92,14 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // only check that the directory is supervised
+	if letters == "" { // only check that it is supervised
 		_, err := init.Slot(ctx, path)
 		return s6Error(dir, err)
 	}
 	return s6Error(dir, init.SlotControl(ctx, path, letters))
 }
 
-// svscanctl sends commands to the scanner. A scan that was requested is complete when svscanctl returns.
+// svscanctl sends commands to the scanner. When it returns, a scan that was asked for is complete.
 func svscanctl(c *Call, options []option) int {
 	var letters []byte
 	for _, o := range options {
@@ -132,7 +132,7 @@ func (c *Call) scan(dir, letters string) error {
 	return s6Error(dir, init.ControlScanner(context.Background(), letters))
 }
 
-// svcLetter returns the letter of s6-svc that sends a signal to the main process. ok is false if there is no such letter.
+// svcLetter returns the letter of s6-svc that sends the signal number to the main process. ok is false if there is none.
 func svcLetter(number int) (letter byte, ok bool) {
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {
@@ -161,9 +161,9 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until, or any of them if all is false. It returns the exit code of the tool.
-// The argument before holds the number of each service's run before the command was sent. If before is set, a restart or an end
-// before the wait also counts. If before is nil, only changes during the wait count.
+// waitFor waits until all services are in the state until, or with all false, any of them. It returns the exit code. before has the
+// numbers of the services' runs before the command was sent. With before, the end of such a run counts even if it came before the
+// wait; without before, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program
 	defer cancel()
@@ -171,7 +171,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	for _, dir := range dirs { // like s6, check all services before the first wait
+	for _, dir := range dirs { // check all services before the first wait, as s6 does
 		if _, err := c.slot(ctx, dir); err != nil {
 			return c.notWaitable(ctx, dir, err)
 		}
@@ -180,7 +180,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	// The channel has room for all results, because this function may return before it has read all of them.
+	// The channel holds all results, because this function may return before it has read them all.
 	results := make(chan result, len(dirs))
 	for _, dir := range dirs {
 		goal := string(until)
@@ -218,7 +218,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 	return c.fatal(exitSystem, "unable to subscribe to events for "+dir+": "+strerror(err))
 }
 
-// waitOne waits until one service is in the state until. It treats a removed service as down.
+// waitOne waits until one service is in the state until. A removed service counts as down.
 func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// shortFields maps the one-letter options to the names of fields.
+// shortFields maps options to the names of fields.
 var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
@@ -52,14 +52,13 @@ func svstat(c *Call, options []option) int {
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
-// svok reports by its exit code whether a directory is supervised.
+// svok says by its exit code whether a directory is supervised.
 func svok(c *Call, _ []option) int {
 	_, code := c.slotOfArgs()
 	return code
 }
 
-// slotOfArgs returns the slot (service directory) whose path is the first argument. code is exitNo if that directory is not
-// supervised.
+// slotOfArgs returns the slot whose path is the first argument. If the directory is not supervised, code is exitNo.
 func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
@@ -71,10 +70,10 @@ func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	return slot, c.fatal(exitSystem, "unable to check "+c.Args[0]+": "+strerror(err))
 }
 
-// statusLine returns the line that s6-svstat prints, without a newline. If numbers is true, signals are printed as numbers.
+// statusLine returns what s6-svstat prints, without a newline. With numbers, signals are printed as numbers.
 //
-// The line does not contain the process group, which s6 prints since version 2.13, because older callers search for "(pid N)".
-// The text "down (not started yet) " ends with a space, as in s6 since version 2.13.2.
+// Older callers search for "(pid N)", so the line has no process group, which s6 prints since version 2.13. The text "down (not
+// started yet) " ends with a space, as in s6 since version 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
 	other := "up"
@@ -100,7 +99,7 @@ func appendIf(b *strings.Builder, is bool, text string) {
 	}
 }
 
-// cause says how a run has ended. signal is 0 if no signal has ended the run.
+// cause says how a run has ended. signal is 0 if no signal has ended it.
 func cause(exitCode, signal int, numbers bool) string {
 	switch {
 	case signal == 0:
@@ -120,12 +119,12 @@ func readySince(s client.Slot) time.Time {
 
 func ended(s client.Slot) bool { return !s.Up && s.Started }
 
-// wholeSeconds returns the number of whole seconds between two times. It is never negative, even if the clock was set back.
+// wholeSeconds returns the number of whole seconds between two times; 0 if the clock was set back.
 func wholeSeconds(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
-// fields returns the value of each field that s6-svstat -o supports, by the name of the field.
+// fields returns the values of all fields of s6-svstat -o, by name.
 func fields(s client.Slot, now time.Time) map[string]string {
 	signalled, signal := ended(s) && s.Signal != 0, "NA"
 	if signalled {
@@ -156,7 +155,7 @@ func number(n int, has bool) string {
 	return strconv.Itoa(n)
 }
 
-// statusFields returns the values of the named fields, separated by spaces.
+// statusFields returns the values of the named fields, with spaces between them.
 func statusFields(s client.Slot, names []string, now time.Time) string {
 	values, all := make([]string, len(names)), fields(s, now)
 	for i, name := range names {
@@ -165,14 +164,14 @@ func statusFields(s client.Slot, names []string, now time.Time) string {
 	return strings.Join(values, " ")
 }
 
-// signalName returns the name of a signal as s6 prints it, or "SIG" and its number if it has no name. Signal 6 is always
-// SIGABRT, although newer versions of s6 print SIGIOT.
+// signalName returns the name of a signal as s6 prints it, or "SIG" and its number. Signal 6 is always SIGABRT, although newer
+// versions of s6 print SIGIOT.
 func signalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }
 
-// svdt prints when and how the runs of a service have ended, the oldest first. Option -n limits the number of lines, and -s
-// prints signals as numbers. Gateways have no such record: use "hinit events".
+// svdt prints when and how the runs of a service have ended, oldest first. -n limits the number of lines, and -s prints signals as
+// numbers. Gateways have no such record: use "hinit events".
 func svdt(c *Call, options []option) int {
 	most, numbers := formats.MaxTally, false
 	for _, o := range options {
@@ -198,13 +197,12 @@ func svdt(c *Call, options []option) int {
 	return exitDone
 }
 
-// readTally reads a file that users other than root may have created. So it never blocks, and does not follow a link that
-// leaves the directory.
+// readTally reads a file that others than root may have made. So it never blocks, and follows no link out of the directory.
 func readTally(dir string) ([]byte, error) {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // closing a file that was only read can't fail
+	defer d.Close() // a file that was only read closes without an error
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

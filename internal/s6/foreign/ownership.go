@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// Limits for a service directory that is run as root: the number of files, and the depth of its subdirectories.
+	// Limits for a service directory that root may run: number of files, and depth of directories.
 	maxFiles = 4096
 	deepest  = 16
 )
 
-// skipsCheck reports whether the ownership check ignores a file in a service directory. It ignores the files that s6 itself
-// makes, and the logger's directory, which is checked separately.
+// skipsCheck reports whether the ownership check leaves out a file in a service directory: files that s6 itself makes, and the
+// logger's directory, which is checked for itself.
 func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers checks whether users other than root may have written anything in a service directory. The result what
-// describes the first such file, and is "" if root alone can have written all files. All files are checked, because programs also
-// read files in env and data. owned reports whether the directory itself belongs to root.
+// writtenByOthers looks for something in a service directory that users other than root may have written. The result what describes
+// the first such file, or is "". All files are checked, because programs also read files in env and data. owned reports whether the
+// directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -39,7 +39,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	run, err := d.Lstat(formats.RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "it has no run", false // without a run file there is no program that could run as root
+		return "it has no run", false // without a run file, there is nothing that could run as root
 	case err != nil:
 		return err.Error(), true
 	case !run.Mode().IsRegular():
@@ -55,7 +55,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	}
 	entries, more, err := d.ReadSome(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has just removed the file
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has just removed it
 		return ""
 	case err != nil:
 		return err.Error()
@@ -87,7 +87,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable describes why users other than root can change a file. It returns "" if they can't.
+// writable says why others than root can change a file, or returns "" if they can't.
 func writable(info fs.FileInfo) string {
 	switch {
 	case fsutil.UID(info) != 0:

@@ -19,54 +19,53 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // how long a logger without a service may take to exit by itself
-	loggerPoll = 100 * time.Millisecond // interval of the checks whether such a logger has exited
+	loggerTime = 5 * time.Second        // how long a logger may take to end after its service
+	loggerPoll = 100 * time.Millisecond // time between two checks whether it has ended
 )
 
-// Supervisor is the part of PID 1 that a Service needs.
+// Supervisor is what a Service needs of PID 1.
 type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns a Spec with the user, environment and directory for a service. If root is true, the service runs as
-	// root, and nothing in the Spec comes from the agent; otherwise it runs as the agent.
+	// Identity returns a Spec with the user, environment and directory of a service. If root is true, the service runs as root, and
+	// nothing in the Spec comes from the agent. Otherwise the service runs as the agent.
 	Identity(root bool) proc.Spec
 	Say(format string, args ...any)
 }
 
-// Scanner is the part of a scandir.Scanner that a Service needs.
+// Scanner is what a Service needs of a scandir.Scanner.
 type Scanner interface {
 	Supervisor
-	// Publish makes the current state visible to readers.
+	// Publish shows the present state to readers.
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check all directories after the duration d.
+	// LookIn makes the scanner check all directories after the time d.
 	LookIn(d time.Duration)
-	// Agent returns the scanner's context, which ends with the scanner, and the agent's user.
+	// Agent returns the context of the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service whose directory was made by another program, with its logger. At re-execution, fields are handed over
-// unless their tag is "-".
+// Service is a service whose directory was made by another program, with its logger. A re-execution hands over all fields but those
+// with the tag "-".
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
 	Main        Place  `reexec:"Service"`
-	LoggerPlace *Place `reexec:"Logger"` // the directory of the logger; nil for none
-	// Read and Write are the ends of the pipe from the service to its logger. They are open while the logger exists.
+	LoggerPlace *Place `reexec:"Logger"` // directory of the logger; nil if there is none
+	// Read and Write are the two ends of the pipe from the service to its logger. They are open while there is a logger.
 	Read    *os.File
 	Write   *os.File
-	Leaving bool // the directory was removed, and the service is ending
-	Left    bool `reexec:"-"` // the directory was removed, the service has ended, and the supervisor has forgotten it
-	// LoggerEnds is the time at which a logger that has lost its service is removed, even if it still runs. The zero time means
-	// that there is no such logger.
+	Leaving bool // the directory is gone, and the service is ending
+	Left    bool `reexec:"-"` // the directory is gone, the service has ended, and the supervisor has forgotten it
+	// LoggerEnds is when a logger without a service is removed even if it still runs. It is zero if there is no such logger.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
 }
 
-// New returns a service that has no directory yet. Call OpenDirectory next.
+// New returns a service without a directory. Call OpenDirectory next.
 func New(scanner Scanner, name string) *Service {
 	return &Service{Name: name, Left: true, scanner: scanner}
 }
@@ -80,7 +79,7 @@ func (s *Service) Copy() *Service {
 	return &c
 }
 
-// Gone reports whether the service and its logger have both ended and been forgotten.
+// Gone reports whether the service and its logger have ended and are forgotten.
 func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
 
 // Close closes all files of the service.
@@ -99,13 +98,13 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // errors don't matter, because this process has written nothing to the pipe
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // this process has written nothing to the pipe
 		s.Read, s.Write = nil, nil
 	}
 }
 
-// OpenDirectory opens the directory at path for the service. link is true if path is a symbolic link. If an earlier directory of
-// this name has a service that has not ended yet, the new service uses the same pipe. Call Begin next.
+// OpenDirectory opens the directory at path for the service. link says that path is a symbolic link. If a service of the same name
+// is still ending, the new one uses its pipe. Call Begin next.
 func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -115,7 +114,7 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 	s.LoggerPlace.close()
 	s.Main, s.LoggerPlace, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
-		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file behind
+		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
 	}
 	return nil
 }
@@ -126,7 +125,7 @@ func (s *Service) Begin() {
 	s.define()
 }
 
-// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the service's next start.
+// Refresh reads the definitions again, and repeats the ownership check. Changes count from the next start of the service.
 func (s *Service) Refresh() {
 	if s.Leaving || s.Left || s.Main.dir == nil {
 		return
@@ -142,7 +141,7 @@ func (s *Service) Refresh() {
 	s.define()
 }
 
-// define registers the service and its logger with the definitions that are in their directories now.
+// define registers the service and its logger as their directories define them now.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.LoggerPlace
@@ -152,7 +151,7 @@ func (s *Service) define() {
 	if s.Main.moved || had != s.LoggerPlace || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerPlace != nil { // do this last, because the service must get another output first
+	if !def.Logger && s.LoggerPlace != nil { // last, because the service must get another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -177,7 +176,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // the directory could not be opened after re-execution; the running logger continues
+		return // it could not be opened after a re-execution; the running logger goes on
 	}
 	s.LoggerPlace = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
@@ -185,9 +184,9 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service in a directory with the supervisor. It publishes the state before it registers, because a
-// re-execution must hand over every directory whose service the supervisor knows. If the last start failed and the definition has
-// been repaired since, supervise starts the service immediately.
+// supervise registers the service of a directory with the supervisor. It publishes the state before, because a re-execution must
+// hand over every directory whose service the supervisor knows. If the last start has failed and the definition is repaired, the
+// service starts at once.
 func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	s.complain(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -211,11 +210,11 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // an error doesn't matter: the service starts later anyway
+		_ = s.do(supervisor.Start{Name: name}) // after an error it starts later
 	}
 }
 
-// LoggerName returns the name under which the supervisor knows the logger.
+// LoggerName returns the name of the logger in the supervisor.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
 func (s *Service) complain(name string, p *Place, def formats.Definition) {
@@ -235,7 +234,8 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval sends the down signal to a service whose directory was removed. After the service has ended, its logger reads EOF.
+// BeginRemoval sends the down signal to a service whose directory was removed. After its end, the logger reads the end of its
+// input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.shut()
@@ -252,7 +252,7 @@ func (s *Service) markLeft() {
 	s.scanner.Publish()
 }
 
-// dropLogger ends the logger: the logger reads its input to the end, and is not restarted.
+// dropLogger lets the logger read its input to the end, and not start again.
 func (s *Service) dropLogger() {
 	if s.LoggerPlace == nil {
 		return
@@ -266,7 +266,7 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes the logger from the supervisor if it has exited, or if its time is over. Otherwise it requests another check.
+// endLogger removes the logger from the supervisor when it has ended or its time is over. Otherwise it asks for another check.
 func (s *Service) endLogger() {
 	if s.LoggerPlace != nil { // a new logger has taken its place
 		s.LoggerEnds = time.Time{}
@@ -282,8 +282,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// RepairLost does the work for which a supervisor record was lost. If the supervisor has forgotten a service that is being
-// removed, RepairLost marks it as gone. It also removes a logger that has exited or whose time is over.
+// RepairLost does what should have been done for records of the supervisor that were lost. It marks a removed service as gone if
+// the supervisor has forgotten it, and removes a logger that has ended or whose time is over.
 func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
@@ -293,13 +293,13 @@ func (s *Service) RepairLost() {
 	}
 }
 
-// Observe handles a supervisor record about the service or its logger.
+// Observe handles a record of the supervisor about the service or its logger.
 func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
 	case r.Exit != nil && !s.Left:
-		s.Refresh() // before countDeath, because Refresh may find that root no longer owns the directory
+		s.Refresh() // before countDeath, because it may find that root no longer owns the directory
 		s.countDeath(r)
 	}
 }
@@ -315,16 +315,15 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if the directory exists already
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if it exists
 	} else if err != nil {
 		return
 	}
 	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.Tally)
-	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // ignored, see above
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // see above
 }
 
-// TakeOver opens the directories of the service again after a re-execution. link is true if the service's path is a symbolic
-// link.
+// TakeOver opens the directories of the service again after a re-execution. link says that the path is a symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Left {
@@ -334,12 +333,12 @@ func (s *Service) TakeOver(link bool) {
 	if s.LoggerPlace != nil {
 		s.LoggerPlace.reopen(false, agent)
 		s.scanner.Watch(s.LoggerPlace.Path)
-		// If the supervisor does not know the logger, register it again.
+		// register a logger again that the supervisor doesn't know
 		s.LoggerPlace.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 
-// Adopt connects a service that was handed over at re-execution to its new scanner. Call TakeOver next.
+// Adopt gives a service that was handed over to its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
 	for _, p := range []*Place{&s.Main, s.LoggerPlace} {
@@ -350,11 +349,11 @@ func (s *Service) Adopt(scanner Scanner) {
 }
 
 const (
-	restartDelay = time.Second      // delay between the end of a run, including its finish program, and the next run
-	spawnRetry   = time.Minute      // delay after a failed start
-	readyEnough  = time.Second      // a run that was ready for at least this long is restarted without a delay
-	killGrace    = 10 * time.Second // grace period for a service that is never killed: unused, but the policy must have one
-	permanent    = 125              // exit code by which a finish program requests that the service is not restarted
+	restartDelay = time.Second      // from the end of a run and its finish program to the next run
+	spawnRetry   = time.Minute      // after a failed start
+	readyEnough  = time.Second      // a run that was ready for so long is restarted at once
+	killGrace    = 10 * time.Second // unused, because such a service is never killed, but the policy must have one
+	permanent    = 125              // exit code of a finish program that asks for no restart
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
@@ -375,7 +374,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.ReportsReadiness {
-		policy.ReadyRestart = readyEnough // a service that does not report readiness has no ready time
+		policy.ReadyRestart = readyEnough // a service that doesn't report readiness has no ready time
 	}
 	if def.KillGroup {
 		policy.KillScope = supervisor.ScopeGroup

@@ -13,26 +13,26 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Place is a directory that defines a service or a logger. A re-execution hands over each field without the tag "-".
+// Place is a directory that defines a service or a logger. A re-execution hands over all fields but those with the tag "-".
 type Place struct {
-	Path      string // path of the directory in the scan directory
+	Path      string // path in the scan directory
 	ID        fsutil.ID
-	Root      bool     // the service of this directory runs as root
-	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
-	Complaint string   `reexec:"Said"` // the last error about the directory that was reported
+	Root      bool     // its service runs as root
+	Pin       *os.File // if Root: the open directory from which the service runs, even if its name now leads elsewhere
+	Complaint string   `reexec:"Said"` // last error about the directory that was reported
 
-	Definition formats.Definition `reexec:"-"` // the definition as last read
-	dir        *fsutil.Dir        `reexec:"-"` // opened as the user who runs the service; nil if that failed after a re-execution
-	link       bool               `reexec:"-"` // Path is a symbolic link to the directory
-	moved      bool               `reexec:"-"` // the supervisor does not yet know this directory
+	Definition formats.Definition `reexec:"-"` // as it was last read
+	dir        *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
+	link       bool               `reexec:"-"` // Path is a symbolic link
+	moved      bool               `reexec:"-"` // the supervisor doesn't know this directory yet
 }
 
-// Dir returns the open directory of the place, or nil if it is not open.
+// Dir returns the open directory, or nil if it isn't open.
 func (p *Place) Dir() *fsutil.Dir { return p.dir }
 
 func (p *Place) shut() {
 	if p.dir != nil {
-		_ = p.dir.Close() // an error doesn't matter for a directory
+		_ = p.dir.Close() // for a directory, an error means nothing
 		p.dir = nil
 	}
 }
@@ -42,12 +42,12 @@ func (p *Place) close() {
 		return
 	}
 	p.shut()
-	// Don't close the pin: the supervisor may still run the finish program from it. The garbage collector closes it later.
+	// The pin stays open: the supervisor may still run the finish program from it. The garbage collector closes it.
 	p.Pin = nil
 }
 
-// open opens a service directory and decides whether its service runs as root or as the agent. It follows a link only as the
-// agent's user, because the agent may have made the link.
+// open opens a service directory, and decides whether its service runs as root or as the agent. It follows a link only as the
+// agent's user, because the agent may have made it.
 func (s *Service) open(path string, link bool) (*Place, error) {
 	_, agent := s.scanner.Agent()
 	p := &Place{Path: path, link: link, moved: true}
@@ -65,8 +65,7 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	return p, nil
 }
 
-// Open opens the directory at path, and returns its ID. The argument as is the identity with which to open the directory. path
-// may be a symbolic link only if link is true.
+// Open opens the directory at path with the identity as, and returns its ID. path may be a symbolic link only if link is true.
 func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, fsutil.ID, error) {
 	open := fsutil.OpenNoLink
 	if link {
@@ -83,7 +82,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, fsutil.ID, err
 	return d, fsutil.IDOf(info), nil
 }
 
-// checkLogger returns an error if the logger's directory was replaced after the service's own directory had been opened.
+// checkLogger returns an error if the logger's directory was replaced after the service's directory was opened.
 func (p *Place) checkLogger(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -95,9 +94,9 @@ func (p *Place) checkLogger(logs *Place) error {
 	return err
 }
 
-// openRoots opens and pins a service directory if only root can have written to it, so that the service may run as root. The
-// service runs from the pin (the open directory), so no other directory can take its place. If users other than root can write to
-// the directory, openRoots returns nil.
+// openRoots opens and pins a service directory if only root can have written to it, so that its service may run as root. The
+// service runs from the pin (the open directory), so that no other directory can take its place. For any other directory it returns
+// nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
 	if err != nil {
@@ -121,8 +120,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check of a directory. If the service must now run as a different user, reopened closes p and
-// returns a new Place. Otherwise it returns nil.
+// reopened repeats the ownership check of a directory. If the service must now run as another user, it closes p and returns a new
+// Place. Otherwise it returns nil.
 func (s *Service) reopened(p *Place) *Place {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
@@ -133,21 +132,21 @@ func (s *Service) reopened(p *Place) *Place {
 	}
 	next, err := s.open(p.Path, false)
 	switch {
-	case err != nil && p.Root: // the agent's user can't open the directory, so the service can't run as the agent either
+	case err != nil && p.Root: // the agent's user can't open it, so the service can't run as the agent either
 		return &Place{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // the directory was replaced or is being changed; the next check decides
+		return nil // it was replaced or is being changed; the next check decides
 	}
 	p.close()
 	next.Complaint = p.Complaint
 	return next
 }
 
-// reopen opens the directory of p again after a re-execution. It leaves p without a directory if another directory now has the
-// name of p. The target of a symbolic link may have changed.
+// reopen opens the directory of p again after a re-execution. If its name now leads to another directory, p stays without one. The
+// target of a symbolic link may have changed.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().Limited(blocking.Foreign)
@@ -156,14 +155,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // another directory now has the name
+		_ = dir.Close() // the name leads to another directory
 	default:
 		p.dir, p.ID, p.link = dir, id, link
 	}
 }
 
-// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. The result is false if the service
-// runs as root, but other users can change the subdirectory supervise.
+// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. It may not if the service runs as root
+// and others can change the subdirectory supervise.
 func (p *Place) mayRecordDeaths() bool {
 	if !p.Root {
 		return true

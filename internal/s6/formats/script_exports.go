@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Exports returns the variables that a POSIX shell script exports with literal values, without executing the script. It parses
-// the lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear is the
-// sorted list of exported variables whose values a shell would have to expand.
+// Exports returns the variables that a POSIX shell script exports with literal values, without running the script. It parses the
+// lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear is the sorted
+// list of exported variables whose values only a shell could expand.
 func Exports(script []byte) (set map[string]string, unclear []string) {
 	set = make(map[string]string)
 	dark := make(map[string]bool)
@@ -47,8 +47,7 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment parses NAME=WORD at the beginning of text. name is "" if text doesn't begin with an assignment. clear reports
-// whether the value is literal.
+// assignment parses NAME=WORD at the beginning of text. name is "" if text begins with none. clear says that the value is literal.
 func assignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {
@@ -58,13 +57,13 @@ func assignment(text string) (name, value string, clear bool, rest string) {
 		return "", "", false, text
 	}
 	value, rest, clear = literal(text[n+1:])
-	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // an environment can't contain NUL
+	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no variable can have a NUL
 }
 
-// literal parses a shell word at the beginning of text. ok is false if a shell would have to expand the word.
+// literal parses a shell word at the beginning of text. If only a shell could expand it, ok is false.
 func literal(text string) (value, rest string, ok bool) {
 	var b strings.Builder
-	quote := byte(0) // the quote that is open; 0 for none
+	quote := byte(0) // the open quote; 0: none
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		switch {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The names of files and directories in a service directory.
+// Names in a service directory.
 const (
 	RunFile    = "run"
 	FinishFile = "finish"
@@ -18,7 +18,7 @@ const (
 	TypeFile   = "type"
 )
 
-// The files in a service directory that contain a setting, or whose existence is a setting.
+// Files in a service directory with a setting, or whose existence is a setting.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"
@@ -29,7 +29,7 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// IsDefinitionFile reports whether a file with the given name in a service directory is part of the service's definition.
+// IsDefinitionFile reports whether a file of this name in a service directory belongs to the definition of the service.
 func IsDefinitionFile(name string) bool {
 	switch name {
 	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:
@@ -39,41 +39,41 @@ func IsDefinitionFile(name string) bool {
 }
 
 const (
-	// MaxName is the maximum length of a service directory's name, in bytes.
+	// MaxName is the maximum length of a service directory's name in bytes.
 	MaxName = 251
-	// maxDefinition limits the size of a file that holds a setting, in bytes.
+	// maxDefinition is the maximum size of a file with a setting in bytes.
 	maxDefinition = 4 << 10
-	// maxFD limits the descriptor in notification-fd, because each start needs a descriptor table of that size.
+	// maxFD is the highest descriptor in notification-fd, because each start needs a table of that size.
 	maxFD                = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
 
-// Files gives access to the files of a service directory. [hinit/internal/fsutil.Dir] implements it.
+// Files are the files of a service directory. [hinit/internal/fsutil.Dir] implements it.
 type Files interface {
-	// Lstat describes a file without following a link. If the file is missing, the error is fs.ErrNotExist.
+	// Lstat describes a file without following a link. For a missing file the error is fs.ErrNotExist.
 	Lstat(name string) (fs.FileInfo, error)
-	// ReadFile returns the content of a regular file of at most max bytes. If the file is missing, the error is fs.ErrNotExist.
+	// ReadFile returns the content of a regular file with at most max bytes. For a missing file the error is fs.ErrNotExist.
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition holds the settings of a service, as its service directory defines them.
+// Definition is what a service directory says about its service.
 type Definition struct {
 	Broken        string        // why the service can't run; "" if it can
-	FinishTimeout time.Duration // time limit of the finish program; 0 for none
-	KillTimeout   time.Duration // time from the down signal to SIGKILL; 0 for never
-	KillGroup     bool          // send SIGKILL to the whole process group
+	FinishTimeout time.Duration // of the finish program; 0: no limit
+	KillTimeout   time.Duration // from the down signal to SIGKILL; 0: never
+	KillGroup     bool          // SIGKILL goes to the whole process group
 	DownSignal    int
 	ReloadSignal  int
-	NotifyFD      int  // descriptor on which the service reports readiness; 0 for none
-	Tally         int  // maximum number of deaths in TallyFile
-	Down          bool // the service is not started automatically
-	Logger        bool // the service has a logger, in the directory log
-	// Warnings describe the files that could not be parsed; for these the defaults apply.
+	NotifyFD      int  // descriptor on which the service says that it is ready; 0: none
+	Tally         int  // number of deaths to keep in TallyFile
+	Down          bool // the service isn't started by itself
+	Logger        bool // it has a logger, in the directory log
+	// Warnings are about files that could not be parsed, for which the defaults count.
 	Warnings []string
 }
 
-// ReadDefinition reads the settings in a service directory. It always returns a Definition. A file that can't be read or parsed
-// causes a warning, and a directory without an executable run file is Broken.
+// ReadDefinition reads the settings in a service directory. It never fails: a file that can't be read or parsed causes a warning,
+// and a directory without an executable run file is Broken.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
 	d.Broken = unrunnable(dir)
@@ -104,7 +104,7 @@ func unrunnable(dir Files) string {
 		return "it has no run"
 	case err != nil:
 		return fmt.Sprintf("its run cannot be looked at: %v", err)
-	case info.Mode()&fs.ModeSymlink != 0: // if the link is broken, the kernel reports an error at the start
+	case info.Mode()&fs.ModeSymlink != 0: // a broken link causes an error of the kernel at the start
 		return ""
 	case !info.Mode().IsRegular():
 		return "its run is no file"
@@ -119,8 +119,8 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line parses the first line of a setting's file and stores the value in *into. A missing file leaves *into unchanged. wrong is
-// the warning for an invalid line.
+// line parses the first line of a file with a setting into *into. A missing file leaves *into as it is. wrong is the warning about
+// an invalid line.
 func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// binarySize is the length of a label in binary form, as s6 stores it: 8 bytes of seconds, 4 bytes of nanoseconds.
+	// binarySize is the length of a label in binary form, as s6 stores it: 8 bytes of seconds and 4 bytes of nanoseconds.
 	binarySize = 12
-	// labelSize is the length of a label as text: "@" and the bytes as hexadecimal digits.
+	// labelSize is the length of a label as text: "@" and the same bytes in hexadecimal digits.
 	labelSize = 1 + 2*binarySize
-	// taiOffset is added to Unix time to get the seconds of a label, before the first leap second. It is 2^62, plus the 10
-	// seconds by which TAI was ahead of UTC.
+	// taiOffset is the difference between the seconds of a label and Unix time, before the first leap second. It is 2^62, plus the
+	// 10 seconds by which TAI was ahead of UTC.
 	taiOffset = 1<<62 + 10
 )
 
-// leaps holds the Unix time right after each leap second, from 1972 to 2017. TAI counts leap seconds; Unix time does not.
+// leaps has the Unix times just after each leap second from 1972 to 2017. TAI counts leap seconds, and Unix time doesn't.
 var leaps = [...]int64{
 	78796800, 94694400, 126230400, 157766400, 189302400, 220924800, 252460800, 283996800, 315532800,
 	362793600, 394329600, 425865600, 489024000, 567993600, 631152000, 662688000, 709948800, 741484800,
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns the number of leap seconds before a time. The argument each is 1 if seconds is TAI, which counts leap
-// seconds, and 0 if it is Unix time.
+// leapsUntil returns the number of leap seconds before a time. each is 1 if seconds is TAI, which counts leap seconds, and 0 if it
+// is Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {
@@ -33,7 +33,7 @@ func leapsUntil(seconds, each int64) int64 {
 	return n
 }
 
-// AppendTAI64N appends the label of t: "@", 16 hexadecimal digits of seconds, 8 digits of nanoseconds.
+// AppendTAI64N appends the label of t: "@", 16 hexadecimal digits of seconds, and 8 of nanoseconds.
 func AppendTAI64N(b []byte, t time.Time) []byte {
 	return hex.AppendEncode(append(b, '@'), appendBinary(make([]byte, 0, binarySize), t))
 }
@@ -44,11 +44,11 @@ func appendBinary(b []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(t.Nanosecond()))
 }
 
-// TAI64N returns the label of a time; see [AppendTAI64N].
+// TAI64N returns the label of t, see [AppendTAI64N].
 func TAI64N(t time.Time) string { return string(AppendTAI64N(make([]byte, 0, labelSize), t)) }
 
-// ParseTAI64N parses a label at the beginning of text. It returns the label's time in the local time zone, and the text after the
-// label. ok is false if text doesn't begin with a label, or if the time is before 1970.
+// ParseTAI64N parses a label at the beginning of text. It returns its time in the local time zone, and the text after it. ok is
+// false if text begins with no label, or the time is before 1970.
 func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	if len(text) < labelSize || text[0] != '@' {
 		return t, text, false

@@ -2,32 +2,31 @@ package formats
 
 import "time"
 
-// TallyFile is the file in a service directory in which s6 records deaths (contract of s6, section 5). A death is the end of
-// a run.
+// TallyFile is the file in a service directory in which s6 records deaths, the ends of runs (contract of s6, section 5).
 const TallyFile = "supervise/death_tally"
 
 const (
 	defaultTally = 100
-	// MaxTally is the maximum number of deaths that are recorded, even if max-death-tally allows more.
+	// MaxTally is the maximum number of deaths in a TallyFile, even if max-death-tally allows more.
 	MaxTally = 4096
-	// deathSize is the size of one recorded death: a binary TAI64N label, the exit code, and the signal.
+	// deathSize is the size of one death: a binary TAI64N label, the exit code, and the signal.
 	deathSize = binarySize + 2
-	// signalledCode plus the signal's number is the exit code of a process that a signal has ended, as in shells.
+	// signalledCode and the number of a signal make the exit code of a process that the signal has ended, as in shells.
 	signalledCode = 128
 )
 
-// MaxTallyFile is the maximum size of TallyFile, in bytes.
+// MaxTallyFile is the maximum size of a TallyFile in bytes.
 const MaxTallyFile = MaxTally * deathSize
 
 // Death is the end of one run.
 type Death struct {
 	At     time.Time
 	Code   int // exit code, or 128 plus the signal
-	Signal int // signal that ended the run, 0 for none
+	Signal int // that ended the run; 0: none
 }
 
-// AddDeath appends the death of a run to the content of TallyFile and returns the new content. If a signal ended the run, it
-// ignores the exit code. It keeps only the latest deaths; the argument most is their maximum number. It drops an incomplete entry.
+// AddDeath returns tally, the content of a TallyFile, with one more death. If a signal ended the run, the exit code is ignored.
+// Only the last deaths stay, at most as many as most. An incomplete entry is dropped.
 func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
 	if signal != 0 {
 		code = signalledCode + signal
@@ -37,8 +36,7 @@ func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
 	return tally[max(0, len(tally)-most*deathSize):]
 }
 
-// Deaths parses the content of TallyFile and returns the deaths, oldest first. Entries that are incomplete or have an invalid
-// time are left out.
+// Deaths parses the content of a TallyFile, oldest death first. It leaves out entries that are incomplete or have an invalid time.
 func Deaths(tally []byte) []Death {
 	var deaths []Death
 	for ; len(tally) >= deathSize; tally = tally[deathSize:] {

@@ -1,13 +1,12 @@
-// Package personality lets PID 1 act as s6. hinit's services get directories in the scan directory, and PID 1 executes the
-// commands that the tools of s6 send to these services.
+// Package personality lets PID 1 act as s6. hinit's services get directories in the scan directory, and PID 1 carries out the
+// commands that the programs of s6 send to these services.
 //
-// A container that is made for s6 has an [S6]. The registry of services tells the S6 which slots (service directories) must
-// exist.
+// A container that is made for s6 has an [S6]. The registry of services tells the S6 which slots (service directories) must exist.
 //
 // # Promises
 //
-//   - Commands of s6 start and stop hinit's services as hinit's own commands do, and also record the operator's intent.
-//   - hinit treats a directory that another program has made as s6 does, see package foreign.
+//   - Commands of s6 start and stop hinit's services as hinit's own commands do. They also record the operator's intent.
+//   - A directory that another program has made is treated as s6 would treat it, see package foreign.
 //   - A command waits for the data volume for at most two seconds. It is carried out even if it takes longer.
 //
 // # Goroutines

@@ -26,10 +26,10 @@ import (
 	"hinit/supervisor"
 )
 
-// Host is the part of PID 1 that the personality needs. Its methods may be called from any goroutine.
+// Host is what the personality needs of PID 1. Any goroutine may call its methods.
 type Host interface {
 	scandir.Host
-	// Command carries out an operator's order to a service, and records the operator's intent.
+	// Command carries out an operator's order to a service. It also records the state that the operator wants.
 	Command(ctx context.Context, verb client.Verb, name string) error
 	// Refuse returns an error if the service is a gateway that must not start now.
 	Refuse(name string) error
@@ -37,16 +37,16 @@ type Host interface {
 	Warn(format string, args ...any)
 }
 
-// Settings describes the container that the personality serves.
+// Settings describe the container that the personality serves.
 type Settings struct {
-	Agent *fsutil.Actor // the agent's user, who owns the scan directory
-	Cred  *proc.Cred    // user that runs services; nil for hinit's own user
+	Agent *fsutil.Actor // agent's user, who owns the scan directory
+	Cred  *proc.Cred    // user of services; nil for hinit's own user
 	Env   []string      // environment of the container
 	Since time.Time     // start time of the container
-	Main  bool          // publish a slot main-hermes that stands for the container's CMD, because no service has this name
+	Main  bool          // make a slot main-hermes that stands for the CMD, because no service has this name
 }
 
-// S6 makes PID 1 act as s6 for the tools of s6 and the agent.
+// S6 makes PID 1 act as s6, for the programs of s6 and for the agent.
 type S6 struct {
 	*scandir.Scanner
 	host  Host
@@ -75,16 +75,16 @@ func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
 
 const (
-	// variable is the environment variable that turns the s6 personality on or off in every image.
+	// variable is the environment variable that turns the personality on or off in every image.
 	variable = "HINIT_S6"
-	// commandDir is the directory of the s6 tools in an image that was made for s6.
+	// commandDir is the directory of the programs of s6 in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the process name of PID 1, by which the agent's commands recognize s6.
+	// comm is the process name of PID 1 by which the agent's commands recognise s6.
 	comm = "s6-svscan"
 )
 
-// ActsAsS6 reports whether this init must act as s6. If HINIT_S6 is set, it decides. If not, the init acts as s6 if it is PID
-// 1 in an image made for s6.
+// ActsAsS6 reports whether this init must act as s6. HINIT_S6 decides; if it isn't set, the init acts as s6 if it is PID 1 in an
+// image made for s6.
 func ActsAsS6() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
@@ -97,7 +97,7 @@ func stat(path string) (fs.FileInfo, error) {
 	return blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
 }
 
-// Path returns the PATH for all processes that this init starts as the agent's user. home is the user's home directory.
+// Path returns the PATH for all processes that this init starts as the agent's user. home is the home of this user.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if ActsAsS6() {
@@ -106,7 +106,7 @@ func Path(home string) string {
 	return path
 }
 
-// withCommands adds the directories that s6 puts at the front of PATH, if they are missing.
+// withCommands puts the directories of s6 at the front of PATH, if they are missing.
 func withCommands(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/bin", "/usr/bin", commandDir} {
@@ -117,11 +117,11 @@ func withCommands(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// Handover is the state of the scan directory that is handed over at re-execution.
+// Handover is the state of the scan directory that a re-execution hands over.
 type Handover = scandir.Handover
 
-// Switch turns the s6 personality of a container on. The personality is on after a successful Open or TakeOver; until then the
-// other methods do nothing. The methods may be called from any goroutine.
+// Switch turns the personality of a container on, by a successful Open or TakeOver. Until then, its other methods do nothing. Any
+// goroutine may call them.
 type Switch struct {
 	host        Host
 	addFollower func(f registry.Follower, exports map[string]map[string]string)
@@ -129,8 +129,8 @@ type Switch struct {
 	s6          atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls addFollower with the personality
-// and with the variables that each slot's script exports. addFollower must make the registry report all slots to the personality.
+// NewSwitch returns a Switch that is off. When the personality is turned on, it calls addFollower with the personality and with the
+// variables that each slot's script exports. addFollower must make the registry report all slots to the personality.
 func NewSwitch(host Host, addFollower func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, addFollower: addFollower, settings: with}
 }
@@ -138,14 +138,14 @@ func NewSwitch(host Host, addFollower func(registry.Follower, map[string]map[str
 // On returns the personality, or nil while it is off.
 func (w *Switch) On() *S6 { return w.s6.Load() }
 
-// Open creates the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
+// Open creates the directories of s6, and acts as s6 until ctx ends. After an error, hinit goes on without the personality.
 func (w *Switch) Open(ctx context.Context) error {
 	with := w.settings()
 	scanner, err := scandir.Open(ctx, w.host, with.layout())
 	if err != nil {
 		return fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
-	// The write sets the name of the whole process, not only of the thread that writes (proc(5)).
+	// sets the name of the whole process, not only of this thread (proc(5))
 	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
 		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
 	}
@@ -159,8 +159,8 @@ func (w *Switch) Open(ctx context.Context) error {
 	return nil
 }
 
-// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. It changes no
-// file. Call it before the supervisor's loop runs, and Start to begin the work.
+// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. It changes no file.
+// Call it before the supervisor's loop runs, and Start to begin the work.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -180,7 +180,7 @@ func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
 	w.addFollower(s6, s6.Exports())
 }
 
-// HandOver returns the state that the program after a re-execution needs. It returns nil while the personality is off.
+// HandOver returns what the program after a re-execution needs, or nil while the personality is off.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()
@@ -203,15 +203,14 @@ func (w *Switch) Start(ctx context.Context) {
 	}
 }
 
-// Observe passes a record from the supervisor to the scanner, see [scandir.Scanner.Observe].
+// Observe passes a record of the supervisor to the scanner, see [scandir.Scanner.Observe].
 func (w *Switch) Observe(r supervisor.Record) {
 	if s6 := w.On(); s6 != nil {
 		s6.Observe(r)
 	}
 }
 
-// Made returns a channel that is closed when all slots that are queued at the time of the call have been made. The channel is nil
-// while the personality is off.
+// Made returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it is nil.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.WhenQueued()
@@ -219,7 +218,7 @@ func (w *Switch) Made() <-chan struct{} {
 	return nil
 }
 
-// files returns the scripts to put into a slot. They are for people; hinit does not read them.
+// files returns the scripts for a slot. They are for people; hinit doesn't read them.
 func (s *S6) files(d registry.Slot) scandir.Files {
 	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same.")}
 	if d.Finish {
@@ -233,8 +232,8 @@ func (s *S6) files(d registry.Slot) scandir.Files {
 	return f
 }
 
-// script returns a shell script that runs argv in dir, with the variables in env and the user cred. comment explains the script
-// to its reader.
+// script returns a shell script that runs argv in dir, with the variables in env, as the user cred. comment explains the script to
+// its reader.
 func script(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
@@ -249,7 +248,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // use numbers, because the image may have another name for the user
+	if cred != nil { // as numbers, because the image may have another name for the user
 		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")
@@ -267,7 +266,7 @@ func finishScript(parkOn []int) string {
 	return b.String()
 }
 
-// interpreter returns the first line of the scripts in slots, an interpreter directive.
+// interpreter returns the first line of the scripts in slots.
 var interpreter = sync.OnceValue(func() string {
 	if _, err := stat(commandDir + "/with-contenv"); err == nil {
 		return "#!" + commandDir + "/with-contenv sh\n"

@@ -17,19 +17,19 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Handover is the state that a scanner passes on when PID 1 executes itself again.
+// Handover is what a scanner passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Slots  []*Slot
-	Pairs  []*foreign.Service   // services in foreign directories that are known to the supervisor
-	Ending map[string]time.Time // end of the wait for each logger without a service, by the logger's name
-	// Later holds the slots that are still in the queue. Refused holds the directories whose faults were already reported.
+	Pairs  []*foreign.Service   // services of foreign directories that the supervisor knows
+	Ending map[string]time.Time // by name of a logger without a service: when the wait for it ends
+	// Later has the slots that are still queued. Refused has the directories whose faults are reported already.
 	Later   map[string]definition
 	Refused map[string]fsutil.ID
 	Lock    *os.File
 }
 
-// Hold pauses the scanner between two tasks until release is called. Meanwhile, HandOver returns the complete state. Hold fails
-// if the scanner does not finish its current task in time.
+// Hold pauses the scanner between two tasks until release is called. Meanwhile HandOver returns the complete state. If the scanner
+// doesn't finish its task in time, Hold returns an error.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdPatience)
 	defer cancel()
@@ -38,14 +38,13 @@ func (s *Scanner) Hold() (release func(), err error) {
 		s.publish()
 		pause.Until(s.ctx, released)
 	}
-	if err := s.send(ctx, rest); err != nil { // the scanner's goroutine takes requests only between two tasks
+	if err := s.send(ctx, rest); err != nil { // requests are taken only between two tasks
 		return nil, err
 	}
 	return func() { close(released) }, nil
 }
 
-// HandOver returns the state that the new program needs. It does not block. Without Hold, it returns the state that was last
-// published.
+// HandOver returns what the new program needs. It doesn't block. Without Hold, it returns what was last published.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]fsutil.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -67,8 +66,8 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver returns a scanner that continues with the state of the program before a re-execution. It changes no file; the first
-// check finds changes made since then. When TakeOver returns, readers see the slots. Call [Scanner.Start] to begin the work.
+// TakeOver returns a scanner that continues for the program before a re-execution. It changes no file; the first check finds what
+// has changed since. When it returns, readers see the slots. Call [Scanner.Start] to begin the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
@@ -78,7 +77,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	lock := h.Lock
 	if lock == nil {
 		if lock, err = layout.takeLock(); err != nil {
-			_ = dir.Close() // an error doesn't matter: nothing was written through it
+			_ = dir.Close() // nothing was written through it
 			return nil, err
 		}
 	}
@@ -104,7 +103,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	}
 	for _, slot := range h.Slots {
 		if e := s.entries[slot.Name]; slot.Kind == other && (e == nil || e.Service == nil) {
-			continue // the supervisor does not know the service yet
+			continue // the supervisor doesn't know the service yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
 		s.entryOf(slot.Name).Slot = slot
@@ -113,8 +112,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work after a re-execution, in a goroutine that ends with ctx. Start waits until the directories of all slots
-// are open, or until a time limit is over.
+// Start begins the work after a re-execution, in a goroutine that ends with ctx. It waits until the directories of all slots are
+// open, or a time limit is over.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -129,9 +128,8 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots again, and then schedules a check of the whole scan directory. It registers every
-// foreign service again, because the supervisor may have missed the last registration. The check also finds slots that can't be
-// opened.
+// reopen opens the directories of all slots again, and schedules a check of the whole scan directory. It registers every foreign
+// service again, because the supervisor may have missed the last registration. The check also finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

@@ -21,16 +21,15 @@ import (
 	"hinit/internal/guard"
 )
 
-// The default directories of s6.
+// Default directories of s6.
 const (
 	DefaultScan = "/run/service"
 	DefaultBase = "/run/s6"
-	// ScanVariable is the environment variable that holds the path of the scan directory. Both hinit and the agent's commands use
-	// it.
+	// ScanVariable is the environment variable with the path of the scan directory, for hinit and for the agent's commands.
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearPatience limits how long the boot waits until old files are removed.
+// clearPatience is how long the boot waits for the removal of old files.
 const clearPatience = 3 * time.Second
 
 const (
@@ -43,23 +42,23 @@ const (
 
 // Layout describes the directories of s6.
 type Layout struct {
-	Scan  string        // scan directory, an absolute path
-	Base  string        // directory of the other files of s6, such as the container's environment
-	Agent *fsutil.Actor // the agent's user, who owns the scan directory
-	Env   []string      // the container's environment, which with-contenv reads
+	Scan  string        // scan directory, as an absolute path
+	Base  string        // directory of other files of s6, such as the container's environment
+	Agent *fsutil.Actor // agent's user, who owns the scan directory
+	Env   []string      // container's environment, which with-contenv reads
 
-	// Only tests set these fields; 0 stands for the default value.
-	mostServices  int           // maximum number of services
-	patience      time.Duration // limit of the wait until old files are removed
-	completeAfter time.Duration // delay from the last new slot until the scanner begins to complete the slots
-	holdPatience  time.Duration // limit of a re-execution's wait for the scanner
+	// Only tests set these; 0 means the default.
+	mostServices  int           // largest number of services
+	patience      time.Duration // longest wait for the removal of old files
+	completeAfter time.Duration // from the last new slot until the slots are completed
+	holdPatience  time.Duration // longest wait of a re-execution for the scanner
 
-	self    *fsutil.Actor // this process's own identity
-	foreign *fsutil.Actor // the agent's identity, for paths that other programs have chosen
+	self    *fsutil.Actor // identity of this process
+	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen
 }
 
-// withLimits sets the default limits in the fields that are 0. It also assigns the actors to the pools of package
-// internal/blocking, which limit concurrent calls.
+// withLimits returns l with defaults for the limits that are 0, and with actors that limit concurrent calls by package
+// internal/blocking.
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
 	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
@@ -67,8 +66,8 @@ func (l Layout) withLimits() Layout {
 	return l
 }
 
-// prepare creates both directories, or empties them if they exist. It returns the scan directory, opened as the agent's user,
-// and its lock. If another hinit is using the scan directory, prepare fails and changes nothing.
+// prepare creates both directories, or empties them. It returns the scan directory, opened as the agent's user, and its lock. If
+// another hinit uses the scan directory, it returns an error and changes nothing.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.checkFree(); err != nil {
 		return nil, nil, err
@@ -92,14 +91,14 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 		lock, err = l.takeLock()
 	}
 	if err != nil {
-		_ = dir.Close() // an error doesn't matter: nothing was written through it
+		_ = dir.Close() // nothing was written through it
 		return nil, nil, err
 	}
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that
-// it can empty quickly. Otherwise it makes a new directory.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that can be
+// emptied quickly, and otherwise makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
@@ -107,7 +106,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 		if l.emptyOldDir(dir, id.UID) {
 			return dir, nil
 		}
-		_ = dir.Close() // an error doesn't matter: nothing was written through it
+		_ = dir.Close() // nothing was written through it
 	}
 	d, err := l.makeFresh(path, by)
 	if err != nil || !owner.Switches() {
@@ -120,8 +119,8 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenNoLink(path, owner)
 }
 
-// emptyOldDir gives a directory to owner and empties it. It reports whether that succeeded. It fails if the directory has too
-// many files to remove quickly, or if it belonged to another user and is not empty.
+// emptyOldDir gives a directory to owner and empties it. It returns false if the directory has too many files for that, or if it
+// was another user's and isn't empty.
 func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -132,7 +131,7 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 		if given || !hasFewFiles(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "", l.self) // clearOut uses the identity with which dir was opened
+		err = clearOut(dir, "", l.self) // has the identity with which dir was opened
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)
@@ -140,9 +139,8 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity with which the content of the directory at path must be removed: owner if owner owns the
-// directory, and this process if not. The owner may have moved a directory of root into it, which must not be removed as
-// root.
+// removerAt returns the identity that must remove what is in the directory at path: owner, or this process if owner doesn't own the
+// directory. The owner may have moved root's directory into its own, and that must not be removed as root.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -160,8 +158,8 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory with its content. It removes the content with the identity in the argument by, and then the empty
-// directory with the identity of this process.
+// removeAll removes a directory: first its content, with the identity by, and then the empty directory, with the identity of this
+// process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
@@ -174,15 +172,15 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
 
-// checkFree returns an error if another scanner has locked the scan directory. A directory other than DefaultScan must be
-// empty, or already have been a scan directory.
+// checkFree returns an error if another scanner has locked the scan directory. A directory other than DefaultScan must also be
+// empty, or have been a scan directory.
 func (l Layout) checkFree() error {
 	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
-		_ = lock.Close() // the lock was only a test
+		_ = lock.Close() // it was only a test
 	}
 	if errors.Is(err, errTaken) {
 		return err
@@ -207,7 +205,7 @@ func (l Layout) checkContent() error {
 	return nil
 }
 
-// takeLock locks the scan directory for this process. To release the lock, close the returned file.
+// takeLock locks the scan directory for this process. Close the returned file to release the lock.
 func (l Layout) takeLock() (lock *os.File, err error) {
 	err = l.Agent.Do(func() (err error) {
 		const flags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -222,15 +220,15 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 		err = errTaken
 	}
 	if err != nil {
-		_ = lock.Close() // an error doesn't matter: nothing was written through it
+		_ = lock.Close() // nothing was written through it
 		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.Scan, err)
 	}
 	return lock, nil
 }
 
-// makeFresh returns a new empty directory at path, with mode 0755. If the old directory is large or belongs to another user,
-// makeFresh moves it aside and removes it in the background. Files that the identity by is not allowed to remove stay. If the old
-// directory can't be moved, as with a mount point, makeFresh empties it instead.
+// makeFresh returns a new empty directory at path with mode 0755. An old directory that is large, or another user's, is moved aside
+// and removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as with a
+// mount point, it is emptied instead.
 func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -243,7 +241,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 		var err error
 		if !by.Switches() && hasFewFiles(parent, name) {
 			err = parent.RemoveAll(name)
-		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // the directory is in a lower layer of the image
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // it is in a lower layer of the image
 			err = removeAll(parent, name, by)
 		}
 		switch {
@@ -257,7 +255,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
 	select {
 	case err = <-cleared:
-	case <-time.After(l.patience): // the removal continues, so the next boot finds fewer files
+	case <-time.After(l.patience): // the removal goes on, so the next boot finds fewer files
 		guard.Go("removing what an s6 directory had", func() {
 			if err := <-cleared; err == nil { // after an error, the next boot tries again
 				l.removeOld(parent, name)
@@ -279,8 +277,8 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// openParent opens the directory that contains path, and creates it if it is missing. If that directory belongs to the agent,
-// openParent opens it as the agent: otherwise the agent could make root remove any file by renaming it.
+// openParent opens the directory of path, and creates it if it is missing. If it belongs to the agent, it is opened as the agent:
+// otherwise the agent could make root remove any file by renaming it.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -290,15 +288,14 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	if err == nil && fsutil.UID(info) != l.Agent.Identity().UID {
 		return parent, nil
 	}
-	_ = parent.Close() // an error doesn't matter: nothing was written through it
+	_ = parent.Close() // nothing was written through it
 	if err != nil {
 		return nil, err
 	}
 	return fsutil.OpenNoLink(filepath.Dir(path), l.Agent)
 }
 
-// fewFiles is the maximum number of files and directories that the boot waits to remove. Larger directories are removed in the
-// background.
+// fewFiles is how many files and directories the boot waits to remove. More are removed in the background.
 const fewFiles = 2000
 
 func hasFewFiles(in *fsutil.Dir, name string) bool {
@@ -314,7 +311,7 @@ func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) })
 }
 
-// clearOut removes the content of the directory name in parent. It works with the identity by.
+// clearOut removes what is in the directory name of parent, with the identity by.
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {
@@ -338,8 +335,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes the directories that makeFresh has moved aside, in this process or in an earlier process. It ignores
-// errors.
+// removeOld removes the directories that makeFresh has moved aside, in this process or an earlier one. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
@@ -350,8 +346,8 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// envFiles returns a file for each variable, in the format that with-contenv reads. An empty value is written as a single
-// newline. Variables with names that with-contenv can't read back are left out.
+// envFiles returns a file for each variable, as with-contenv reads it. An empty value becomes a newline. A variable whose name
+// with-contenv can't read back is left out.
 func envFiles(env []string) []fsutil.Node {
 	values := make(map[string]string, len(env)) // a map, because a name may occur twice
 	for _, kv := range env {

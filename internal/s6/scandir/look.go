@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and asks the services of removed directories to end. Requests that arrive
-// before a scan begins share that scan.
+// Scan supervises new directories, and asks the services of removed directories to end, before it returns. Requests that come
+// before a scan begins share it.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -31,11 +31,10 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune handles removed directories like Scan, but ignores new directories.
+// Prune is Scan without new directories.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
-// Refresh reads the definition of a service in a foreign directory again, for its next start. It does nothing for other
-// services.
+// Refresh reads the definition of a foreign service again, for its next start. For other services it does nothing.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	return s.do(ctx, func() {
 		if service := s.service(name); service != nil {
@@ -60,7 +59,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.RepairLost()
 		}
-		if e.Refused != (fsutil.ID{}) { // forget the complaint once the directory has changed: a later fault is new
+		if e.Refused != (fsutil.ID{}) { // when the directory has changed, a later fault is new
 			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
 				e.Refused = fsutil.ID{}
 			}
@@ -73,11 +72,10 @@ func (s *Scanner) checkSlots() {
 	}
 }
 
-// removedSlots returns the names of the slots whose directory was removed or replaced. It checks all slots with a single change
-// of identity.
+// removedSlots returns the names of slots whose directory was removed or replaced. It checks all with one change of identity.
 func (s *Scanner) removedSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, don't report any slot as gone
+	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // without the scan directory, no slot counts as gone
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -101,8 +99,8 @@ func (s *Scanner) handleRemoved(e *entry) {
 	}
 }
 
-// superviseNew supervises new directories. The number of names that it reads is limited, and so is the number of complaints. A
-// single message reports that a limit was exceeded.
+// superviseNew supervises new directories. It reads a limited number of names, and complains a limited number of times. A single
+// message says that a limit was exceeded.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadSome("", names)
@@ -133,7 +131,7 @@ func (s *Scanner) superviseNew() {
 	s.partial = partial
 }
 
-// noRoom returns the reason why no further service can be supervised. It returns "" if there is room for a further service.
+// noRoom says why no more services can be supervised, or returns "" if there is room.
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
@@ -141,7 +139,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // the service has not ended yet, which may take long
+			services++ // it has not ended yet, which may take long
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -156,14 +154,13 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// isNoService reports whether a directory with the given name is never a service. The agent first creates gateway-NAME.tmp, and
-// then renames it to gateway-NAME.
+// isNoService reports whether a directory of this name is never a service. The agent first creates gateway-NAME.tmp, and then
+// renames it to gateway-NAME.
 func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse reports a directory that can't be a slot, but each directory only once. It returns false if the limit of complaints
-// (most) is reached.
+// refuse reports a directory that can't be a slot, but only once. If most complaints are made, it returns false.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {
@@ -171,7 +168,7 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	}
 	info, err := e.Info()
 	if err != nil {
-		return true // the directory has just been removed
+		return true // it has just been removed
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())
@@ -209,7 +206,7 @@ func (s *Scanner) accept(name string, link bool) error {
 	return s.acceptForeignSlot(name, link)
 }
 
-// acceptGateway accepts a slot that the agent has made for a gateway. It uses only the exports of the slot's run script.
+// acceptGateway accepts a slot that the agent has made for a gateway. Only the exports of its run script are used.
 func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -222,7 +219,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // publish before SlotMade: a client that sees the service must also find the slot
+	s.publish() // first, because a client that sees the service must also find the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -258,7 +255,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script of a slot exports. It parses the script without executing it.
+// exportsOf returns the variables that the run script of a slot exports. It parses the script without running it.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {

@@ -18,13 +18,13 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the slot for a service of hinit. An existing directory of hinit stays as it is. If the agent has made the slot of
-// a gateway and has not requested a scan yet, Publish accepts that slot.
+// Publish makes the slot of a service of hinit. An existing directory of hinit stays. A slot of a gateway that the agent has made,
+// without asking for a scan yet, is accepted.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.publishSlot(ctx, name, native, files, down)
 }
 
-// PublishFixed makes a slot without a service, which is always reported as up.
+// PublishFixed makes a slot without a service, which always appears as up.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
 	return s.publishSlot(ctx, name, fixed, files, false)
 }
@@ -32,7 +32,7 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		// Replace the definition that Enqueue may have queued.
+		// in place of what Enqueue may have queued
 		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 		err = s.makeQueued(name)
 		s.publish()
@@ -44,11 +44,11 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Fi
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is the delay before the next attempt to make a slot, after an error such as a full disk.
+// slotRetry is the time to the next attempt to make a slot, after an error such as a full disk.
 const slotRetry = time.Second
 
-// makeQueued makes a queued slot. After a success, the slot leaves the queue at the next publish; after an error, it stays for a
-// later attempt. Only the first failure is returned.
+// makeQueued makes a queued slot. After a success, the slot leaves the queue at the next publish. After an error it stays for a
+// later attempt, and only the first error is returned.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -108,8 +108,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. It returns errLater while the agent is making the same slot. The agent has then already
-// checked that the name is free, and its rename would fail (contract, section 9.3).
+// makeDir makes the directory of a slot. While the agent is making the same slot, it returns errLater: the agent has found the name
+// free already, and its rename would fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.bare {
@@ -125,8 +125,8 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	})
 }
 
-// agentIsMaking reports whether the agent is making the slot of a gateway under a temporary name. It ignores temporary
-// directories that are old or have a wrong time stamp.
+// agentIsMaking reports whether the agent is making the slot of a gateway under a temporary name. A temporary directory that is
+// old, or has a wrong time, doesn't count.
 func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false
@@ -146,17 +146,17 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit that has yet to be made. At re-execution, fields are handed over unless their tag is "-".
+// definition describes a slot of hinit that must be made. A re-execution hands over all fields but those with the tag "-".
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // an earlier attempt to make the slot failed, which was reported
+	Failed bool  `reexec:"failed"` // an attempt has failed, which was reported
 
 	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
-// retryFailed repeats the attempts to make slots that have failed.
+// retryFailed tries again to make slots that could not be made.
 func (s *Scanner) retryFailed() {
 	again := s.again
 	s.again = make(map[string]bool)
@@ -175,13 +175,13 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	}
 	info, err := d.Lstat("")
 	if err != nil {
-		_ = d.Close() // an error doesn't matter: nothing was written through it
+		_ = d.Close() // nothing was written through it
 		return nil, err
 	}
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the slot of a service of hinit. If another directory now has the slot's name, that directory stays.
+// Withdraw removes the slot of a service of hinit. If another directory now has the slot's name, it stays.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -210,7 +210,7 @@ func (s *Scanner) forget(e *entry) {
 	e.Slot, e.rest = nil, nil
 }
 
-// SetDown creates or removes the down file of a slot. It does nothing if the slot does not exist.
+// SetDown creates or removes the down file of a slot. Without the slot, it does nothing.
 func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
@@ -222,13 +222,13 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	// ErrClosed and ErrNotExist mean that the slot has just been removed.
+	// ErrClosed and ErrNotExist mean that the slot has just been removed
 	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }
 
-// checkPresent returns an error if the directory of a slot was removed. In that case it also starts a check of all slots.
+// checkPresent returns an error if the directory of a slot was removed, and then also starts a check of all slots.
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -241,40 +241,39 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 	return unknown("no such slot: %q is gone", slot.Dir)
 }
 
-// nameUnchanged reports whether the slot's name still refers to the slot's directory.
+// nameUnchanged reports whether the slot's name still leads to the slot's directory.
 func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 
-// queue holds the slots that still have to be made. The scanner makes them when it is idle, or earlier if a reader needs one. A
-// slot that could not be made stays in the queue.
+// queue has the slots that must still be made. The scanner makes them when it is idle, or earlier if a reader needs one. A slot
+// that can't be made stays in the queue.
 type queue struct {
 	wake chan struct{} // holds a token while turns are waiting
 
 	mu    sync.Mutex
-	turns []turn                // slots to make, in this order
-	open  map[string]definition // by name: slots that are queued, or are made but not yet published
+	turns []turn                // in the order in which they are taken
+	open  map[string]definition // by name: slots that are queued, or made and not published yet
 }
 
-// turn is an element of the queue: either the name of a slot to make, or a channel to close when all earlier elements are done.
+// turn is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.
 type turn struct {
 	name    string
 	reached chan<- struct{}
 }
 
-// Enqueue asks the scanner to make the directory for a service of hinit later. It is like [Scanner.Publish], but does not block.
-// Errors are reported to the host.
+// Enqueue asks the scanner to make the directory for a service of hinit later. Unlike [Scanner.Publish], it doesn't block. Errors
+// are reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued at the time of the
-// call.
+// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
 	return reached
 }
 
-// makeIfQueued immediately makes the slot of the service directory at path, if the slot is still queued.
+// makeIfQueued makes the slot of the service directory at path at once, if it is queued.
 func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
@@ -294,7 +293,7 @@ func (q *queue) add(name string, d definition) {
 	q.await(turn{name: name})
 }
 
-// setWithoutTurn records the definition of a slot that the caller makes itself, so the scanner need not make it later.
+// setWithoutTurn stores the definition of a slot that the caller makes itself.
 func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -320,7 +319,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// change modifies the definition of a queued slot. It returns false if the slot is not queued.
+// change changes the definition of a queued slot. If the slot isn't queued, it returns false.
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -357,8 +356,8 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// maxUnpublished is the maximum number of queued slots that are made before the next publish. A publish after each slot would be
-// expensive, because its cost grows with the number of slots.
+// maxUnpublished is the maximum number of queued slots that are made before the next publish. The cost of a publish grows with the
+// number of slots, so one after each slot would be expensive.
 const maxUnpublished = 64
 
 func (s *Scanner) serveQueue() {
@@ -385,11 +384,11 @@ func (s *Scanner) makeOrReport(name string) {
 
 type madeSlot struct {
 	name string
-	down bool // the slot was made with a down file
+	down bool // it was made with a down file
 }
 
-// removePublished removes the slots that were just published from the queue. If SetDown was called for a slot after it had been
-// made, removePublished now changes its down file.
+// removePublished removes slots that were just published from the queue. If SetDown was called for a slot after it was made, its
+// down file is changed now.
 func (s *Scanner) removePublished() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -402,8 +401,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext adds the remaining files to a slot that has only its defining files. The scanner calls it when idle, because it
-// must not delay the end of the container. On an overlay file system, for example, it can take longer than a short CMD.
+// completeNext adds the remaining files to a slot. It is called when the scanner is idle, because it must not delay the end of the
+// container. On an overlay file system it can take longer than a short CMD.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

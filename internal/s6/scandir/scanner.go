@@ -22,33 +22,33 @@ import (
 const (
 	maxServices  = 1000
 	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot
-	makingPoll   = 100 * time.Millisecond // interval of the checks whether that program has finished
-	makingLimit  = 3 * makingTime         // limit of the wait if that program keeps renewing its temporary name
-	idlePoll     = time.Hour              // interval of the checks if notifications work and all slots are hinit's own
-	foreignPoll  = time.Minute            // interval of the checks if another program has made a slot
-	busyPoll     = 5 * time.Second        // interval of the checks if notifications don't work
-	settleTime   = 50 * time.Millisecond  // delay from a notification to the check that it causes
-	lookAgain    = time.Second            // minimum time between two checks that notifications cause
-	completeTime = 100 * time.Millisecond // delay from the last new slot until the scanner begins to complete the slots
-	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after the execution
+	makingPoll   = 100 * time.Millisecond // time between checks whether that program has finished
+	makingLimit  = 3 * makingTime         // longest wait if that program renews its temporary name again and again
+	idlePoll     = time.Hour              // time between checks if notifications work and all slots are hinit's own
+	foreignPoll  = time.Minute            // time between checks if another program has made a slot
+	busyPoll     = 5 * time.Second        // time between checks if notifications don't work
+	settleTime   = 50 * time.Millisecond  // from a notification to the check that it causes
+	lookAgain    = time.Second            // shortest time between two checks because of notifications
+	completeTime = 100 * time.Millisecond // from the last new slot until the slots are completed
+	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after
 )
 
-// Host is the part of PID 1 that a scanner needs. The methods are called in the scanner's goroutine, and may block.
+// Host is what a scanner needs of PID 1. The scanner's goroutine calls the methods, which may block.
 type Host interface {
-	// SlotMade registers the gateway of a profile after a client has made its slot. If start is true, SlotMade also starts the
-	// gateway. exports are the variables that the slot's run script adds to the container's environment.
+	// SlotMade registers the gateway of a profile whose slot a client has made. With start, it also starts the gateway. exports are
+	// the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved returns the reason why no service may have the given name. It returns "" if a service may have it.
+	// Reserved says why no service may have this name, or returns "" if one may.
 	Reserved(name string) string
-	// CheckCapacity returns an error with the reason if no further service can be supervised.
+	// CheckCapacity returns an error that says why no more services can be supervised.
 	CheckCapacity() error
-	// The method Register must also create a log for the service.
+	// Register must also create a log for the service.
 	foreign.Supervisor
 }
 
-// serviceHost combines a Host and a Scanner to implement foreign.Scanner.
+// serviceHost makes a Host and a Scanner a foreign.Scanner.
 type serviceHost struct {
 	Host
 	s *Scanner
@@ -69,27 +69,27 @@ type Scanner struct {
 	requests chan func()
 	records  chan supervisor.Record
 	ended    chan struct{}
-	resumed  chan struct{} // closed when the directories have been opened after a re-execution
+	resumed  chan struct{} // closed when the directories are open again after a re-execution
 	table    atomic.Pointer[table]
-	pending  atomic.Bool // a check for removed directories has been requested
+	pending  atomic.Bool // a check for removed directories was asked for
 	queue    *queue
 
-	// The fields below are used only by the scanner's goroutine.
+	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // by name in the scan directory
-	unseen         []madeSlot        // slots that were made from the queue, but not yet published
+	unseen         []madeSlot        // slots from the queue that are made and not published
 	again          map[string]bool   // names of queued slots that could not be made
-	idle           *time.Timer       // fires when the scanner has been idle, so that it completes slots
-	partial        string            // the last message about directories that are not supervised
+	idle           *time.Timer       // fires when the scanner has been idle for a while
+	partial        string            // last message about directories that are not supervised
 	hints          watch.Set
 	due            *time.Timer
 	poll           time.Duration
-	checkScheduled bool      // a notification has scheduled an earlier check
+	checkScheduled bool      // a notification has caused an earlier check
 	looked         time.Time // time of the last check
 	scanned        time.Time // start of the last scan
 }
 
-// Open creates the directories of s6, or empties them, and starts the scanner. The scanner ends with ctx.
+// Open creates or empties the directories of s6, and starts the scanner, which ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, lock, err := layout.prepare()
@@ -114,7 +114,7 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles starts file notifications for the scan directory. Without them, the scanner checks the directory more often.
+// observeFiles starts notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
 	if s.hints.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.hints.AddPath(s.layout.Scan) }) == nil {
 		s.poll = idlePoll
@@ -136,7 +136,7 @@ func (s *Scanner) entryOf(name string) *entry {
 	return e
 }
 
-// removeUnused drops a foreign service that is gone from its entry, and then removes the entry if it is empty.
+// removeUnused takes a foreign service that is gone out of its entry, and removes the entry if it is empty.
 func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
@@ -157,8 +157,7 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service with the given name. For a logger's name, it returns the service to which the logger
-// belongs.
+// service returns the foreign service of this name, or for the name of a logger the service to which the logger belongs.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -167,8 +166,8 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a supervisor record to the scanner. It does not block: if the channel is full, Observe drops the record, and the
-// next check finds the change.
+// Observe passes a record of the supervisor to the scanner. It doesn't block: if the channel is full, the record is dropped, and
+// the next check finds the change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
 		return
@@ -196,7 +195,7 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // skipped after a panic: the next program continues with the files
+	s.end() // skipped after a panic, because the next program continues with the files
 }
 
 func (s *Scanner) work() {
@@ -232,7 +231,7 @@ func (s *Scanner) work() {
 	}
 }
 
-// untilNextCheck returns the interval until the next regular check.
+// untilNextCheck returns the time to the next regular check.
 func (s *Scanner) untilNextCheck() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {
@@ -242,7 +241,7 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.poll
 }
 
-// scheduleCheck schedules an early check, at least lookAgain after the last check.
+// scheduleCheck schedules an early check, at least lookAgain after the last one.
 func (s *Scanner) scheduleCheck() {
 	if !s.checkScheduled {
 		s.checkScheduled = true
@@ -250,13 +249,13 @@ func (s *Scanner) scheduleCheck() {
 	}
 }
 
-// needsCheck reports whether a file notification requires a check. Most notifications don't, because they concern temporary
-// names, or files that services write in their own directories.
+// needsCheck reports whether a notification requires a check. Most don't: they are about temporary names, or about files that
+// services write in their own directories.
 func (s *Scanner) needsCheck(ev watch.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
 		slot := s.slot(name)                                                   // a new directory must wait for a scan
-		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot by hinit itself
+		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // hinit itself has made the slot
 	}
 	return formats.IsDefinitionFile(name)
 }
@@ -271,14 +270,13 @@ func (s *Scanner) end() {
 			e.Slot.close()
 		}
 	}
-	_ = s.dir.Close()  // an error doesn't matter for a directory
-	_ = s.lock.Close() // this releases the lock
+	_ = s.dir.Close()  // for a directory, an error means nothing
+	_ = s.lock.Close() // releases the lock
 }
 
 var errGone = errors.New("the scanner has ended")
 
-// do executes f in the scanner's goroutine, and waits until f has returned. If ctx ends first, do returns an error, and f may
-// still run.
+// do runs f in the scanner's goroutine and waits for its end. If ctx ends before, do returns an error, and f may still run.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
@@ -294,7 +292,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine. It returns when the goroutine has accepted f, without waiting for its result.
+// send passes f to the scanner's goroutine. It returns when the goroutine has f, and doesn't wait for its end.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

@@ -21,32 +21,32 @@ import (
 type kind int
 
 const (
-	native kind = iota // the slot of a service that hinit itself defines
-	fixed              // a slot without a service, which is always reported as up
-	other              // another program has made the directory, which defines a foreign service, see package foreign
+	native kind = iota // hinit itself defines the service
+	fixed              // there is no service, and the slot always appears as up
+	other              // another program has made the directory, which defines a foreign service (package foreign)
 )
 
-// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. At re-execution, fields are
-// handed over unless their tag is "-".
+// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. A re-execution hands over all
+// fields but those with the tag "-".
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              // who defines the service
-	ID      fsutil.ID         // identity of the directory
-	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
+	ID      fsutil.ID         // of the directory
+	Link    fsutil.ID         // of the link, if the name is a symbolic link
 	Exports map[string]string // variables from the run script, if a client has made this gateway's slot
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
-	dir    *fsutil.Dir `reexec:"-"` // the open directory, opened as a user who may read it
-	reload int         `reexec:"-"` // signal that asks the service to reload its configuration; 0 for SIGHUP
+	dir    *fsutil.Dir `reexec:"-"` // opened as a user who may read it
+	reload int         `reexec:"-"` // signal that asks the service to read its configuration again; 0: SIGHUP
 }
 
-// entry is the scanner's state for one name in the scan directory. Empty entries are removed.
+// entry is what the scanner knows about a name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // the slot with this name; nil if there is none
-	Service *foreign.Service // the service of a foreign directory; stays until the service has ended
-	Refused fsutil.ID        // the directory of this name that the scanner has refused and reported
+	Slot    *Slot            // nil if there is none
+	Service *foreign.Service // of a foreign directory; stays until the service has ended
+	Refused fsutil.ID        // directory that was refused and reported
 
-	making time.Time     `reexec:"-"` // when the scanner first saw that another program is making the slot
+	making time.Time     `reexec:"-"` // when another program was first seen making the slot
 	rest   []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
@@ -56,7 +56,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // readers don't need these files
+	c.rest = nil // readers don't need them
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
@@ -66,14 +66,14 @@ func (e *entry) copy() *entry {
 // Native reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) Native() bool { return s.Kind == native }
 
-// Fixed reports whether the slot has no service. Such a slot ignores commands, and is always reported as up.
+// Fixed reports whether the slot has no service. Such a slot ignores commands and always appears as up.
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
-// ReloadSignal returns the signal that asks the service to reload its configuration.
+// ReloadSignal returns the signal that asks the service to read its configuration again.
 func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
 
-// NormallyUp reports whether the service starts with the container, that is, whether its slot has no down file. It blocks on the
-// file system of the scan directory.
+// NormallyUp reports whether the service starts with the container: whether its slot has no down file. It blocks on the file system
+// of the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
@@ -97,11 +97,11 @@ func (s *Slot) SetDown(down bool) error {
 	return nil
 }
 
-// hasName reports whether the slot's name in the open scan directory still refers to the slot's directory.
+// hasName reports whether the slot's name in the open scan directory still leads to the slot's directory.
 func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // after any other error, assume that the directory is unchanged
+		return !errors.Is(err, fs.ErrNotExist) // after any other error, it counts as unchanged
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fsutil.IDOf(info) == s.Link
@@ -111,11 +111,11 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != other {
-		_ = s.dir.Close() // fails if the directory is already closed
+		_ = s.dir.Close() // fails if it is closed already
 	}
 }
 
-// slotsOf returns the slots of a foreign service and its logger. named is the service's slot in the scan directory.
+// slotsOf returns the slots of a foreign service and its logger. named is the service's own slot.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Place, link fsutil.ID) *Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
@@ -127,20 +127,20 @@ func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	return slots
 }
 
-// Files holds the scripts that hinit writes into a slot. hinit never runs them, but people can.
+// Files are the scripts that hinit writes into a slot. hinit never runs them, but people can.
 type Files struct {
 	Run    string
-	Finish string // the script finish; "" for none
-	Log    string // the script log/run; "" for none
+	Finish string // script finish; "" for none
+	Log    string // script log/run; "" for none
 }
 
-// With these modes, the agent's user can query and control a service with the tools of s6 (contract of s6, section 5.1).
+// With these modes, the agent's user can query and control a service by the programs of s6 (contract of s6, section 5.1).
 const (
 	eventMode   = fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// definingFiles returns the files that a slot must have from the moment when its name appears.
+// definingFiles returns the files that a slot must have when its name appears.
 func (f Files) definingFiles(down bool) []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
@@ -179,7 +179,7 @@ type table struct {
 	byName  map[string]*Slot
 	byID    map[fsutil.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // the state to hand over at re-execution
+	entries map[string]*entry // what a re-execution hands over
 }
 
 func (s *Scanner) publish() {
@@ -209,11 +209,11 @@ func (t *table) add(slots ...*Slot) {
 	}
 }
 
-// Slots returns all slots sorted by name. It does not block.
+// Slots returns all slots sorted by name. It doesn't block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Exports returns the variables that the run scripts of hinit's own slots export, by slot name. It does not block. The caller
-// must not change the maps.
+// Exports returns the variables that the run scripts of hinit's own slots export, by slot name. It doesn't block. The caller must
+// not change the maps.
 func (s *Scanner) Exports() map[string]map[string]string {
 	exports := make(map[string]map[string]string)
 	for name := range s.queue.definitions() {
@@ -227,16 +227,15 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service has the given name, that is, a service that another program's directory defines. It
-// does not block.
+// Foreign reports whether a foreign service has this name: one that another program's directory defines. It doesn't block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is still
-// queued, Find makes it first. If path is not a slot's directory, the error is a [client.ErrUnknown]. Find blocks on the file system. A
-// path that is not in the table is resolved as the agent's user.
+// Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is queued, it
+// is made first. If path isn't the directory of a slot, the error is a [client.ErrUnknown]. Find blocks on the file system. A path
+// that isn't in the table is resolved as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.makeIfQueued(ctx, path); err != nil {
@@ -258,7 +257,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	return nil, unknown("no such slot at %q", path)
 }
 
-// unknown returns the error for a directory that is not the directory of a supervised service.
+// unknown returns the error for a directory that isn't the directory of a supervised service.
 func unknown(format string, args ...any) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf(format, args...)}
 }
