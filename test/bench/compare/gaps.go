@@ -14,19 +14,19 @@ func (b *bench) explain(measure string) string {
 	}
 	switch measure {
 	case "M1":
-		return fmt.Sprintf("the Go runtime: %s MB with one service, of which %s MB are written to.",
+		return fmt.Sprintf("the Go runtime needs %s MB with one service, of which %s MB are private.",
 			of("M1", "1", hinitName), of("M1 private", "1", hinitName))
 	case "M2":
-		return "the [boot](../explanation/performance.md#the-boot) comes before the first service."
+		return "hinit [boots](../explanation/performance.md#the-boot) before it starts the first service."
 	case "M3":
-		return "hinit first looks for processes that the dead one left behind."
+		return "hinit first searches for processes that the dead process left behind."
 	case "M5":
 		return "see [the way of a line](../explanation/log-path.md)."
 	case "M6":
-		return fmt.Sprintf("an empty Go program takes %s ms. The table of all takes three system calls a service, a start or stop the record of the intent.",
+		return fmt.Sprintf("an empty Go program takes %s ms. The status of all makes three system calls for each service. A start or stop records the intent.",
 			of("M6", "status", emptyName))
 	case "M12":
-		return fmt.Sprintf("the shim adds %s ms, then hinit answers. A start is answered when desired_state is on the disk.", of("M8", "added", hinitName))
+		return fmt.Sprintf("the shim adds %s ms. hinit answers a start when desired_state is on the disk.", of("M8", "added", hinitName))
 	case "M7":
 		return fmt.Sprintf("a loop in C takes %s µs; the Go runtime adds the way of a signal to a goroutine.", of("M7", "µs", "tini"))
 	case "M8":
@@ -34,9 +34,9 @@ func (b *bench) explain(measure string) string {
 	case "M9":
 		return "hinit looks at the new directory as the agent's user, sets its owner and records the intent."
 	case "M10":
-		return fmt.Sprintf("the bare loop takes %s ms with 100 services; hinit also reads their logs to the end.", of("M10", "100", loopName))
+		return fmt.Sprintf("the bare loop takes %s ms with 100 services. hinit also reads their logs to the end.", of("M10", "100", loopName))
 	case "M11":
 		return "the boot of hinit and the end of its logs; an engine that is busy varies by more than that."
 	}
-	return "the watch for [deaf gateways](../explanation/deaf-gateways.md) wakes after a line of output and after a heartbeat."
+	return "the search for [deaf gateways](../explanation/deaf-gateways.md) runs after a line of output and after a heartbeat."
 }
