@@ -8,14 +8,14 @@ import (
 // The states of [Service.State].
 const (
 	StateDown      = "down"      // not running, nothing pending
-	StateWaiting   = "waiting"   // wanted up, but the service waits for another service that it needs, or for its turn to start
+	StateWaiting   = "waiting"   // wanted up; the service waits for another service that it needs, or for its turn to start
 	StateStarting  = "starting"  // hinit is starting the process
 	StateUp        = "up"        // the main process runs
-	StateStopping  = "stopping"  // the service was told to stop, or its leftover processes are being ended
-	StateKilling   = "killing"   // the processes were sent SIGKILL and are not gone yet
+	StateStopping  = "stopping"  // hinit ends the process, or its leftovers
+	StateKilling   = "killing"   // hinit has sent SIGKILL, and processes are left
 	StateFinishing = "finishing" // the main process is gone, and the finish command runs
-	StateBackoff   = "backoff"   // wanted up, waits for the restart delay
-	StateParked    = "parked"    // wanted up, but kept down until the configuration of the service changes or an operator starts it
+	StateBackoff   = "backoff"   // wanted up; the service waits for its restart delay
+	StateParked    = "parked"    // wanted up, but down until the configuration of the service changes or an operator starts it
 	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
 )
 
@@ -52,7 +52,7 @@ const (
 
 // Status is the status document.
 type Status struct {
-	Version  int       `json:"version"`  // 1; changes only when a key changes its meaning
+	Version  int       `json:"version"`  // 1; another number if a key has changed its meaning
 	Init     Init      `json:"init"`     // hinit, the CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless the request names it
 }
@@ -71,42 +71,42 @@ type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`
 	StartedAt     time.Time     `json:"started_at"`
-	Home          string        `json:"home"`            // the agent's home, which holds the profiles
-	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run, a plain supervisor without an agent
-	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1 and adopts orphans as a subreaper
+	Home          string        `json:"home"`            // data directory
+	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run
+	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1, but adopts orphans
 	UptimeSeconds float64       `json:"uptime_seconds"`
-	Stopping      bool          `json:"stopping"`                // the container is shutting down
-	Orphans       uint64        `json:"orphans"`                 // orphans that hinit has reaped
-	Goroutines    int           `json:"goroutines"`              // of hinit
-	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
-	Warnings      []string      `json:"warnings"`                // warnings for people, such as too low limits of the container
-	Booting       bool          `json:"booting,omitempty"`       // the boot is not over, and not all services are known yet
-	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
-	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in order
-	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing before the profiles are read, and when all are done
-	Binary        string        `json:"binary"`                  // file that the running program was started from
-	BinaryID      string        `json:"binary_id,omitempty"`     // identifies that file; a replaced file has another value
+	Stopping      bool          `json:"stopping"` // the container is shutting down
+	Orphans       uint64        `json:"orphans"`  // reaped orphans
+	Goroutines    int           `json:"goroutines"`
+	Cmd           *Cmd          `json:"cmd"`                     // null without a CMD
+	Warnings      []string      `json:"warnings"`                // for people, such as too low limits
+	Booting       bool          `json:"booting,omitempty"`       // the boot goes on, and not all services are known
+	Hook          *BootHook     `json:"hook,omitempty"`          // newest hook that the boot runs now
+	Boot          []BootStep    `json:"boot"`                    // in order
+	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // only while the boot processes profiles
+	Binary        string        `json:"binary"`                  // file of the running program
+	BinaryID      string        `json:"binary_id,omitempty"`     // changes when that file is replaced
 	Image         int           `json:"image"`                   // 1 at first, one more after each re-execution
-	ReexecError   string        `json:"reexec_error"`            // why the last requested re-execution failed
+	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
-	Repair        *Repair       `json:"repair"`                  // repair of file ownership in the background; null without one
-	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
+	Repair        *Repair       `json:"repair"`                  // background repair of file ownership; null without one
+	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first without memory; "" when unknown
 }
 
 // BootProfiles says how far the boot has got with the profiles.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // all profiles
-	Done     int `json:"done"`     // profiles whose gateways are known and, if wanted, started
+	Done     int `json:"done"`     // profiles whose gateways are registered and, if wanted, started
 }
 
 // Lease says which hinit serves the data volume.
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
-	Holder *LeaseHolder `json:"holder"` // process that this hinit waits for; null without one
-	// this hinit waits for the lock; if false (HINIT_STANDBY=0), it exits instead
+	Holder *LeaseHolder `json:"holder"` // who has the lock; null without one
+	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
-	Detail  string `json:"detail"` // why hinit has no lock, for people
+	Detail  string `json:"detail"` // why hinit has no lock
 }
 
 // The states of a lease.
@@ -118,21 +118,21 @@ const (
 
 // LeaseHolder is the process that has the lock of the data volume. host and since come from a file that the agent can write.
 type LeaseHolder struct {
-	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
-	Since   time.Time `json:"since"`             // when that hinit took the lock
-	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock and is no hinit
+	Host    string    `json:"host"`              // host of the last holder; "" when unknown
+	Since   time.Time `json:"since"`             // when it took the lock
+	PID     int       `json:"pid,omitempty"`     // process of this container with the lock, if it is no hinit
 	Command string    `json:"command,omitempty"` // name of that process
 }
 
 // Repair says how far the repair of file ownership in the background has got.
 type Repair struct {
-	Directory string  `json:"directory"` // directory that the repair has reached
+	Directory string  `json:"directory"` // directory reached
 	Seen      int64   `json:"seen"`      // files and directories examined
 	Changed   int64   `json:"changed"`   // given to the agent's user
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // duration of a repair that is done
-	Stopped   string  `json:"stopped"` // why the repair ended early, "" if it ended normally
+	Seconds   float64 `json:"seconds"` // duration, once done
+	Stopped   string  `json:"stopped"` // why it ended early, "" if it ended normally
 }
 
 // Cmd describes the container's CMD.
@@ -140,7 +140,7 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // process id, 0 when the CMD does not run
 	Since time.Time `json:"since"`
-	// a signal has stopped its process (Ctrl-Z); SIGCONT continues it
+	// a signal has stopped it (Ctrl-Z)
 	Stopped bool `json:"stopped"`
 }
 
@@ -148,7 +148,7 @@ type Cmd struct {
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // position among the hooks, from 1
-	Of      int     `json:"of"`     // all hooks, with hooks that have nothing to do
+	Of      int     `json:"of"`     // number of hooks
 	Seconds float64 `json:"seconds"`
 }
 
@@ -157,8 +157,8 @@ type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
-	Skipped bool    `json:"skipped"` // its inputs have not changed, so it did not run
-	Beside  bool    `json:"beside"`  // it ran at the same time as the step before it
+	Skipped bool    `json:"skipped"` // did not run: its inputs have not changed
+	Beside  bool    `json:"beside"`  // ran at the same time as the step before
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
@@ -172,54 +172,54 @@ const (
 
 // Service is the state of one service.
 type Service struct {
-	Name                string     `json:"name"`                  // name of the service, such as gateway-coder
-	Profile             string     `json:"profile"`               // "" when the service belongs to no profile
-	Group               string     `json:"group,omitempty"`       // group in the configuration; @GROUP in commands
-	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
+	Name                string     `json:"name"`                  // such as gateway-coder
+	Profile             string     `json:"profile"`               // "" without a profile
+	Group               string     `json:"group,omitempty"`       // group of the configuration
+	Kind                string     `json:"kind"`                  // gateway, service or cmd
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
-	Want                string     `json:"want"`                  // "up" or "down": the desired state
+	Want                string     `json:"want"`                  // desired state: up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // begin of the state
-	UptimeSeconds       float64    `json:"uptime_seconds"`        // time since the service came up, 0 if the service is not up
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // automatic restarts
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // consecutive exits soon after a start
-	NextStart           *time.Time `json:"next_start"`            // time of the next start, null without one
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row soon after a start
+	NextStart           *time.Time `json:"next_start"`            // null without one
 	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start
-	Ready               bool       `json:"ready"`                 // it has reported readiness, or is up and can't report it
+	Ready               bool       `json:"ready"`                 // it has reported readiness, or is up and reports none
 	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
-	Log                 string     `json:"log"`                   // path of the current log file, "" when it has none
-	Reason              string     `json:"reason"`                // reason of the state, for people
-	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
-	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, none
-	StatusText          string     `json:"status_text,omitempty"` // the service's STATUS= of sd_notify
+	Log                 string     `json:"log"`                   // current log file, "" when it has none
+	Reason              string     `json:"reason"`                // why it is in this state, for people
+	Problem             string     `json:"problem"`               // fault, for people; "" without one
+	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: which gateway serves the profile
+	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`               // command of the current run, or of the next one
-	Needs               []string   `json:"needs"`                 // names of services that the service waits for
+	Command             []string   `json:"command"`               // of the current or next run
+	Needs               []string   `json:"needs"`                 // services that it waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`                // a signal has stopped the process, such as SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service; its commands wait
-	Checks              []Check    `json:"checks,omitempty"`      // results of the health checks; missing without checks
-	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration, until a restart
-	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
+	Paused              bool       `json:"paused"`                // a signal has stopped it, such as SIGSTOP
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached it; commands wait
+	Checks              []Check    `json:"checks,omitempty"`      // missing without checks
+	Drifted             bool       `json:"drifted"`               // it runs with an older configuration until a restart
+	Task                bool       `json:"task,omitempty"`        // it is a task, which ends by itself
 	Done                bool       `json:"done,omitempty"`        // the last run ended by itself with exit code 0
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by the schedule
-	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
+	Restart             string     `json:"restart,omitempty"`     // policy: on-failure, on-success or never; missing: always
 
-	// settings besides the built-in defaults, if the request names the service
+	// other settings than the defaults, if the request names the service
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
-	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless the profile is isolated
+	Isolation *Isolation     `json:"isolation,omitempty"` // missing unless the profile is isolated
 	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
-	Output    *Output        `json:"output,omitempty"`    // counters of the output; missing before the first line
+	Output    *Output        `json:"output,omitempty"`    // missing before the first line
 }
 
 // Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
-	Mode string `json:"mode"` // files or user, as the configuration says
-	// restrictions that the kernel enforces, such as uid 20001 and Landlock ABI 7
+	Mode string `json:"mode"` // files or user
+	// what the kernel enforces, such as uid 20001 and Landlock ABI 7
 	InForce []string `json:"in_force"`
 }
 
@@ -230,7 +230,7 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 // Limit is a resource limit of a service, and what enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
-	Value string `json:"value"` // value of the limit, as in the configuration
+	Value string `json:"value"` // as in the configuration
 	By    string `json:"by"`    // cgroup, supervision, nice, nproc, next-start or nothing
 }
 
@@ -246,12 +246,12 @@ const (
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {
-	Lines          uint64 `json:"lines"`           // lines read from the service
-	Bytes          uint64 `json:"bytes"`           // size of these lines
-	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate_limit
-	ConsoleDropped uint64 `json:"console_dropped"` // lines that were not written to the container's log
-	FileLost       uint64 `json:"file_lost"`       // lines that were not written to the log file
-	Error          string `json:"error,omitempty"` // current fault of the log file, "" when there is none
+	Lines          uint64 `json:"lines"`           // lines read
+	Bytes          uint64 `json:"bytes"`           // their size
+	Suppressed     uint64 `json:"suppressed"`      // left out because of logs.rate_limit
+	ConsoleDropped uint64 `json:"console_dropped"` // not written to the container's log
+	FileLost       uint64 `json:"file_lost"`       // not written to the log file
+	Error          string `json:"error,omitempty"` // current fault of the log file, "" without one
 }
 
 // Check is the last result of a health check.
@@ -263,8 +263,8 @@ type Check struct {
 	Since    time.Time  `json:"since"`    // begin of the state
 	Failed   bool       `json:"failed"`   // the check is failing
 	Failures int        `json:"failures"` // bad answers in a row
-	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
-	At       *time.Time `json:"at"`       // time of the last answer, null before the first one
+	Answer   string     `json:"answer"`   // for people; empty for callers that may not control hinit
+	At       *time.Time `json:"at"`       // time of the answer, null before the first one
 }
 
 // CheckPaused is the state of a check that an operator has paused.
@@ -275,13 +275,13 @@ const CheckHeld = "on-hold"
 
 // Exit says how a run ended, or why it could not be started.
 type Exit struct {
-	Code          *int      `json:"code"`   // null when a signal ended the run or the run never started
-	Signal        *int      `json:"signal"` // number of the signal that ended the run, null when none did
+	Code          *int      `json:"code"`   // null after a signal or without a start
+	Signal        *int      `json:"signal"` // signal that ended the run, null when none did
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
 	At            time.Time `json:"at"`
-	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
+	Tail          []string  `json:"tail"`                   // last log lines; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // tail is not known yet
-	Error         string    `json:"error"`                  // why the run could not be started, "" if it was started
+	Error         string    `json:"error"`                  // why the run did not start, "" if it did
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	PID           int       `json:"pid"` // process id, 0 when the run never started
 }

@@ -41,12 +41,12 @@ type Cause string
 
 // The causes of an exit.
 const (
-	CauseCrash    Cause = "crash"    // exit code other than 0 that has no special meaning
-	CauseClean    Cause = "clean"    // exit code 0, another success code, or a code that asks for a restart
-	CauseConfig   Cause = "config"   // exit code by which the service says that a restart will not help before its configuration changes
+	CauseCrash    Cause = "crash"    // an exit code other than 0 without a special meaning
+	CauseClean    Cause = "clean"    // exit code 0, another success code, or a code that asks for a restart at once
+	CauseConfig   Cause = "config"   // an exit code that says that a restart won't help
 	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
-	CauseSignal   Cause = "signal"   // a signal that hinit did not send ended the process
-	CauseOperator Cause = "operator" // an operator asked hinit to end the service (stop, restart, kill), or its profile is gone
+	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
+	CauseOperator Cause = "operator" // an operator ended the service (stop, restart, kill), or its profile is gone
 	CauseShutdown Cause = "shutdown" // hinit ended the service because the container is stopping
 	CauseSpawn    Cause = "spawn"    // the process did not start
 	CauseReplaced Cause = "replaced" // another instance of the agent has taken over the work of this service

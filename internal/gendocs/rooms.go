@@ -8,8 +8,8 @@ import (
 	"go/token"
 	"html"
 	"os"
-	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,8 +155,8 @@ func packageDiagram(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage returns a page that lists the packages in the order in which data flows through them. A package is listed in the
-// first part with a pattern that matches the package.
+// roomsPage returns a page that lists the packages with the questions that they answer. It returns an error if a package is not
+// in the list, or a file of the list does not exist.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)
@@ -167,72 +167,42 @@ func roomsPage(root string, all []room) (string, error) {
 		fmt.Fprintf(&b, "%d. `%s`\n", i+1, f)
 	}
 	b.WriteString(flowText)
-	left := slices.Clone(all)
+	left := make(map[string]bool)
+	for _, r := range all {
+		left[r.path] = true
+	}
 	for _, p := range parts {
 		fmt.Fprintf(&b, "\n## %s\n\n", p.title)
-		var programs []string
-		for _, pattern := range p.rooms {
-			var here []room
-			left = slices.DeleteFunc(left, func(r room) bool {
-				is := r.path == pattern || strings.HasPrefix(r.path, pattern+"/")
-				if is {
-					here = append(here, r)
+		var names []string
+		for _, r := range p.rooms {
+			for _, file := range append([]string{r.file}, filesOf.FindAllString(r.answers, -1)...) {
+				if _, err := os.Stat(filepath.Join(root, r.path, file)); err != nil {
+					return "", fmt.Errorf("cannot list the room %s: %w; mend its line in internal/gendocs/rooms_flow.go", r.path, err)
 				}
-				return is
-			})
-			if len(here) == 0 {
-				return "", fmt.Errorf("there is no room %s: mend its line in internal/gendocs/rooms_flow.go", pattern)
 			}
-			switch {
-			case strings.HasPrefix(pattern, "cmd/"):
-				programs = append(programs, "`"+pattern+"`")
-			case p.named:
-				fmt.Fprintf(&b, "- `%s`\n", pattern)
-			default:
-				b.WriteString(roomLines(pattern, here))
+			delete(left, r.path)
+			if r.answers == "" {
+				names = append(names, "`"+r.path+"`")
+				continue
 			}
+			file := ""
+			if r.file != "" {
+				file = ", `" + r.file + "`"
+			}
+			fmt.Fprintf(&b, "- `%s`%s: %s\n", r.path, file, r.answers)
 		}
-		if len(programs) > 0 {
-			fmt.Fprintf(&b, "- Programs: %s\n", strings.Join(programs, ", "))
+		if len(names) > 0 {
+			fmt.Fprintf(&b, "These rooms read their flags and call the room of the same name: %s.\n", strings.Join(names, ", "))
 		}
 	}
-	if len(left) > 0 {
-		return "", fmt.Errorf("%s is in no part of the page of rooms: add it to internal/gendocs/rooms_flow.go", left[0].path)
+	for path := range left {
+		return "", fmt.Errorf("%s is in no part of the page of rooms: add it to internal/gendocs/rooms_flow.go", path)
 	}
 	return b.String(), nil
 }
 
-// roomLines describes the package whose path is pattern, and names the packages below it. Without such a package it describes each.
-func roomLines(pattern string, here []room) string {
-	var lines, below []string
-	own := slices.ContainsFunc(here, func(r room) bool { return r.path == pattern })
-	for _, r := range here {
-		if own && r.path != pattern {
-			below = append(below, "`"+strings.TrimPrefix(r.path, pattern+"/")+"`")
-			continue
-		}
-		does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
-		does = strings.TrimPrefix(does, path.Base(r.path)+" ")
-		lines = append(lines, fmt.Sprintf("- `%s` %s", r.path, short(does)))
-	}
-	text := strings.Join(lines, "\n")
-	if len(below) > 0 {
-		text += " Below it: " + strings.Join(below, ", ") + "."
-	}
-	return text + "\n"
-}
-
-// short removes the details after a colon or a clause if the text before it is long enough to be understood alone. Readers find the
-// details in the package comment.
-func short(does string) string {
-	for _, mark := range []string{": ", ", and ", ", for ", ", whose ", ", such ", " ("} {
-		clause, _, found := strings.Cut(does, mark)
-		if found && strings.Count(clause, " ") >= 3 && !strings.Contains(clause, ", ") {
-			does = clause + "."
-		}
-	}
-	return does
-}
+// filesOf matches the Go files that a line of the page names.
+var filesOf = regexp.MustCompile(`\w+\.go\b`)
 
 // housePages returns the diagram and the list of the packages, by file name.
 func housePages(root string) (map[string]string, error) {

@@ -55,13 +55,13 @@ func sandboxPages(ctx context.Context, binary string) (map[string]string, error)
 	b.WriteString(`
 ## In the place of docker
 
-Called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `, the same program answers these calls and no others. The formats
-are the agent's: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. Anything else goes to the docker
-command, if there is another one in ` + "`PATH`" + `.
+The same program can be called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `. Then it answers only these calls, with the formats
+that the agent uses: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. It passes any other call to another
+docker command in ` + "`PATH`" + `, if there is one.
 
 ` + dockerTable() + `
-Always refused are ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. So are namespaces of the
-host or of another container, and mounts of ` + "`/`" + ` and of an engine's socket. ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them where there is no service: ` + "`privileged`, `host`, `socket`" + `.
+It refuses ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. It also refuses namespaces of the host or of another
+container, and mounts of ` + "`/`" + ` and of an engine's socket. Without the service, ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them (` + "`privileged`, `host`, `socket`" + `).
 `)
 	return map[string]string{
 		"docs/reference/sandbox.md":   b.String(),

@@ -17,18 +17,18 @@ import (
 // has another event.
 var words = []struct{ name, meaning string }{
 	{"start", "by an operator or the boot"},
-	{"stop", "by an operator or the end of the container, or its profile is gone"},
+	{"stop", "by an operator or the end of the container, or because the profile is gone"},
 	{"restart", "by an operator"},
-	{"met", "its last need is there"},
-	{"spawned", "the process was started"},
-	{"spawnfail", "it could not be started, this time"},
-	{"spawnbad", "it can't be started as it is defined"},
-	{"crash", "the main process ended, and nothing it started is left"},
+	{"met", "the last service that it needs is there"},
+	{"spawned", "the process has started"},
+	{"spawnfail", "the process could not start this time"},
+	{"spawnbad", "the process can't start with this definition"},
+	{"crash", "the main process ended without leftovers"},
 	{"gone", "the last process of the run ended"},
-	{"park", "it ended with an exit code that parks (`restart.park_on`)"},
-	{"again", "it ended with an exit code that asks for a start at once (`restart.immediate_on`)"},
-	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed"},
-	{"deadline", "the time of this state is over, such as the delay of a restart"},
+	{"park", "the exit code parks the service (`restart.park_on`)"},
+	{"again", "the exit code asks for a start at once (`restart.immediate_on`)"},
+	{"inputs", "`config.yaml`, `.env` or the marker file in the home changed"},
+	{"deadline", "the time of this state is over, such as a restart delay"},
 }
 
 // states returns the page about the states of a service, generated from the doc comments of the state constants. The whole
@@ -54,13 +54,13 @@ func states(root string) (string, error) {
 		fmt.Fprintf(&b, "- `%s`: %s\n", d.value, d.doc)
 	}
 	b.WriteString(`
-` + "`crash_loop`" + ` is a mark beside the state: too many fast exits. hinit goes on starting the service, at the longest delay.
+` + "`crash_loop`" + ` is a mark beside the state: the service had too many fast exits. hinit goes on starting it, with delays up to the longest.
 
 ## Transitions
 
 ![The states and the main transitions between them](../img/states.svg)
 
-All transitions are at the head of [machine.go](../../supervisor/machine.go). Only services of s6 service directories have finish commands.
+[machine.go](../../supervisor/machine.go) lists all transitions at its head. Only service directories of s6 have finish commands.
 
 `)
 	drawn := make(map[string]bool)
@@ -79,7 +79,7 @@ All transitions are at the head of [machine.go](../../supervisor/machine.go). On
 	b.WriteString(`
 ## Causes of an exit
 
-Every exit has a cause, and keeps the last 20 lines the process wrote.
+Every exit has a cause, and the last 20 lines that the process wrote.
 
 `)
 	for _, d := range causeDocs {

@@ -16,7 +16,7 @@ type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash
 	Time     string `json:"time,omitempty"`     // time of the commit, RFC 3339
-	Modified bool   `json:"modified,omitempty"` // the build included changes that were not committed
+	Modified bool   `json:"modified,omitempty"` // built with changes that were not committed
 	Go       string `json:"go"`                 // version of Go, such as go1.26.0
 }
 

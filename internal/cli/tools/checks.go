@@ -22,8 +22,8 @@ var checksVerb = cli.Verb{
 
 // checksOf is the output of hinit checks for one service.
 type checksOf struct {
-	Name   string         `json:"name"`   // name of the service
-	Checks []client.Check `json:"checks"` // checks of the service, as in the status
+	Name   string         `json:"name"`
+	Checks []client.Check `json:"checks"` // as in the status
 }
 
 func checks(t *cli.Terminal, c *cli.Call) int {

@@ -22,21 +22,21 @@ var explainVerb = cli.Verb{
 
 // explanation is the output of hinit explain for one service. Its texts are for people.
 type explanation struct {
-	Name  string   `json:"name"`  // name of the service
-	State string   `json:"state"` // the state, "(crash-loop)" during a crash loop, and the duration
-	Why   []string `json:"why"`   // causes of the state, in sentences
-	Says  string   `json:"says"`  // the service's own status text; "" without one
-	Tail  []string `json:"tail"`  // last lines of the last run, if they may show the cause
-	Next  string   `json:"next"`  // next action of hinit without a command
-	Type  []advice `json:"type"`  // commands that the user can type, the most useful first
+	Name  string   `json:"name"`
+	State string   `json:"state"` // with "(crash-loop)" in a crash loop, and the duration
+	Why   []string `json:"why"`   // its causes
+	Says  string   `json:"says"`  // the service's own text; "" without one
+	Tail  []string `json:"tail"`  // last log lines, if they may show the cause
+	Next  string   `json:"next"`  // what hinit does next by itself
+	Type  []advice `json:"type"`  // the most useful first
 
-	Settings []client.ConfigEntry `json:"settings"` // settings besides the built-in defaults
+	Settings []client.ConfigEntry `json:"settings"` // other settings than the defaults
 }
 
 // advice is a command that the user can type, and its effect.
 type advice struct {
-	Command string `json:"command"` // the command to type
-	For     string `json:"for"`     // effect of the command
+	Command string `json:"command"`
+	For     string `json:"for"` // its effect
 }
 
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {

@@ -245,9 +245,9 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 
 // logLine is a line of a log.
 type logLine struct {
-	Time    time.Time `json:"time,omitzero"` // when the line was written; missing if the file does not say
-	Name    string    `json:"name"`          // name that the user gave; with --all the name of the service
-	Message string    `json:"message"`       // text of the line, without its time
+	Time    time.Time `json:"time,omitzero"` // missing if the file does not say
+	Name    string    `json:"name"`          // as typed; with --all the service
+	Message string    `json:"message"`       // the line without its time
 }
 
 // jsonLine returns a function that formats a line as a JSON object. Bytes that aren't UTF-8 become U+FFFD.

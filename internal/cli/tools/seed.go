@@ -10,8 +10,8 @@ import (
 
 // seedReport is the result of hinit seed.
 type seedReport struct {
-	File  string   `json:"file"`  // file with the data directory and the list of steps
-	Steps []string `json:"steps"` // boot steps that an empty data directory can skip
+	File  string   `json:"file"`  // file with the data directory and the steps
+	Steps []string `json:"steps"` // boot steps that an empty volume can skip
 }
 
 var seedVerb = cli.Verb{

@@ -46,50 +46,50 @@ func between(from, to int) map[string]any { return map[string]any{"minimum": fro
 // Values returns all values of the chart in the order of the reference page.
 func Values() []Value {
 	return []Value{
-		{"name", "agents", "The name of everything that is made.", pattern(dnsLabel)},
+		{"name", "agents", "The name of all objects.", pattern(dnsLabel)},
 		{"image", "hinit-demo:latest", "The image of the agent, with hinit as its entrypoint.", pattern(reference)},
-		{"imagePullPolicy", "IfNotPresent", "When the image is pulled.", oneOf("IfNotPresent", "Always", "Never")},
+		{"imagePullPolicy", "IfNotPresent", "When the kubelet pulls the image.", oneOf("IfNotPresent", "Always", "Never")},
 		{"args", []any{"gateway", "run"}, "The command of the container. `gateway run` keeps the default profile wanted up.", map[string]any{"items": map[string]any{"type": "string"}}},
 		{"user", 10000, "The uid and gid of everything in the pod, and the group of the volume.", between(1, 2147483647)},
-		{"stopSeconds", 30, "How long ending everything may take. With drainSeconds it is the pod's terminationGracePeriodSeconds.", between(5, 3600)},
-		{"drainSeconds", 20, "How long a pod that ends waits for gateways that work on answers.", between(0, 3600)},
-		{"bootSeconds", 600, "How long the boot may take before the pod is restarted.", between(10, 86400)},
-		{"console", "raw", "Services in the container's log: `raw` lines, lines with a `prefixed` name, or `json`.", oneOf("raw", "prefixed", "json", "off")},
-		{"env", map[string]any{}, "More variables of the container. What other values set is refused.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`, "not": oneOf(settled...)}}},
+		{"stopSeconds", 30, "The time to stop everything. With drainSeconds it is the pod's terminationGracePeriodSeconds.", between(5, 3600)},
+		{"drainSeconds", 20, "The time for which an ending pod waits for gateways that work on answers.", between(0, 3600)},
+		{"bootSeconds", 600, "The time for the boot, after which the kubelet restarts the container.", between(10, 86400)},
+		{"console", "raw", "The form of services' lines in the container's log.", oneOf("raw", "prefixed", "json", "off")},
+		{"env", map[string]any{}, "More variables of the container, except those that other values set.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`, "not": oneOf(settled...)}}},
 		{"config", "", "The text of hinit.yaml. Empty: none.", nil},
 		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^(` + subdomain + `)?$`)},
 		{"storage.size", "1Gi", "The size of the volume.", pattern(size)},
 		{"storage.className", "", "Its StorageClass. Empty: the cluster's default.", pattern(`^(` + subdomain + `)?$`)},
-		{"storage.accessMode", "ReadWriteOnce", "Its access mode. A standby has ReadWriteMany.", oneOf("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany")},
+		{"storage.accessMode", "ReadWriteOnce", "Its access mode. With a standby it is ReadWriteMany.", oneOf("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany")},
 		{"storage.existingClaim", "", "An existing PersistentVolumeClaim, instead of a new one.", pattern(`^(` + subdomain + `)?$`)},
-		{"cpu.request", "100m", "The processor time that the pod is sure of.", pattern(cpus)},
-		{"cpu.limit", "", "The most processor time. Empty: what the node has.", pattern(`^$|` + cpus)},
-		{"memory.request", "256Mi", "The memory that the pod is sure of.", pattern(size)},
+		{"cpu.request", "100m", "The guaranteed processor time.", pattern(cpus)},
+		{"cpu.limit", "", "The most processor time. Empty: no limit.", pattern(`^$|` + cpus)},
+		{"memory.request", "256Mi", "The guaranteed memory.", pattern(size)},
 		{"memory.limit", "1Gi", "The most memory.", pattern(size)},
 		{"scratch.run", "16Mi", "The size of /run, in memory.", pattern(size)},
 		{"scratch.tmp", "128Mi", "The size of /tmp, in memory.", pattern(size)},
-		{"networkPolicy.enabled", true, "Only opened ports take connections, and of private addresses the agents reach DNS alone.", nil},
-		{"web.enabled", false, "The status page, on the pod's loopback: `kubectl port-forward`.", nil},
-		{"metrics.enabled", false, "The page and its metrics on port 9120, with the token of the Secret NAME-web, and a PodMonitor.", nil},
-		{"lease.enabled", false, "The pod serves while it holds a Lease of the cluster, for a volume that pods of several nodes mount. The image has hinit-lease-kubernetes.", nil},
-		{"lease.seconds", 15, "How long the Lease is good. A standby serves within two seconds more.", between(5, 3600)},
-		{"lease.apiServer", "0.0.0.0/0", "The API server's address, as ADDRESS/32: the agents reach ports 443 and 6443 there too.", pattern(network)},
-		{"sandboxes.enabled", false, "Agents run their commands in pods of their own. The image has hinit-sandbox-kubernetes. Not together with lease.", nil},
-		{"sandboxes.images", []any{"nikolaik/python-nodejs"}, "Patterns of images that a sandbox may have.", map[string]any{"items": map[string]any{"type": "string", "pattern": `^[^\s,]+$`}}},
-		{"sandboxes.kind", "", "`Pod`, or `Sandbox` of agents.x-k8s.io/v1beta1. Empty: Sandbox where the cluster has that kind.", oneOf("", "Pod", "Sandbox")},
-		{"sandboxes.root", "", "`private`: commands may be root, with volumes of their own. The nodes give user namespaces, and the namespace enforces `baseline`.", oneOf("", "private")},
-		{"sandboxes.hostUsers", "", "`false`: sandboxes have users of their own; `true`: they have not. Empty: they have where the nodes can.", oneOf("", "true", "false")},
+		{"networkPolicy.enabled", true, "Only open ports accept connections. Among private addresses, the agents reach only DNS.", nil},
+		{"web.enabled", false, "The status page, on the pod's loopback. Use `kubectl port-forward`.", nil},
+		{"metrics.enabled", false, "The page and metrics on port 9120, with the token of the Secret NAME-web, and a PodMonitor.", nil},
+		{"lease.enabled", false, "The pod serves only while it holds a Lease of the cluster, for a volume that pods of several nodes mount. The image needs hinit-lease-kubernetes.", nil},
+		{"lease.seconds", 15, "The duration of the Lease. A standby takes over at most two seconds later.", between(5, 3600)},
+		{"lease.apiServer", "0.0.0.0/0", "The API server's address, as ADDRESS/32. The agents too reach its ports 443 and 6443.", pattern(network)},
+		{"sandboxes.enabled", false, "Agents run their commands in separate pods. The image needs hinit-sandbox-kubernetes. Not together with lease.", nil},
+		{"sandboxes.images", []any{"nikolaik/python-nodejs"}, "Patterns of allowed images.", map[string]any{"items": map[string]any{"type": "string", "pattern": `^[^\s,]+$`}}},
+		{"sandboxes.kind", "", "`Pod`, or `Sandbox` of agents.x-k8s.io/v1beta1. Empty: Sandbox if the cluster has that kind.", oneOf("", "Pod", "Sandbox")},
+		{"sandboxes.root", "", "`private`: commands may be root, with separate volumes. The nodes must support user namespaces, and the namespace must enforce `baseline`.", oneOf("", "private")},
+		{"sandboxes.hostUsers", "", "`false`: sandboxes have user namespaces. `true`: they have none. Empty: they have them if the nodes support them.", oneOf("", "true", "false")},
 		{"sandboxes.runtimeClassName", "", "The RuntimeClass of sandboxes, such as gvisor or kata. Empty: the cluster's default.", pattern(`^(` + subdomain + `)?$`)},
-		{"sandboxes.networks", []any{}, "Names that a call may give as its network: values of the label hinit.dev/network, for your policies.", map[string]any{"items": map[string]any{"type": "string", "pattern": dnsLabel}}},
-		{"sandboxes.apiServer", "0.0.0.0/0", "The API server's address, as ADDRESS/32, for ports 443 and 6443; sandboxes don't reach it.", pattern(network)},
+		{"sandboxes.networks", []any{}, "Networks that a call may name: values of the label hinit.dev/network, for your policies.", map[string]any{"items": map[string]any{"type": "string", "pattern": dnsLabel}}},
+		{"sandboxes.apiServer", "0.0.0.0/0", "The API server's address, as ADDRESS/32, for ports 443 and 6443. Sandboxes don't reach it.", pattern(network)},
 		{"sandboxes.memoryMB", 5120, "The most memory of a sandbox, in MB.", between(16, 1048576)},
 		{"sandboxes.most", 64, "The most sandboxes.", between(1, 4096)},
 		{"sandboxes.idleSeconds", 86400, "Time without a command or job after which a sandbox is suspended. 0: never.", map[string]any{"minimum": 0, "maximum": 31536000}},
-		{"sandboxes.warm", 0, "Sandboxes kept ready for each kind of call without files of the agents. Needs the extensions of agent-sandbox.", map[string]any{"minimum": 0, "maximum": 64}},
-		{"sandboxes.disk", "10Gi", "The most on the disk of the node, outside of mounts. The node ends a sandbox that has more.", pattern(size)},
-		{"sandboxes.storage", "1Gi", "The size of a volume of a sandbox's own.", pattern(size)},
-		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
-		{"standby.lease", true, "The Lease of the cluster decides which of the two serves. `false`: the lock of the volume decides, if all nodes see it.", nil},
+		{"sandboxes.warm", 0, "Sandboxes that wait for each kind of call without files of the agents. Needs the extensions of agent-sandbox.", map[string]any{"minimum": 0, "maximum": 64}},
+		{"sandboxes.disk", "10Gi", "The most disk space on the node, outside of mounts. The node ends a sandbox that uses more.", pattern(size)},
+		{"sandboxes.storage", "1Gi", "The size of a sandbox's own volume.", pattern(size)},
+		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first has ended.", nil},
+		{"standby.lease", true, "The Lease of the cluster decides which pod serves. `false`: the lock of the volume decides, if all nodes share it.", nil},
 	}
 }
 
@@ -178,10 +178,10 @@ func Page() string {
 
 <!-- Generated by kubernetes/internal/deploy. -->
 
-The Helm chart in kubernetes/deploy/chart takes these values. A wrong one is refused with its name. Behind a semicolon is the default, which the
-kustomize base in kubernetes/deploy/base has too. The components ` + "`web`, `metrics`, `standby`, `lease` and `sandboxes`" + ` switch on the value of their name, and ` + "`standby-without-lease`" + `
+The Helm chart in kubernetes/deploy/chart takes these values, and refuses a wrong one with its name. [Agents on a cluster](../tutorial/agents-on-a-cluster.md)
+shows the use. Each line has a value, after a semicolon its default, and its meaning. The kustomize base in kubernetes/deploy/base has the same defaults. Its
+components ` + "`web`, `metrics`, `standby`, `lease` and `sandboxes`" + ` switch on the value of their name. The component ` + "`standby-without-lease`" + `
 switches off the Lease of a standby.
-How to use them: [agents on a cluster](../tutorial/agents-on-a-cluster.md).
 
 ` + Reference()
 }
