@@ -5,6 +5,7 @@ package testkit
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -16,8 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a test waits for an event that must happen. A test that passes does not wait that long.
-const Patience = 2 * time.Minute
+// Patience is how long a test waits for an event that must happen. A test that passes does not wait that long. On a machine that
+// emulates its processor, the environment variable HINIT_TEST_PATIENCE holds a longer time. The variable is then removed, because a
+// hinit that tests start would warn about an unknown variable.
+var Patience = func() time.Duration {
+	patience, err := time.ParseDuration(os.Getenv("HINIT_TEST_PATIENCE"))
+	_ = os.Unsetenv("HINIT_TEST_PATIENCE")
+	if err != nil {
+		return 2 * time.Minute
+	}
+	return patience
+}()
 
 // Until polls cond and fails the test when it doesn't become true within [Patience].
 func Until(t testing.TB, what string, cond func() bool) {
@@ -46,6 +56,15 @@ func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		SkipOrFail(t, "needs root")
+	}
+}
+
+// LeaveOutOfShort ends the test binary with success if -short is set. TestMain calls it in packages whose tests drive finished
+// programs for longer than -short should take.
+func LeaveOutOfShort() {
+	if flag.Parse(); testing.Short() {
+		fmt.Println("left out by -short")
+		os.Exit(0)
 	}
 }
 

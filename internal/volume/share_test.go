@@ -309,6 +309,9 @@ func TestANicerProcessHadOthersConfined(t *testing.T) {
 // processors returns all processors of this process, and the first of them alone.
 func processors(t *testing.T) (every, one unix.CPUSet) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("keeps processors busy for seconds")
+	}
 	testkit.NeedRoot(t)
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		t.Fatal(err)

@@ -130,6 +130,9 @@ var kills = flag.Int("kills", 40, "how often an import, and an export, is killed
 
 // An import that is killed at any byte leaves no profile or a whole one. In the place of another profile it leaves the old one or the new one.
 func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
@@ -189,6 +192,9 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 
 // A killed export leaves the profile as it is, and no file of the name that was asked for. The next one removes the copy.
 func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
@@ -318,6 +324,9 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 // TestAnExportOfAllWaitsForNoProfile: the agent of one profile put a FIFO where SQLite opens the journal of a database, and the export of
 // all profiles stood still there. No later one had an archive. One that stops the program that copies databases had the same effect.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	for _, name := range []string{"stopper", "zeta"} {

@@ -60,9 +60,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	s := b.board()
 	defer func() { _ = s.Close() }()
 	n := 100
-	if testing.Short() {
-		n = 40
-	} else if *full {
+	if *full {
 		n = 300
 	}
 	profiles := []string{"default", "coder", "ops"}

@@ -15,9 +15,6 @@ import (
 // TestFigures tells how long a task waits for its worker, and how long a free slot stays empty. It asserts that the work is done: what is
 // fast depends on the machine.
 func TestFigures(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	b := newBox(t, "  max_in_progress: 8\n")
 	s := b.board()
 	defer s.Close()

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, stage(os.Args[1:]))
 		os.Exit(1)
 	}
+	testkit.LeaveOutOfShort()
 	testkit.IsolateProcess()
 	testkit.AtOnce(4)
 	os.Exit(run(m))

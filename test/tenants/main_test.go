@@ -57,6 +57,7 @@ func TestMain(m *testing.M) {
 		listener()
 		return
 	}
+	testkit.LeaveOutOfShort()
 	testkit.AtOnce(6)
 	code := m.Run()
 	_ = exec.Command("docker", "rmi", "-f", image).Run() // there may be none
@@ -229,7 +230,7 @@ func untilAnswered(ask func() error) (err error) {
 func (c *container) start(t *testing.T, names ...string) {
 	t.Helper()
 	for _, n := range names {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		if err := untilAnswered(func() error { _, err := c.client.Start(ctx, n, client.Wait{}); return err }); err != nil {
 			t.Fatalf("%v\n%s", err, c.errs.String())
@@ -405,7 +406,7 @@ func (c *container) takesHome(t *testing.T) bool {
 // outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether that lives on.
 func (c *container) outlives(t *testing.T) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if _, err := c.client.Stop(ctx, name(0), client.Wait{Wait: true, Timeout: time.Minute}); err != nil {
 		t.Error(err)

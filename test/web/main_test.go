@@ -26,6 +26,7 @@ var bin string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	testkit.LeaveOutOfShort()
 	testkit.IsolateProcess()
 	dir, err := os.MkdirTemp("", "hinit-web-")
 	if err != nil {
