@@ -50,7 +50,7 @@ func (m *Machine) handleTick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running { // the shutdown let the service run on, for its dependants or its input, and that time is over
+			if m.phase != running { // a shutdown lets loggers and needed services run until this deadline
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}

@@ -286,9 +286,8 @@ func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns the order in which a shutdown ends services. The height of a service is the length of the longest
-// chain of active services that depend on it; it is missing for services that none depends on. The result top is the greatest
-// height. Services end in the order of their heights.
+// dependantHeights returns a height for each service that others need: the length of the longest chain of active services
+// that depend on it. The result top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {

@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // value of s6 for a run that a signal ended
+		code = 256 // s6 passes 256 to the finish script after a signal
 	}
 	u.lastFinishRun = a.Run
 	spec := u.Spec
@@ -89,8 +89,8 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 	return Spawned{u.Name, pid}
 }
 
-// signalRun sends a signal to the processes of a run that a.Scope selects. It returns Gone if no process of the tree is
-// alive.
+// signalRun sends a signal to the processes of a run that a.Scope selects. It returns the events that follow: Gone if no
+// process of the tree is alive, or DescendantsEnded.
 func (l *Loop) signalRun(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
@@ -143,8 +143,8 @@ func (l *Loop) reap() {
 	}
 }
 
-// handleExit handles one reaped process. It corrects the cause by the out-of-memory counters, asks for the last log lines,
-// and steps the machine.
+// handleExit handles one reaped process. For a process of a service, it finds out whether the kernel killed it for lack of
+// memory. It then asks for the last lines of the log, and feeds an Exited event to the machine.
 func (l *Loop) handleExit(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {

@@ -116,9 +116,11 @@ type Policy struct {
 
 	// Fields that only service directories of s6 set.
 
-	DrainsInput  bool          `reexec:"Drains"` // the service (a logger) reads the output of other services, so a shutdown ends it last
-	DrainSignal  int           `reexec:"Last"`   // signal to a service with DrainsInput when a shutdown has ended all others; 0 for none
-	SpawnRetry   time.Duration // delay after a failed start that is not Temporary (of the CMD: that is); 0: count a fast exit, or end the CMD
+	DrainsInput bool `reexec:"Drains"` // the service (a logger) reads the output of other services, so a shutdown ends it last
+	DrainSignal int  `reexec:"Last"`   // signal to a service with DrainsInput when a shutdown has ended all others; 0 for none
+	// SpawnRetry is the delay after a failed start that is unlikely to succeed soon (SpawnFailed.Temporary is not set). For the
+	// CMD it is the opposite: only a temporary failure is tried again. With 0, the failure counts as a fast exit, or ends the CMD.
+	SpawnRetry   time.Duration
 	ReadyRestart time.Duration // restart without a delay after a run that was ready at least this long; 0 for never
 	KillNever    bool          // a stop never sends SIGKILL, and a second stop repeats the stop signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree

@@ -103,9 +103,9 @@ func (o *ownershipPhase) giveHome() error {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
 	// Write the mark before the change of owner, so that it exists if this process crashes in between. The agent can remove it.
-	_ = o.root.Remove(PendingFile) // of an earlier repair
+	_ = o.root.Remove(PendingFile) // left by an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
-	// the home of a tenant can't be renamed to this place, so any former owner may be replaced
+	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
 	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // no repair then, because no other owner can be changed either
@@ -257,7 +257,7 @@ func (o *ownershipPhase) giveConfig() {
 	}
 }
 
-// mountTurns limits how many mounts are looked at at the same time. A dead file server blocks a call for ever, and this
+// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this
 // process can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 

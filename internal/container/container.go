@@ -98,7 +98,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
 		OnLost: func() {
-			// the log of a service that ended unnoticed may remain
+			// the log of a service may remain if the record of its removal was lost
 			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
 			c.gateways.CatchUp()
 		},

@@ -115,16 +115,16 @@ func (m *Manager) noteHome(profile string) {
 }
 
 // Handover is the state that a Manager passes to the next program when PID 1 re-executes itself.
-type Handover struct { // hashes of the inputs of running gateways, by profile
-	Inputs map[string]profiles.Hash // whether the state file of each profile says that its gateway should run
-	Wanted map[string]bool          // profiles whose gateways should run, according to their state files
-	Orders []orders.Unfinished
+type Handover struct {
+	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile
+	Wanted map[string]bool          // whether the state file of each profile says that its gateway should run
+	Orders []orders.Unfinished      // orders that the next program must carry out
 
 	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program
 	TopologyRun uint64             // run of the default profile's gateway to which Topology belongs
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (m *Manager) HandOver() Handover {
 	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()

@@ -198,8 +198,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. The profile or
-// its gateway may be meant by the name. Find tries both, because a profile may be called like a gateway.
+// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. The parameter
+// name is the name of the profile or of its gateway. Find tries both, because a profile may be called like a gateway.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -327,7 +327,7 @@ func eventForVerb(verb client.Verb, service string) supervisor.Event {
 		return supervisor.Restart{Name: service}
 	case orders.StayDown:
 		return supervisor.StayDown{Name: service}
-	case client.VerbStart, client.VerbRunOnce: // a gateway is not a task
+	case client.VerbStart, client.VerbRunOnce: // VerbRunOnce is for tasks, and starts a gateway normally
 	}
 	return supervisor.Start{Name: service}
 }

@@ -57,8 +57,8 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime) // the volume may hang
-		_ = blocking.Wait(limited, "announcing a stop", func() error {                 // the volume may hang
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime)
+		_ = blocking.Wait(limited, "announcing a stop", func() error { // the volume may hang
 			m.announceStop(service, profile)
 			return nil
 		})

@@ -60,7 +60,7 @@ const (
 	lockName = DirName + "/lock"
 )
 
-// Volume is the [Lock] of one data directory by locks of the kernel.
+// Volume locks one data directory with file locks of the kernel. It implements [Lock].
 type Volume struct {
 	home  string
 	actor *fsutil.Actor
@@ -72,7 +72,7 @@ type Volume struct {
 	// Tests replace the functions and durations below.
 	confirmEvery time.Duration // time between two confirmations; confirmInterval
 	confirmLimit time.Duration // how long a confirmation may take; confirmTimeLimit
-	// sharing is serverSharesLocks, and confirm is confirmLock.
+	// Outside tests, sharing is serverSharesLocks, and confirm is confirmLock.
 	sharing func(dir *os.File) (shared bool, alone string)
 	confirm func(v *Volume, file *os.File) error
 
@@ -275,7 +275,8 @@ func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	return mountSharesLocks(mounts, st.Mnt_id)
 }
 
-// mountSharesLocks does that for the mount with number id. mounts is the content of /proc/self/mountinfo (proc(5)).
+// mountSharesLocks is serverSharesLocks for the mount with number id. mounts is the content of /proc/self/mountinfo
+// (proc(5)).
 func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")

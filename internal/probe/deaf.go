@@ -26,7 +26,7 @@ type Evidence struct {
 // Silence describes for how long a regular sign of life (heartbeat or log line) has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // longest time between two signs so far, which fades slowly; 0 if unknown
+	UsualGap time.Duration // longest time between two signs, of which older ones count less; 0 if unknown
 	AtRest   bool          // the sign also comes while the process is idle, so its absence means something then
 }
 

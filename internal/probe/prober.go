@@ -55,7 +55,7 @@ type Target struct {
 	// AgentInfluences means that the service runs as the user who can write the profile's .env. Only then may its checks use
 	// variables of that file.
 	AgentInfluences bool
-	Actor           *fsutil.Actor // the service's user, for file operations, which take turns of the data volume
+	Actor           *fsutil.Actor // accesses files as the service's user; each access takes a turn of blocking.Volume
 	Spec            proc.Spec     // how the supervisor starts the service
 }
 

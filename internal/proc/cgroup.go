@@ -36,7 +36,7 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
-		// path with the host's cgroup namespace, and with one of the container
+		// depending on the cgroup namespace, the path counts from the root of the host or of the container
 		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} {
 			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
 				return dir

@@ -154,8 +154,8 @@ func ownOOMScore() int {
 func OOMRoom() int { return maxOOMScoreAdj - ownOOMScore() }
 
 // raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
-// before hinit when memory runs out. Call it after the start. Raising hinit's own value before the fork would need no such
-// call, but then the kernel could kill hinit. Raising a value needs no privilege.
+// before hinit when memory runs out. Call it after the start. The child can't inherit the value, because hinit would have to
+// raise its own before the fork, and the kernel could then kill hinit. Raising a value needs no privilege.
 func (s *scanner) raiseOOMScore(pid, score int) {
 	text := []byte(strconv.Itoa(min(score, maxOOMScoreAdj)))
 	pids := []int{pid}

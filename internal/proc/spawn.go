@@ -146,7 +146,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // StartChild has no nonce, because its child belongs to no run
+		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
 			env = append(env, tag) // first, so that no other entry of this name comes before it
 		}
 		for _, kv := range spec.Env {

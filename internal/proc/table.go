@@ -200,7 +200,7 @@ type member struct {
 	Run uint64
 }
 
-// HandOver returns the state for the table of the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (t *Table) HandOver() Handover {
 	s := Handover{Nonce: t.nonce, Marks: t.marks}
 	for _, r := range t.runs {
@@ -295,8 +295,8 @@ func peekAt(kind, id int) (pid int, childless bool) {
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
 			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops. Such a child has not
-			// ended, and its stop would hide the end of other children.
-			// takes the report of the stop; fails if the child has ended meanwhile
+			// ended, and its stop would hide the end of other children. This call takes the report of the stop. It fails if the child
+			// has ended meanwhile.
 			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil)
 		case err == nil:
 			return int(info.pid), false

@@ -118,8 +118,8 @@ func (t *Table) assignRuns() {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
 			if r.user == nil || m.ProvesMembership(*r.user) {
-				t.members.possibleMembers[id]++ // may belong to this run, because its user is root or the user of the run
-			} // its user is root or the user of the run
+				t.members.possibleMembers[id]++ // its user is root or the user of the run
+			}
 		}
 	}
 	for _, p := range slices.Backward(all) { // youngest first, if the kernel gives out PIDs in ascending order

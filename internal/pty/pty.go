@@ -99,7 +99,7 @@ func Relay(in *os.File, out io.Writer, near *os.File) error {
 	resize := func(columns, rows uint16) { Resize(near, columns, rows) }
 	defer OnResize(in, resize)() // before the first size is read, so that no change is lost
 	resize(Size(in))
-	go func() { _, _ = io.Copy(near, in) }() // ends with the process
+	go func() { _, _ = io.Copy(near, in) }() // ends with the process, because nothing interrupts its read
 	_, err = io.Copy(out, near)
 	if errors.Is(err, unix.EIO) { // the far side was closed
 		return nil

@@ -76,7 +76,7 @@ func (p *Program) Execute() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // of two definitions of a variable, the first counts
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // remove old values, because the first of two definitions counts
 		return strings.HasPrefix(kv, StateVariable+"=") || strings.HasPrefix(kv, HaltedVariable+"=")
 	})
 	env = append(env, StateVariable+"="+strconv.Itoa(int(memory.Fd())))

@@ -205,7 +205,7 @@ type Handover struct {
 	Beside  map[string]bool // profiles whose own gateway may run although another one serves them
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()

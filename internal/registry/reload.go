@@ -182,8 +182,8 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
-	for _, s := range old.Services { // an error means that the user of the service does not exist
-		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that the service's user does not exist
+	for _, s := range old.Services {
+		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that the user of the service does not exist
 			p.before[s.Name] = u
 		}
 	}

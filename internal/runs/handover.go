@@ -23,7 +23,7 @@ type HandedRun struct {
 	Caller string
 }
 
-// HandOver returns the state for the next program, with runs that are just being started.
+// HandOver returns the state that TakeOver needs in the program after a re-execution, with runs that are just being started.
 func (b *Book) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()

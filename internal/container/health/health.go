@@ -188,7 +188,7 @@ type Handover struct {
 	Notify *notify.Handover // the notification sockets
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
 // TakeOver restores the state from the previous program. The logs of the services must be open. It ends exec checks that

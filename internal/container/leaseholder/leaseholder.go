@@ -136,7 +136,7 @@ func (t *Lease) Serve(serving context.Context) bool {
 	return true
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
 
 // TakeOver restores the state from the previous program.

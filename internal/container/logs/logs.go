@@ -260,7 +260,7 @@ type Handover struct {
 	Runs *runs.Handover
 }
 
-// HandOver returns the state for the next program. The logs must be frozen.
+// HandOver returns the state that TakeOver needs in the program after a re-execution. The logs must be frozen.
 func (l *Logs) HandOver() (old Handover, err error) {
 	old.Runs = l.Runs.HandOver()
 	old.Logs, err = l.Set.HandOver()

@@ -35,7 +35,7 @@ type Start struct {
 	Route  boot.RunPlan
 }
 
-// Handover is the part of a [Start] for the next program of a re-execution.
+// Handover is the part of a [Start] that the next program needs after a re-execution.
 type Handover struct {
 	ConfigPath string
 	Config     []byte
@@ -44,7 +44,7 @@ type Handover struct {
 	Route      boot.RunPlan
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (s Start) HandOver() Handover {
 	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
 }

@@ -190,7 +190,7 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 }
 
 // setFirstTime sets the first start of a new row. After a re-execution the supervisor knows it already. If the schedule makes
-// up for missed times and has missed one, it is now.
+// up for missed times and has missed one, the task starts now.
 func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun

@@ -99,7 +99,7 @@ type Handover struct {
 	Topology *profiles.Topology `reexec:"Asked"` // nil from an older program
 }
 
-// HandOver returns the state for the next program.
+// HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topology()} }
 
 // TakeOver restores the state from the previous program.

@@ -307,7 +307,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cutPrefix removes beginning from word, and reports whether word had it.
+// cutPrefix removes the prefix beginning from word, and reports whether word had it.
 func cutPrefix(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
