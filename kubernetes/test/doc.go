@@ -1,3 +1,3 @@
-// Package test tries the manifests and the image of the product on a real cluster. It has tests only. Its goroutines end with
-// their tests.
+// Package test tests the manifests and the image of the product on a real cluster. It contains only tests, whose goroutines end
+// with them.
 package test

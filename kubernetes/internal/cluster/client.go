@@ -31,8 +31,8 @@ func (c *Cluster) newClient() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}}, nil
 }
 
-// Get requests path from the API server and decodes the JSON answer into the value to which into points. If into is nil, Get only
-// checks that the status is 200. A call is about a hundred times cheaper than kubectl.
+// Get requests path from the API server and decodes the JSON answer into into. If into is nil, it only checks that the status is
+// 200. It is about a hundred times cheaper than kubectl.
 func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	client, err := c.admin()
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// nowPatch makes time.Now add the seconds that the file in VARIABLE says. A goroutine reads the file 50 times a second, because the
-// runtime calls time.Now on stacks that can do no more. Only the wall clock steps: monotonic times go on, as with clock_settime(2).
+// nowPatch makes time.Now add the seconds in the file that VARIABLE names. A goroutine reads the file 50 times a second, because
+// the runtime calls time.Now where it can't read files. Only the wall clock steps: monotonic times go on, as with
+// clock_settime(2).
 const nowPatch = `
 var stepped atomic.Int64
 
@@ -43,9 +44,8 @@ func init() {
 }
 `
 
-// SteppingClock writes an overlay for go build -overlay into dir, and returns the overlay's file name. A program that is built
-// with the overlay reads a file, whose name is in the environment variable called variable. The program's wall clock is as many
-// seconds ahead as this file says.
+// SteppingClock writes an overlay for `go build -overlay` into dir, and returns the overlay's file name. The wall clock of a
+// program that is built with it is ahead by the number of seconds in a file. The environment variable variable names that file.
 func SteppingClock(dir, variable string) (overlay string, err error) {
 	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
 	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {

@@ -23,22 +23,22 @@ const (
 func nodeName(n int) string    { return fmt.Sprintf("node%d", n) }
 func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
 
-// Cluster is a running cluster. Its methods must not be called concurrently.
+// Cluster is a running cluster. Only one goroutine may use it.
 type Cluster struct {
-	Bin     string // the directory of the programs, including kubectl
-	Config  string // the path of the administrator's kubeconfig
-	LeftOut string // why the cluster has no nodes, or "" if it has nodes
+	Bin     string // directory of the programs, including kubectl
+	Config  string // path of the administrator's kubeconfig
+	LeftOut string // why the cluster has no nodes; "" if it has some
 
-	dir, logs string // the directories of the programs' state and of their logs
-	port      string // the port of the API server
+	dir, logs string // directories of the programs' state and of their logs
+	port      string // port of the API server
 	admin     func() (*http.Client, error)
 
 	store, server *process // etcd and the API server
-	serverRun     []string // the command line of the API server
+	serverRun     []string // command line of the API server
 }
 
-// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, the result c is nil and left
-// is the reason. The cluster stops only when the test process ends, see [Main].
+// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, c is nil and left says why.
+// The cluster stops when the test process ends, see [Main].
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	c, left, err = StartServer(ctx)
 	if c == nil || err != nil {
@@ -104,7 +104,7 @@ func (c *Cluster) Serve(ctx context.Context) error {
 // KillServer kills the API server with SIGKILL. The other programs keep running.
 func (c *Cluster) KillServer() { c.server.kill() }
 
-// PauseStore suspends etcd with SIGSTOP for the duration d, so that the API server gets no answers. It blocks for d.
+// PauseStore suspends etcd with SIGSTOP for d, so that the API server gets no answers. It blocks for d.
 func (c *Cluster) PauseStore(d time.Duration) error {
 	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			"--secure-port=16257", "--node-monitor-grace-period=25s", // half the default: notice a lost node sooner
+			"--secure-port=16257", "--node-monitor-grace-period=25s", // half the default, to notice a lost node sooner
 		},
 		"scheduler": {"--secure-port=16259"},
 	} {
@@ -134,14 +134,14 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		}
 		go c.keep(p, words)
 	}
-	// Wait for the default ServiceAccount: the controllers create it, and pods can't be created without it.
+	// The controllers create the default ServiceAccount, without which pods can't be created. Wait for it.
 	return c.await(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
 }
 
-// keep restarts the program p with the given arguments each time the program exits, as a node would restart its pod. The
-// scheduler exits when the API server comes back with an older state.
+// keep starts p again with the same arguments each time it exits, as a node would restart its pod. The scheduler exits when the
+// API server comes back with an older state.
 func (c *Cluster) keep(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
@@ -156,8 +156,7 @@ type process struct {
 	done chan struct{} // closed when the program has ended
 }
 
-// spawn starts a program with the given arguments. The program's output goes to a file in the log directory. The parameter log is
-// the file's name without ".log".
+// spawn starts a program. Its output goes to the file log (without ".log") in the log directory.
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {
@@ -178,12 +177,12 @@ func (c *Cluster) spawn(log, program string, words ...string) (*process, error) 
 
 // kill kills a program with SIGKILL, and waits until it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only if the program has already ended
+	_ = p.cmd.Process.Kill() // fails only if the program has ended
 	<-p.done
 }
 
-// await polls the function cond until it returns true. It fails if the program p ends first, or after three minutes. p may be
-// nil. The parameter what describes the condition in errors.
+// await polls cond until it returns true. It fails if the program p, which may be nil, ends first, or after three minutes. what
+// describes the condition in errors.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -203,7 +202,7 @@ func (c *Cluster) await(ctx context.Context, what string, p *process, cond func(
 	return nil
 }
 
-// errStatus is the HTTP status of an unsuccessful request to the API server.
+// errStatus is the HTTP status of a request that the API server has not answered with success.
 type errStatus int
 
 func (e errStatus) Error() string { return "the API server answers " + http.StatusText(int(e)) }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// definitions lists the CustomResourceDefinitions from other projects that the examples in docs/ use. Each definition is a file
-// in a Go module of its project.
+// definitions lists the CustomResourceDefinitions of other projects that the examples in docs/ use. Each is a file in a Go module
+// of its project.
 var definitions = []struct{ module, file string }{
 	{"github.com/argoproj/argo-cd/v2@v2.14.21", "manifests/crds/application-crd.yaml"},
 	{"github.com/backube/volsync@v0.7.1", "config/crd/bases/volsync.backube_replicationsources.yaml"},
@@ -23,8 +23,7 @@ var definitions = []struct{ module, file string }{
 // definitionsDir returns the directory in the cache for the fetched definitions.
 func definitionsDir(cache string) string { return filepath.Join(cache, "definitions") }
 
-// fetchDefinitions downloads the missing definitions into their directory in the cache, and removes all other files from this
-// directory.
+// fetchDefinitions downloads the definitions that are missing in the cache, and removes all other files from their directory.
 func fetchDefinitions(cache string) error {
 	dir := definitionsDir(cache)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -55,13 +54,13 @@ func fetchDefinitions(cache string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // if this fails, only a surplus definition is left
+			_ = os.Remove(filepath.Join(dir, e.Name())) // at worst, a definition too many is left
 		}
 	}
 	return err
 }
 
-// Definitions returns the directory of the fetched CustomResourceDefinitions. The directory may not exist.
+// Definitions returns the directory of the fetched CustomResourceDefinitions, which may not exist.
 func Definitions() (string, error) {
 	cache, err := CacheDir()
 	return definitionsDir(cache), err

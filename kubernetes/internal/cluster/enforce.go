@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// enforcer is the program that enforces NetworkPolicies on one node, with rules for iptables and ipset.
+// enforcer is the program that enforces NetworkPolicies on one node, with iptables and ipset.
 const enforcer = "kube-router"
 
-// noRange is an address range without services, which the enforcer gets as its service range. The enforcer allows all traffic to
-// its service range, because normally a proxy rewrites these addresses. This cluster has no proxy: the API server itself has the
+// noRange is an address range without services, which the enforcer gets as its service range. It allows all traffic to its
+// service range, because normally a proxy rewrites these addresses. This cluster has no proxy: the API server itself has the
 // service address, and the enforcer must filter traffic to it.
 const noRange = "10.96.255.0/24"
 
-// Enforces returns the reason why [Cluster.Enforce] can't work on this machine, or "" if it can.
+// Enforces returns why [Cluster.Enforce] can't work on this machine, or "" if it can.
 func (c *Cluster) Enforces() string {
 	for _, tool := range []string{"iptables", "ipset"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -30,11 +30,10 @@ func (c *Cluster) Enforces() string {
 	return ""
 }
 
-// Enforce starts the program that enforces NetworkPolicies for the pods on a node, and waits until its rules are in place. The
-// returned function stop kills the program and removes its rules. All nodes share one network namespace, so only one node can
-// have an enforcer.
+// Enforce starts the program that enforces NetworkPolicies for the pods on a node, and waits until its rules are in place. stop
+// kills the program and removes its rules. All nodes share one network namespace, so only one node can have an enforcer.
 func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, err error) {
-	// The pods of a node share one bridge. Make iptables see the traffic between them.
+	// The pods of a node share one bridge, whose traffic iptables would not see.
 	if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil {
 		return nil, fmt.Errorf("cannot have iptables see bridges: %w", err)
 	}

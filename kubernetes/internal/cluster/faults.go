@@ -2,7 +2,7 @@ package cluster
 
 import "syscall"
 
-// PauseServer suspends the API server with SIGSTOP. Call goOn to resume it.
+// PauseServer suspends the API server with SIGSTOP until the caller calls goOn.
 func (c *Cluster) PauseServer() (goOn func(), err error) {
 	if err := c.server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err

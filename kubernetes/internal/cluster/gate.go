@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Gate is the way of one pod to the API server. It forwards connections, and can break them as a network does.
+// Gate is a proxy between one pod and the API server, which can break connections as a network does.
 type Gate struct {
 	Address string // where the gate listens, HOST:PORT
 
 	to       string
 	listener net.Listener
-	silent   atomic.Bool  // nothing passes, as when packets are dropped
-	delay    atomic.Int64 // nanoseconds, for each piece that passes in a direction
+	silent   atomic.Bool  // drop everything, as a network that loses all packets
+	delay    atomic.Int64 // nanoseconds for each piece in either direction
 
 	mu     sync.Mutex
 	closed bool // new connections end at once
 	conns  map[net.Conn]bool
 }
 
-// NewGate opens a gate to the API server. Call End when no pod needs the gate any more.
+// NewGate opens a gate to the API server. Call End when no pod needs it any more.
 func (c *Cluster) NewGate() (*Gate, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,16 +41,16 @@ func (c *Cluster) NewGate() (*Gate, error) {
 	return g, nil
 }
 
-// End ends all connections, and stops to listen.
+// End ends all connections and stops listening.
 func (g *Gate) End() {
 	_ = g.listener.Close()
 	g.Close()
 }
 
-// Silence drops everything that passes, until Open.
+// Silence drops everything until Open is called.
 func (g *Gate) Silence() { g.silent.Store(true) }
 
-// Delay delays each piece that passes, until Open.
+// Delay delays each piece until Open is called.
 func (g *Gate) Delay(d time.Duration) { g.delay.Store(int64(d)) }
 
 // pass connects a client with the API server.
@@ -102,7 +102,7 @@ func (g *Gate) remove(c net.Conn) {
 	delete(g.conns, c)
 }
 
-// Close ends all connections and refuses new ones, until Open.
+// Close ends all connections and refuses new ones until Open is called.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -19,7 +19,7 @@ const groupsRoot = "/sys/fs/cgroup"
 // the same time. A kubelet kills all processes in its group that it doesn't know.
 var group = "hinit-kubernetes" + ownName()
 
-// ownName returns a suffix for names that is unique to the cache in use, or "" for the default cache.
+// ownName returns a suffix for names that no other cache has, or "" for the default cache.
 func ownName() string {
 	dir := os.Getenv(CacheVar)
 	if dir == "" {
@@ -69,7 +69,7 @@ func makeGroups() error {
 			if filepath.Base(h) != "cpuset" {
 				continue
 			}
-			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cgroup v1 cpuset is empty and accepts no process
+			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cpuset of cgroup v1 is empty and accepts no process
 				text, err := os.ReadFile(filepath.Join(parent, name))
 				if err == nil {
 					err = os.WriteFile(filepath.Join(path, name), text, 0)
@@ -83,8 +83,8 @@ func makeGroups() error {
 	return nil
 }
 
-// removeGroups removes the control groups of this run, or of an earlier run that was killed. Their last processes may still be
-// ending, so it retries for up to five seconds.
+// removeGroups removes the control groups of this run, or of an earlier run that was killed. It tries for up to five seconds,
+// because their last processes may still be ending.
 func removeGroups() {
 	for range 50 {
 		left := false

@@ -29,10 +29,10 @@ const (
 // tests.
 func Main(m *testing.M) int { return run(m, true) }
 
-// MainServer is like Main, for tests that need only an API server, see [StartServer].
+// MainServer is [Main] for tests that need only an API server, see [StartServer].
 func MainServer(m *testing.M) int { return run(m, false) }
 
-// InFull skips the calling test in a short run (go test -short). A short run tests each requirement only once.
+// InFull skips the calling test in a short run (go test -short), which tests each requirement only once.
 func InFull(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -58,7 +58,7 @@ func run(m *testing.M, nodes bool) int {
 	return code
 }
 
-// runHere makes Main run the tests in this process, without a cluster. Each test is then skipped and says why.
+// runHere makes Main run the tests in this process, without a cluster. Each test then skips and says why.
 const runHere = -1
 
 func outside(nodes bool) (int, error) {
@@ -103,9 +103,8 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock takes an exclusive lock on the file path, and waits while another process holds it. Main uses two such files. One protects
-// the build of the programs. The other one protects a run: the control groups of its nodes or, in a run without namespaces, its
-// ports.
+// lock takes an exclusive lock on the file path, and waits while another process holds it. Main uses two such files: one for the
+// build of the programs, and one for a run. A run needs its control groups or, without namespaces, its ports for itself.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -132,7 +131,7 @@ func inside() (int, error) {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
 		if os.Getenv(leftVar) == "" { // without nodes, this run must not touch the groups of another run
-			removeGroups() // a killed run may have left these groups
+			removeGroups() // a killed run may have left them
 			defer removeGroups()
 		}
 	}
@@ -177,8 +176,8 @@ func reap() int {
 	}
 }
 
-// prepare sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. They are not visible
-// outside. For nodes, it also creates the control groups, which are visible outside.
+// prepare sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. For nodes, it also
+// creates the control groups, the only thing that is visible outside.
 func prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -199,7 +198,7 @@ func prepare() error {
 	}
 	for _, line := range []string{
 		"link set lo up",
-		"link add " + bridge + " type bridge", // a node can't have a loopback address; some kernels lack dummy links
+		"link add " + bridge + " type bridge", // a node can't have a loopback address, and some kernels lack dummy links
 		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
 		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
 		"addr add " + serviceAddress + "/32 dev " + bridge, // pods reach the API server here, because no kube-proxy forwards to it

@@ -27,7 +27,7 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-// noNodes returns the reason why this machine can't run a node, or "" if it can.
+// noNodes returns why this machine can't run a node, or "" if it can.
 func noNodes() string {
 	switch {
 	case os.Geteuid() != 0:
@@ -45,7 +45,8 @@ func has(path string) bool {
 	return err == nil
 }
 
-// containerdConfig is a template: DIR stands for the directory of the node, PAUSE for the pause image, and BIN for the programs.
+// containerdConfig is a template. DIR stands for the directory of the node, PAUSE for the pause image, and BIN for the directory
+// of the programs.
 const containerdConfig = `version = 3
 root = 'DIR/root'
 state = 'DIR/state'
@@ -90,21 +91,21 @@ imports = []
       ConfigPath = 'DIR/gvisor.toml'
 `
 
-// gvisorConfig is a template like containerdConfig. It configures gVisor's shim.
+// gvisorConfig is a template like containerdConfig, for gVisor's shim.
 const gvisorConfig = `binary_name = "BIN/runsc"
 root = "DIR/gvisor"
 `
 
-// gvisorShim is a template like containerdConfig. It starts gVisor's shim where oom_score_adj can't be lowered: the shim gives up then,
-// unless it believes that it is in a user namespace.
+// gvisorShim is a template like containerdConfig. It starts gVisor's shim where oom_score_adj can't be lowered. The shim gives up
+// there, unless it believes that it is in a user namespace.
 const gvisorShim = `#!/bin/sh
 echo 0 1 65536 > DIR/uid_map
 mount --bind DIR/uid_map /proc/$$/uid_map
 exec BIN/shim "$@"
 `
 
-// MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than the one in Debian 12:
-// version 1.1 lacks the id-mapped mounts that the kubelet requests.
+// MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than Debian 12's version 1.1,
+// which lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
 
 // Maps reports whether the nodes have MappedRuntime.
@@ -116,8 +117,8 @@ const GvisorRuntime = "gvisor"
 // HasGvisor reports whether the nodes have GvisorRuntime.
 func (c *Cluster) HasGvisor() bool { return has(filepath.Join(c.Bin, "runsc")) }
 
-// kubeletConfig is a template like containerdConfig. It has four more placeholders: NODE (the node's name), ADDRESS, PKI
-// (the directory of the certificates) and GROUP (the parent control group).
+// kubeletConfig is a template like containerdConfig, with four more placeholders: NODE (the node's name), ADDRESS, PKI (the
+// directory of the certificates) and GROUP (the parent control group).
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ADDRESS
@@ -176,7 +177,7 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil { // containerd executes one of them
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil { // containerd executes one of these files
 			return nil, err
 		}
 	}

@@ -22,7 +22,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// identity describes a certificate: its file name, its subject (name and group), and the hosts that it is valid for.
+// identity is what a certificate says: its subject (name and group), the hosts for which it is valid, and the name of its file.
 type identity struct {
 	file, name, group string
 	hosts             []string
@@ -118,8 +118,7 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template returns an unsigned certificate for name. The certificate has been valid for a day, because a test may set its clock
-// back.
+// template returns an unsigned certificate for name. It has been valid for a day, because a test may set its clock back.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},

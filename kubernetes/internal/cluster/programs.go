@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// CacheVar is the environment variable that sets the cache directory for the built programs. The default is hinit-kubernetes in
-// the user's cache directory.
+// CacheVar is the environment variable with the cache directory for the built programs. The default is hinit-kubernetes in the
+// user's cache directory.
 const CacheVar = "HINIT_KUBERNETES_CACHE"
 
-// version is the Kubernetes version of the cluster. It must match programs/kube/go.mod.
+// version is the Kubernetes version of the cluster, the same as in programs/kube/go.mod.
 const version = "v1.37.2"
 
-// module is a Go module in programs/ and the programs that are built from it.
+// module is a Go module in programs/, with the programs that are built from it.
 type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // the C library that the module needs, or ""; without this library, the module is not built
-	optional bool   // the module is not built in a short build; tests that need it are then skipped
+	c        string // C library without which the module is not built; "" for none
+	optional bool   // not built in a short build; tests that need it are then skipped
 }
 
 var allModules = []module{
@@ -45,7 +45,7 @@ var allModules = []module{
 			"k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kubectl",
 		},
 		flags: []string{
-			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // reduces the compile time by a third
+			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // compiles a third faster
 			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
 				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
 		},
@@ -68,8 +68,7 @@ func (m module) builtIn(bin string) bool {
 	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
 }
 
-// compiles reports whether this machine has the C compiler and the C library that the module needs. For a module without C code
-// it returns true.
+// compiles reports whether this machine has the C compiler and the C library that the module needs.
 func (m module) compiles() bool {
 	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
@@ -83,8 +82,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory inside cache for the programs that are built from the module at root. The directory's name
-// contains a hash of the sources and of the Go version.
+// programs returns the directory below cache for the programs of the module at root. Its name contains a hash of the sources and
+// of the Go version, so that programs are never used with other sources.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), allModules)
@@ -102,7 +101,7 @@ func programs(cache, root string) (string, error) {
 	return filepath.Join(cache, "bin-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// place holds the directories that a build and a run need: the cache, the root of the module under test, and the programs.
+// place has the directories that a build and a run need: the cache, the root of the module under test, and the programs.
 type place struct {
 	cache, root, bin string
 }
@@ -125,9 +124,8 @@ func (p place) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
 
-// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out the parts
-// that few tests need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes
-// minutes.
+// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out what few tests
+// need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes minutes.
 func Build(out io.Writer, short bool) (bin string, err error) {
 	p, err := findPlace()
 	if err != nil {

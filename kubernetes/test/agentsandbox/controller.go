@@ -1,4 +1,5 @@
-// Package agentsandbox stands in for the controller of agent-sandbox in tests, whose module can't be had. It owns no goroutine.
+// Package agentsandbox imitates the controller of the project agent-sandbox in tests, because its Go module can't be downloaded.
+// It owns no goroutine.
 package agentsandbox
 
 import (
@@ -17,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Definition is the definition of the kind, as agent-sandbox has it in what its controller reads.
+// Definition is the CustomResourceDefinition of the kind Sandbox, with the fields that agent-sandbox's controller reads.
 const Definition = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -60,10 +61,11 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// Resource is the kind.
+// Resource is the Sandbox resource.
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
-// PodName is the annotation of a Sandbox whose pod has another name than the Sandbox. NameHash is the label of its pods.
+// PodName is the annotation of a Sandbox whose pod has another name than the Sandbox. NameHash is a label of the pods of a
+// Sandbox, see [HashOf].
 const (
 	PodName  = "agents.x-k8s.io/pod-name"
 	NameHash = "agents.x-k8s.io/sandbox-name-hash"
@@ -72,23 +74,23 @@ const (
 // HashOf returns the value of the label NameHash for a Sandbox.
 func HashOf(name string) string {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // it can't fail
+	_, _ = h.Write([]byte(name)) // writing to a hash never fails
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// Controller stands in for agent-sandbox's controller. It makes the claims, the Service and the pod of a Sandbox. It removes the pod
+// Controller imitates agent-sandbox's controller. It makes the claims, the Service and the pod of each Sandbox, removes the pod
 // while the Sandbox is suspended, and ends expired Sandboxes.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
 }
 
-// New returns a controller. Its definition has to be applied.
+// New returns a controller. The cluster must have [Definition] already.
 func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 	return &Controller{Objects: objects.Resource(Resource), core: core}
 }
 
-// All reconciles what belongs to all Sandboxes with their specs.
+// All makes one round: it brings the objects of all Sandboxes to the state that their specs ask for.
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -111,7 +113,7 @@ type wanted struct {
 	ShutdownPolicy       string                         `json:"shutdownPolicy"`
 }
 
-// one brings what belongs to a Sandbox to what it should be, and reports that.
+// one reconciles the objects of one Sandbox, and reports its conditions.
 func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) {
 	var want wanted
 	spec, _, _ := unstructured.NestedMap(o.Object, "spec")
@@ -137,19 +139,19 @@ func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) {
 	c.report(ctx, o, conditionsOf(o, want, pod, podErr, failed))
 }
 
-// expire removes the pod and the Service of a Sandbox, and the Sandbox itself where its policy is Delete.
+// expire removes the pod and the Service of an expired Sandbox, and the Sandbox itself if its policy is Delete.
 func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want wanted) {
 	c.report(ctx, o, []metav1.Condition{condition("Ready", false, "SandboxExpired", "Sandbox has expired")})
 	if pod, err := c.find(ctx, o); err == nil && pod != nil && metav1.IsControlledBy(pod, o) && pod.DeletionTimestamp == nil {
 		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // the next round tries again
 	}
-	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // it may have none
+	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // there may be none
 	if want.ShutdownPolicy == "Delete" {
 		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // the next round tries again
 	}
 }
 
-// owner returns the reference from what belongs to a Sandbox.
+// owner returns the owner reference for the objects of a Sandbox.
 func owner(o *unstructured.Unstructured) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(o, Resource.GroupVersion().WithKind("Sandbox"))}
 }
@@ -166,7 +168,7 @@ func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, w
 	return nil
 }
 
-// service makes the headless Service of a Sandbox that wants one.
+// service makes the headless Service of a Sandbox whose spec asks for one.
 func (c *Controller) service(ctx context.Context, o *unstructured.Unstructured, want wanted) error {
 	if want.Service == nil || !*want.Service {
 		return nil

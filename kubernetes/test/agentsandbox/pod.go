@@ -19,10 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errMany is that a Sandbox owns several pods. The controller then touches none.
+// errMany means that a Sandbox owns several pods. The controller then touches none of them.
 var errMany = errors.New("multiple Pods are controlled by this Sandbox")
 
-// find returns the pod of a Sandbox, nil if there is none. An owned pod counts more than the name in the annotation.
+// find returns the pod of a Sandbox, or nil if there is none. A pod that the Sandbox owns takes precedence over the pod that the
+// annotation names.
 func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*corev1.Pod, error) {
 	pods := c.core.CoreV1().Pods(o.GetNamespace())
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: NameHash + "=" + HashOf(o.GetName())})
@@ -47,14 +48,14 @@ func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*c
 	return pod, err
 }
 
-// forget removes the annotation with the name of a pod.
+// forget removes the annotation PodName from a Sandbox.
 func (c *Controller) forget(ctx context.Context, o *unstructured.Unstructured) {
 	patch := []byte(`{"metadata":{"annotations":{"` + PodName + `":null}}}`)
 	// The next round tries again.
 	_, _ = c.Objects.Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// pod brings the pod of a Sandbox to what it should be. A pod that has ended is left as it is.
+// pod makes, keeps or removes the pod of a Sandbox as its spec asks. It leaves a pod alone that has ended.
 func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want wanted) (*corev1.Pod, error) {
 	pod, err := c.find(ctx, o)
 	switch {
@@ -76,7 +77,7 @@ func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want
 	return c.adopt(ctx, o, want, pod)
 }
 
-// reserved reports whether the controller keeps a label or an annotation for itself.
+// reserved reports whether a label or annotation is reserved for the controller, so that a template can't set it.
 func reserved(name string) bool {
 	return strings.HasPrefix(name, "agents.x-k8s.io/") || strings.HasPrefix(name, "extensions.agents.x-k8s.io/")
 }
@@ -105,8 +106,8 @@ func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured, 
 	return c.core.CoreV1().Pods(o.GetNamespace()).Create(ctx, pod, metav1.CreateOptions{})
 }
 
-// adopt copies the labels and annotations of the template to the pod, as the controller does whenever they change. A pod without
-// an owner becomes the Sandbox's if it has the label of the Sandbox.
+// adopt copies the labels and annotations of the template to the pod, as agent-sandbox's controller does whenever they change. If
+// a pod without an owner has the label of the Sandbox, the Sandbox becomes its owner.
 func (c *Controller) adopt(ctx context.Context, o *unstructured.Unstructured, want wanted, pod *corev1.Pod) (*corev1.Pod, error) {
 	labels, notes := metadata(o, want)
 	switch by := metav1.GetControllerOf(pod); {
@@ -136,7 +137,7 @@ func condition(kind string, is bool, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// conditionsOf returns the conditions of a Sandbox. podErr is why its pod is not known, and failed any other error.
+// conditionsOf returns the conditions of a Sandbox. podErr says why its pod is unknown, and failed is any other error.
 func conditionsOf(o *unstructured.Unstructured, want wanted, pod *corev1.Pod, podErr, failed error) []metav1.Condition {
 	mine := pod != nil && metav1.IsControlledBy(pod, o)
 	out := []metav1.Condition{suspendedOf(want, pod, podErr, mine)}
@@ -188,7 +189,7 @@ func readyOf(want wanted, pod *corev1.Pod, failed error) metav1.Condition {
 	return condition("Ready", true, "DependenciesReady", "Pod is Ready")
 }
 
-// ended returns the reason for a pod that has ended.
+// ended returns the reason in the condition Finished for a pod that has ended.
 func ended(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -202,17 +203,18 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// Conditions returns the conditions of a Sandbox.
+// Conditions returns the conditions in the status of a Sandbox.
 func Conditions(o *unstructured.Unstructured) (out []metav1.Condition) {
 	var status struct {
 		Conditions []metav1.Condition `json:"conditions"`
 	}
 	fields, _, _ := unstructured.NestedMap(o.Object, "status")
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &status) // a Sandbox that was never reported has none
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &status) // a Sandbox without a status has no conditions
 	return status.Conditions
 }
 
-// report sets the conditions of a Sandbox where they changed. Finished and PodScheduled go when they do not apply; others stay.
+// report writes the conditions of a Sandbox if they have changed. It removes Finished and PodScheduled if they are not in now,
+// and keeps other old conditions.
 func (c *Controller) report(ctx context.Context, o *unstructured.Unstructured, now []metav1.Condition) {
 	all, changed := Conditions(o), false
 	for _, one := range now {

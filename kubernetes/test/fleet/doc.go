@@ -1,2 +1,2 @@
-// Package fleet tries the fleet on a real API server. It has tests only. Its goroutines end with their tests.
+// Package fleet tests the fleet on a real API server. It contains only tests, whose goroutines end with them.
 package fleet
