@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apply works like [importer.apply], but sets the keys of a check.
+// apply is [importer.apply] for the keys of a check.
 func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.ruleFor(e)
@@ -20,7 +20,7 @@ func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 	}
 }
 
-// hasContent reports whether a check contains something to check: a command, an HTTP request or a TCP connection.
+// hasContent reports whether there is something to check: a command, an HTTP request or a TCP connection.
 func (k convertCheck) hasContent() bool {
 	return lo.SomeBy(lo.Keys(k.values), func(key string) bool {
 		group, _, _ := strings.Cut(key, ".")
@@ -28,10 +28,10 @@ func (k convertCheck) hasContent() bool {
 	})
 }
 
-// emptyCheckNote is the note on a check that does not contain anything to check.
+// emptyCheckNote is the note about a check without content.
 const emptyCheckNote = "says nothing to look at and is left out"
 
-// probe imports a readiness_probe or liveness_probe. process-compose has taken these keys from Kubernetes.
+// probe imports a readiness_probe or liveness_probe, which process-compose has taken from Kubernetes.
 func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
@@ -72,7 +72,7 @@ func (c *composeImport) httpGet(at setting, k convertCheck) {
 			k.apply(c.importer, list, e)
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme with a reason
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme and says why
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}
@@ -83,7 +83,7 @@ func (c *composeImport) httpGet(at setting, k convertCheck) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command. In the file, a command is a list or a single string.
+// commandWords returns the words of a command, which the file has as a list or as a string.
 func (c *composeImport) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
@@ -92,7 +92,7 @@ func (c *composeImport) commandWords(e setting) []string {
 	return withoutDoubledDollars(words)
 }
 
-// withoutDoubledDollars replaces each $$ by $, which it stands for where variables are replaced.
+// withoutDoubledDollars replaces each $$ by $, for which it stands where variables are replaced.
 func withoutDoubledDollars(words []string) []string {
 	return lo.Map(words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
 }

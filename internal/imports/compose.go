@@ -16,20 +16,20 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// composeImport is the state of the import of a process-compose.yaml or of a compose file.
+// composeImport is one import of a process-compose.yaml or of a compose file.
 type composeImport struct {
 	*importer
 	shell   []string
-	raw     bool // do not replace $$ in commands, because process-compose expands no variables (disable_env_expansion)
-	docker  bool // the file is a compose file of Docker
+	raw     bool // do not replace $$ in commands: the file says that process-compose expands no variables (disable_env_expansion)
+	docker  bool // it is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
-	vars    map[string]string // values for templates; during the import of a process, they include the process's own
+	vars    map[string]string // values for templates; while a process is imported, with the process's own
 	waits   []wait
 	process rules // rules for the settings of one process
 }
 
-// wait is a dependency between processes, in the terms of process-compose.
+// wait is a dependency in the terms of process-compose: a process starts only when another one has reached a condition.
 type wait struct {
 	service       *service
 	to, condition string
@@ -72,7 +72,7 @@ func (im *importer) processCompose(path string) error {
 			c.env = e.variables()
 			c.noteReferences(e)
 		case "disable_env_expansion":
-			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // also accept the words of YAML 1.1
+			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // YAML 1.1 has these words for true
 		case "shell":
 			words := map[string]*string{"shell_command": &c.shell[0], "shell_argument": &c.shell[1]}
 			for _, k := range e.keys() {
@@ -102,12 +102,12 @@ func (im *importer) processCompose(path string) error {
 	return nil
 }
 
-// unknownKeyNote is the note on a setting inside a mapping if there is no rule for it.
+// unknownKeyNote is the note about a setting inside a mapping for which there is no rule.
 const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for settings at the top level of the file.
 var fileRules = rules{
-	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and keys with x- hold anchors
+	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and a key with x- holds an anchor
 	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
 }
 
@@ -203,7 +203,7 @@ var processRules = rules{
 		}
 		s.checks = append(s.checks, k)
 	}},
-	{name: "replicas|vars"}, // readProcess has imported them
+	{name: "replicas|vars"}, // readProcess has imported these
 	// Only Docker's compose files have these keys.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
@@ -215,7 +215,7 @@ var processRules = rules{
 	{name: "healthcheck", convert: healthcheck},
 }
 
-// onlyKeysOfLogs is the note on a key of a log configuration if there is no rule for it.
+// onlyKeysOfLogs is the note about a setting of a log for which there is no rule.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 var (
@@ -292,7 +292,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	c.dropWithoutCommand(s, p.from)
 }
 
-// makeTask turns a service with the restart policy never into a task. A task without a schedule runs at boot.
+// makeTask turns a service that is never restarted into a task, which runs at boot unless it has a schedule.
 func makeTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -302,8 +302,8 @@ func makeTask(s *service) {
 	}
 }
 
-// noteReferences adds a note on each environment variable in a setting whose value refers to other variables. process-compose
-// replaces such references, but hinit does not.
+// noteReferences adds a note for each environment variable whose value refers to another one: process-compose replaces such
+// references, and hinit does not.
 func (c *composeImport) noteReferences(e setting) {
 	for _, v := range e.variables() {
 		if variable.MatchString(v.value) {
@@ -312,7 +312,7 @@ func (c *composeImport) noteReferences(e setting) {
 	}
 }
 
-// depend imports one dependency. It is called when all processes are known.
+// depend imports one dependency. Call it when all processes are known.
 func (c *composeImport) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
@@ -342,7 +342,7 @@ func (c *composeImport) depend(w wait) {
 	}
 }
 
-// fillTemplates replaces the templates in the text of a setting. It notes a template that it can't replace without executing it.
+// fillTemplates replaces the templates in the text of a setting. It adds a note for a template that it would have to execute.
 func (c *composeImport) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
@@ -351,7 +351,7 @@ func (c *composeImport) fillTemplates(e setting) string {
 	return text
 }
 
-// shellCommand returns a command that runs a command line in a shell, as process-compose does.
+// shellCommand returns a command that runs a command line in a shell, because process-compose does so.
 func (c *composeImport) shellCommand(e setting) any {
 	line := strings.TrimRight(c.fillTemplates(e), "\n")
 	if !c.raw {

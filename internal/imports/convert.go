@@ -1,8 +1,8 @@
-// Package imports turns the configuration of another supervisor into hinit.yaml.
+// Package imports turns the configuration of another supervisor into hinit.yaml, for people who move to hinit.
 //
 // It reads supervisord.conf, process-compose.yaml, compose files, the layers of pebble, the units of systemd, and the service
-// directories and source directories of s6. Each importer sets keys of hinit.yaml by their paths. The keys are written in the
-// order of the table in package config. [Convert] returns a configuration for hinit run, which package config has checked. The
+// directories and source directories of s6. Each importer sets keys of hinit.yaml by their paths, and the keys are written in the
+// order of the table in package config. [Convert] returns a configuration for `hinit run`, which package config has checked. The
 // package owns no goroutine.
 package imports
 
@@ -35,11 +35,11 @@ const (
 // Formats lists the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
-// Note tells the user the reason why a setting was changed or not imported.
+// Note tells the user why a setting was changed or not imported.
 type Note struct {
 	File  string
-	Line  int    // line that the note is about; 0 for the whole file
-	Where string // the key, section or file that the note is about
+	Line  int    // 0: the whole file
+	Where string // key, section or file that the note is about
 	Text  string
 }
 
@@ -55,15 +55,15 @@ func (n Note) String() string {
 	return at + ": " + n.Text
 }
 
-// Result is the configuration for hinit that [Convert] has made, with notes on the settings that it could not import.
+// Result is the configuration that [Convert] has made, with notes about what it could not import.
 type Result struct {
 	Format string
 	YAML   []byte
 	Notes  []Note
 }
 
-// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect the format.
-// Convert may block on the disk. The result contains notes even if nothing could be imported.
+// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect it. Convert may
+// block on the disk. The result has notes even if nothing could be imported.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -87,11 +87,11 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
-// firstSection matches the beginning of an INI file: comments, and the heading of the first section.
+// firstSection matches the beginning of an INI file: comments, and the head of the first section.
 var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
 
-// detect returns the format of a file or a directory. It looks at the names in a directory, and at the beginning and the
-// top-level keys of a file.
+// detect returns the format of a file or a directory. It looks at the names in the directory, or at the beginning and the
+// top-level keys of the file.
 func detect(path string) (string, error) {
 	if slices.Contains(unitKinds, filepath.Ext(path)) {
 		return Systemd, nil
@@ -139,8 +139,8 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of limited size. If root runs the program, a link that another user may have made is an error. The
-// user could make it lead to a file of root, and read the content in the new configuration.
+// readFile reads a regular file of limited size. If root runs the program, a link that another user may have made is an error. It
+// could lead to a file of root, whose content would then be in the new configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {
@@ -149,18 +149,18 @@ func readFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-// importer collects the services of the new configuration, and the notes on settings that were not imported.
+// importer collects the services of the new configuration, and the notes about what was not imported.
 type importer struct {
 	services []*service
 	notes    []Note
 	names    map[string]bool
-	defaults struct { // defaults of the other supervisor that differ from hinit's defaults
+	defaults struct { // defaults of the other supervisor that differ from hinit's
 		values
 		environment []pair
 	}
 }
 
-// note adds a note on the setting at the place at. It joins notes with the same text about one file into one note that lists the
+// note adds a note about the setting at the place at. Notes with the same text about one file become one note that lists the
 // settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
@@ -175,8 +175,8 @@ func (im *importer) note(at from, format string, args ...any) {
 	}
 }
 
-// add adds a service to the new configuration. If name is not valid in hinit.yaml, or is already used, add changes it and adds a
-// note about that.
+// add adds a service to the new configuration. If its name is not valid in hinit.yaml or already used, add changes the name and
+// adds a note.
 func (im *importer) add(at place, name string) *service {
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
@@ -199,11 +199,11 @@ func (im *importer) dropWithoutCommand(s *service, at from) {
 	}
 }
 
-// maxReplicas is the maximum number of services that are made from a single program with replicas.
+// maxReplicas limits the services that are made from one program with replicas.
 const maxReplicas = 200
 
-// replicas calls make for each replica of a program. make adds the replica's service. replicas keeps only the notes on the first
-// service, because the other services have the same notes.
+// replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first one are
+// kept, because the others have the same.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)
@@ -232,14 +232,13 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that have the given name in the other supervisor's configuration, or that belong to a group with this
-// name.
+// find returns the services with a name in the other supervisor's configuration, or in a group of this name.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.oldName != name && (s.group != name || name == "") })
 }
 
-// absolute makes path absolute. The other supervisor resolves path in its working directory. absolute assumes that this is the
-// directory of file, the supervisor's configuration, as it usually is.
+// absolute makes path absolute. The other supervisor resolves it in its working directory, which is usually the directory of
+// file, its configuration.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -248,15 +247,15 @@ func absolute(file, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// validate checks text as a configuration for hinit run, and returns the error of package config.
+// validate checks text as a configuration for `hinit run`, and returns the error of package config.
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
 	return err
 }
 
-// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves out the key and adds a
-// note with the reason.
+// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves it out and adds a note
+// with the reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {
@@ -277,12 +276,12 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	}
 }
 
-// keyInProblem matches parts of an error message of package config: the name of a service, its key, and the number of a
+// keyInProblem matches what an error of package config says about a place: the name of a service, its key, and the number of a
 // check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
 // leaveOut removes the causes of the problems in wrong, an error of package config. In one call, it removes at most one part of
-// each service. less reports whether it has removed anything.
+// each service. less says whether it has removed anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -311,8 +310,8 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutNeedsOfManual removes, with a note, each need of a task that only an operator starts. Otherwise the service would wait
-// forever.
+// leaveOutNeedsOfManual removes, with a note, each need for a task that only an operator starts. Otherwise the service could wait
+// for ever.
 func (im *importer) leaveOutNeedsOfManual() {
 	for _, s := range im.services {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
@@ -325,8 +324,8 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, with a note. If the key is checks or needs, it removes only the check or need that
-// causes the problem. A service without its command is useless, so it is removed as a whole.
+// leaveOutKey removes a key of a service, with a note. Of the keys checks and needs, it removes only the check or need that
+// causes the problem. A service without its command is useless, so the whole service goes.
 func (im *importer) leaveOutKey(s *service, key, number, why string) {
 	at, known := s.from[key]
 	if !known {
@@ -347,7 +346,7 @@ func (im *importer) leaveOutKey(s *service, key, number, why string) {
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case key != "command" && s.drop(key):
 		im.note(from{at, s.oldName + "." + key}, "is left out: %s", why)
-		if key == "schedule" && !s.isTask() { // without a schedule the task would run all the time
+		if key == "schedule" && !s.isTask() { // without a schedule, the task would run all the time
 			s.set("once", "manual")
 		}
 	default:

@@ -14,17 +14,17 @@ import (
 	"hinit/internal/config"
 )
 
-// place is a position in the other supervisor's configuration.
+// place is a position in the other supervisor's configuration, for notes.
 type place struct {
 	file string
 	line int
 }
 
-// values maps the paths of keys of hinit.yaml to their values. Each value is a string, a []string, a []pair or a YAML node. Empty
-// values are not written to hinit.yaml.
+// values maps keys of hinit.yaml, as paths with dots, to their values: a string, a []string, a []pair or a YAML node. Empty
+// values are not written.
 type values map[string]any
 
-// set sets a key. text returns the value of a key as a string, and list as a []string.
+// set sets a key. text and list return its value as a string and as a []string.
 func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
@@ -32,23 +32,23 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 // service is a service of the new hinit.yaml.
 type service struct {
 	name    string
-	oldName string // the service's name in the other supervisor's configuration
-	group   string // another name in that configuration, which several services may share
-	comment string // comment before the service in hinit.yaml
+	oldName string // name in the other supervisor's configuration
+	group   string // another name there, which several services may share
+	comment string // comment above the service in hinit.yaml
 	values
 	needs  []need
 	checks []convertCheck
 	place  place
-	from   map[string]place // place of each key, by the first part of the key
+	from   map[string]place // where each key comes from, by the first part of the key
 }
 
-// setAt sets a key to a value, and records the place in the old configuration that the value comes from.
+// setAt sets a key, and records the place in the old configuration from which the value comes.
 func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)
 }
 
-// recordPlace records the place that a key comes from. A key that already has a place keeps this place.
+// recordPlace records the place from which a key comes. The first place of a key is kept.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {
@@ -56,7 +56,7 @@ func (s *service) recordPlace(key string, at place) {
 	}
 }
 
-// drop removes a key and all keys inside it, and reports whether any existed.
+// drop removes a key and all keys inside it, and reports whether there were any.
 func (s *service) drop(key string) (dropped bool) {
 	for path := range s.values {
 		if path == key || strings.HasPrefix(path, key+".") {
@@ -84,20 +84,20 @@ type need struct {
 	place       place
 }
 
-// convertCheck is a health check with the keys of hinit.yaml.
+// convertCheck is a health check of the new hinit.yaml.
 type convertCheck struct {
 	values
 	place place
 }
 
-// addNeed adds a need. It ignores a need for the service itself, and a second need for the same service.
+// addNeed adds a need. It ignores a need for the service itself, and a second one for the same service.
 func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }
 
-// yaml returns the text of the new configuration before package config checks it.
+// yaml returns the text of the new configuration. Package config has not checked it yet.
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
@@ -133,7 +133,7 @@ func (s *service) node() *yaml.Node {
 	return encode[config.Service](s.values)
 }
 
-// encode returns values as a YAML mapping with the keys of T, in the order of config.Keys. A key with a dot becomes a nested
+// encode returns values as a YAML mapping, in the order in which config.Keys has the keys of T. A key with a dot becomes a nested
 // mapping.
 func encode[T any](values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
@@ -155,9 +155,9 @@ func encode[T any](values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns a value as a YAML node, or nil if the value is empty. The pointer field has the type that the key has in
-// package config. If hinit.yaml allows placeholders in the key, set isTemplate: valueNode then escapes text that hinit would
-// take for a placeholder.
+// valueNode returns a value as a YAML node, or nil if it is empty. The type of the pointer field is the one that the key has in
+// package config. isTemplate says that hinit.yaml allows placeholders in the key; then valueNode escapes what hinit would take
+// for one.
 func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch field.(type) {
@@ -181,7 +181,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value is the valid one
+			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value of a variable counts
 		}
 		if len(value) > 0 {
 			return n
@@ -190,7 +190,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	return nil
 }
 
-// text returns a scalar that YAML reads as text, not as a number or a boolean.
+// text returns a scalar that YAML reads as text, even if it looks like a number or a boolean.
 func text(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)
@@ -204,10 +204,10 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
-// placeholderText matches text that hinit would take for a placeholder, such as {home}.
+// placeholderText matches what hinit would take for a placeholder, such as {home}.
 var placeholderText = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
-// literal escapes a text so that hinit does not find placeholders in it.
+// literal escapes a text so that hinit finds no placeholder in it.
 func literal(value string) string {
 	return placeholderText.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {
@@ -217,7 +217,7 @@ func literal(value string) string {
 	})
 }
 
-// commentLine joins descriptions into a comment. It drops unprintable characters and empty lines.
+// commentLine joins descriptions into one comment, without unprintable characters and empty lines.
 func commentLine(texts ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

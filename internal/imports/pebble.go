@@ -11,19 +11,19 @@ import (
 	"github.com/samber/lo"
 )
 
-// pebblePlan is the combination of pebble's layers. It contains each service and each check with its settings from all layers.
+// pebblePlan is the sum of pebble's layers: each service and each check with its settings from all layers.
 type pebblePlan struct {
 	*importer
 	services, checks []*mergedItem
 }
 
-// mergedItem is a service or a check, combined from all layers.
+// mergedItem is a service or a check with its settings from all layers.
 type mergedItem struct {
-	setting // the mapping in the last layer that contains the service or check
+	setting // mapping in the last layer that has the item
 	all     []setting
 }
 
-// get returns the first setting that has one of the given names and a value. If there is none, the node of the result is nil.
+// get returns the first setting that has one of the names and a value. If there is none, the node of the result is nil.
 func (l *mergedItem) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
@@ -60,7 +60,7 @@ func (im *importer) pebble(path string) error {
 	return nil
 }
 
-// addLayer reads one layer and combines it with the layers before it.
+// addLayer reads one layer and adds it to the plan.
 func (p *pebblePlan) addLayer(file string) error {
 	keys, err := readYAML(file)
 	if err != nil {
@@ -86,8 +86,8 @@ func (p *pebblePlan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of a layer to list. An item whose name is already in list is merged with the old item
-// or replaces it, as its key override says.
+// combine adds the services or checks of a layer to list. If list already has an item of the same name, the key override of the
+// new item decides: the two are merged, or the new one replaces the old one.
 func combine(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })
@@ -133,9 +133,9 @@ var pebbleRules = rules{
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
-	// The methods order and addChecksToServices import the keys of the next rule.
+	// The methods order and addChecksToServices import these.
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
-	// The method service imports the keys of the next rule.
+	// The method service imports these.
 	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
@@ -164,9 +164,8 @@ func (p *pebblePlan) service(l *mergedItem) {
 	p.dropWithoutCommand(s, from{l.place, l.name})
 }
 
-// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml,
-// the key enabled of the required service has this effect. The service also waits for the required service, unless the file
-// states the opposite order.
+// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml, the
+// key enabled of that service does so. The service also waits for the required one, unless the file says the opposite.
 func (p *pebblePlan) order(l *mergedItem) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -201,8 +200,8 @@ func (p *pebblePlan) order(l *mergedItem) {
 // names reports whether a key of the service, such as after, lists the service name.
 func (l *mergedItem) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
-// addToContext handles a check that no service lists under on-check-failure. It adds the check to the service that is named in the
-// check's service-context. It returns false if the check names no known service.
+// addToContext adds a check that no service lists under on-check-failure to the service in the check's service-context. It
+// returns false if there is no such service.
 func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
@@ -213,8 +212,7 @@ func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	return false
 }
 
-// addChecksToServices adds each check to the services that list it under on-check-failure. The result used contains the names of
-// these checks.
+// addChecksToServices adds each check to the services that list it under on-check-failure. used are the names of these checks.
 func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {

@@ -13,41 +13,39 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// setting is a setting of the other supervisor. It comes from a key of a mapping, a key of a section, or a file in a
-// directory.
+// setting is one setting of the other supervisor: a key of a mapping, a key of a section, or a file in a directory.
 type setting struct {
 	from
-	name, value string     // the value is "" for a list or a mapping
-	node        *yaml.Node // the value in YAML; nil in other formats
-	used        bool       // whether an importer has read the setting, see [section.takeSetting]
+	name, value string     // "" for a list or a mapping
+	node        *yaml.Node // the value as YAML; nil in other formats
+	used        bool       // an importer has read the setting, see [section.takeSetting]
 }
 
-// from is the origin of a setting: its place, and its full name for notes.
+// from says where a setting stands: its place, and its full name for notes.
 type from struct {
 	place
 	where string
 }
 
-// rule defines how to import settings with certain names. A setting can become a key of hinit.yaml or a note. It can also be
-// imported by a function, or not at all.
+// rule says how to import the settings with certain names. A setting becomes a key of hinit.yaml or a note, is imported by a
+// function, or is left out.
 type rule struct {
-	name     string                             // regular expression for the names of the settings
-	key      string                             // key of hinit.yaml
-	when     func(value string) bool            // the rule ignores other values; nil: it ignores none
-	value    string                             // value of the key; "" means the setting's value
-	scalar   func(value string) (string, error) // converts the value; nil: unchanged. The text of its error becomes a note
-	compound func(e setting) any                // converts a value that is a list or a mapping
-	note     string                             // reason why the setting is left out or changed; the setting's value replaces %s
-	nested   rules                              // rules for the settings in a mapping
-	convert  func(im *importer, s *service, e setting)
+	name     string                                    // regular expression for the names of the settings
+	key      string                                    // key of hinit.yaml to set; "": none
+	when     func(value string) bool                   // the rule does nothing for other values; nil: it is for all
+	value    string                                    // value of the key; "": the value of the setting
+	scalar   func(value string) (string, error)        // converts the value; nil: unchanged. The text of its error becomes a note
+	compound func(e setting) any                       // converts a value that is a list or a mapping
+	note     string                                    // why the setting is left out or changed; %s is the setting's value
+	nested   rules                                     // rules for the settings in a mapping
+	convert  func(im *importer, s *service, e setting) // imports the setting; nil: the other fields say how
 }
 
-// rules is a list of rules that are tried in order. The rules in [otherWays] are tried last. The first rule with a matching name
-// is used.
+// rules are tried in order, and after them the rules in [otherWays]. The first whose name matches is used.
 type rules []rule
 
-// apply imports settings. For each setting, it looks up the first rule in list that matches the setting's name. The rule sets keys
-// of s. If no rule matches, apply adds a note about the setting.
+// apply imports settings: each sets keys of s, or adds a note, as the first matching rule in list says. If no rule matches, apply
+// adds a note.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.ruleFor(e); {
@@ -62,8 +60,7 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 	}
 }
 
-// ruleFor returns the first rule that matches a setting. If none matches, it returns a rule with the note that hinit has nothing
-// like the setting.
+// ruleFor returns the first rule for a setting, or one with the note that hinit has nothing like it.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
 		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
@@ -76,8 +73,8 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule converts the value of a setting and passes the result to set. If the rule leaves the setting out or changes it,
-// applyRule adds a note with the reason.
+// applyRule converts the value of a setting as the rule says, and passes the result to set. If the rule leaves the setting out or
+// changes it, applyRule adds a note with the reason.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
@@ -98,8 +95,7 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay returns a convert function for a setting that is a constant delay before each restart. read converts the value to
-// a duration.
+// constantDelay returns a convert function for a setting with one delay for all restarts. read converts the value to a duration.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
@@ -111,7 +107,7 @@ func constantDelay(read func(string) (string, error)) func(*importer, *service, 
 }
 
 // addCodes returns a convert function that adds the exit codes in a setting to the list at key. separators are the characters
-// between two codes.
+// that may stand between two codes.
 func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
@@ -126,8 +122,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 
 var seconds = durationIn("seconds", time.Second)
 
-// durationIn returns a scalar function that converts a number in a unit of time to a duration such as "30s". 0 becomes "", the
-// default.
+// durationIn returns a scalar function that converts a number of units to a duration such as "30s". 0 becomes "", the default.
 func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	return func(value string) (string, error) {
 		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
@@ -141,15 +136,14 @@ func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	}
 }
 
-// durationText returns a duration as text, without the parts that are zero.
+// durationText returns a duration as text, without parts that are zero: "1h" in place of "1h0m0s".
 func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
-// signalName returns the name of a signal. value is its name or number. signalName returns an error for a signal that hinit.yaml
-// does not accept.
+// signalName returns the name of the signal that value names or numbers. A signal that hinit.yaml does not accept is an error.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -164,7 +158,7 @@ func signalName(value string) (name string, err error) {
 // enabledValue returns the value of the key enabled: "false" if off is true, and otherwise "", the default.
 func enabledValue(off bool) string { return lo.Ternary(off, "false", "") }
 
-// successExitCodes returns the words of list that are exit codes from 1 to 255, and drops all others.
+// successExitCodes returns the words of list that are exit codes from 1 to 255. Others can't be a success code in hinit.yaml.
 func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
@@ -180,7 +174,7 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// oneOf returns a function for rule.when that reports whether a value is one of words, and noneOf one that reports the opposite.
+// oneOf returns a function for rule.when: is the value one of words? noneOf returns the opposite.
 func oneOf(words ...string) func(string) bool {
 	return func(value string) bool { return slices.Contains(words, value) }
 }
@@ -189,8 +183,8 @@ func noneOf(words ...string) func(string) bool {
 	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
-// otherWays holds notes on settings that hinit does not have. Each note describes another way to reach the same goal. The
-// settings are from several supervisors.
+// otherWays has notes on settings that hinit does not have, from several supervisors. Each says how to reach the same goal with
+// hinit.
 var otherWays = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},

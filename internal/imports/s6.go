@@ -16,7 +16,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// s6Import is the state of the import of a directory with s6 service directories or s6-rc source directories.
+// s6Import is one import of a directory with s6 service directories or s6-rc source directories.
 type s6Import struct {
 	*importer
 	root    string
@@ -65,8 +65,8 @@ func (im *importer) s6(path string) error {
 	return nil
 }
 
-// onlyOfBundle disables the services that do not belong to the bundle that starts at boot. In s6-overlay, that bundle is called
-// user. With other init programs that use s6-rc, it is called default.
+// onlyOfBundle disables the services that don't belong to the bundle that starts at boot. s6-overlay calls that bundle user,
+// other programs with s6-rc call it default.
 func (d *s6Import) onlyOfBundle() {
 	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
@@ -83,17 +83,16 @@ func (d *s6Import) onlyOfBundle() {
 	}
 }
 
-// noteInterpreter adds a note if the interpreter of a script is missing on this machine.
+// noteInterpreter adds a note if this machine lacks the interpreter of a script.
 func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
-// shebang returns the interpreter and its arguments from the first line of a script. It returns nil if the line is not a
-// shebang.
+// shebang returns the interpreter and its arguments from the first line of a script, or nil if that is no shebang.
 func shebang(script string) []string {
-	text, _ := readFile(script) // an unreadable script is treated like a script without a shebang
+	text, _ := readFile(script) // an unreadable script counts as one without a shebang
 	first, _, _ := strings.Cut(string(text), "\n")
 	if !strings.HasPrefix(first, "#!") {
 		return nil
@@ -116,11 +115,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the origin of a note about a file. The file's path is joined from parts.
+// placeOf returns the place of a whole file, whose path is joined from parts.
 func placeOf(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
 
-// readWord returns the content of a file without surrounding blanks, or "" if the file does not exist. Most files of s6 contain
-// one word.
+// readWord returns the content of a file without surrounding blanks, or "" if there is no such file. Most files of s6 contain one
+// word.
 func (d *s6Import) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -129,12 +128,12 @@ func (d *s6Import) readWord(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readList returns a list of s6-rc: the names of the files in the directory NAME.d. In older versions of s6-rc, the list is the
-// lines of the file NAME.
+// readList returns a list of s6-rc: the names of the files in the directory NAME.d or, in older versions, the lines of the file
+// NAME.
 func (d *s6Import) readList(dir, name string) []string {
 	entries, _ := readDir(filepath.Join(dir, name+".d"))
 	list := lo.Map(entries, func(e os.DirEntry, _ int) string { return e.Name() })
-	text, _ := readFile(filepath.Join(dir, name)) // the file is missing in newer versions
+	text, _ := readFile(filepath.Join(dir, name)) // newer versions don't have this file
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			list = append(list, line)
@@ -143,7 +142,7 @@ func (d *s6Import) readList(dir, name string) []string {
 	return list
 }
 
-// s6Rules are the rules for the files of a service directory. Each file is one setting.
+// s6Rules are the rules for the files of a service directory, each of which is one setting.
 var s6Rules = rules{
 	{name: "timeout-kill", key: "stop.grace", scalar: durationIn("milliseconds", time.Millisecond)},
 	{name: "down-signal", key: "stop.signal", scalar: signalName},
@@ -165,7 +164,7 @@ var s6Rules = rules{
 	{name: ".*", note: "hinit does not look at it; the script may"},
 }
 
-// importFiles imports the files of a service directory as s6Rules says, except for the files in names.
+// importFiles imports the files of a service directory by s6Rules, except those in names.
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	list, _ := readDir(dir)
 	for _, e := range list {
@@ -180,7 +179,7 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun imports the directory of a long-running service. Its run script stays at its place, and hinit calls it.
+// longrun imports the directory of a service that keeps running. Its run script stays where it is, and hinit calls it.
 func (d *s6Import) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
@@ -208,7 +207,7 @@ func (d *s6Import) longrun(name, dir string) {
 	}
 }
 
-// oneshot imports a oneshot of s6-rc as a task. The oneshot's file up contains a command line in the language execline.
+// oneshot imports a oneshot of s6-rc as a task. Its file up contains a command line in the language execline.
 func (d *s6Import) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
@@ -231,7 +230,7 @@ func (d *s6Import) oneshot(name, dir string) {
 	d.importFiles(s, dir, "up", "down")
 }
 
-// depend imports the dependencies of a service. A dependency on a bundle becomes a dependency on all services in the bundle.
+// depend imports the dependencies of a service. One on a bundle becomes one on each service in the bundle.
 func (d *s6Import) depend(s *service) {
 	dir := filepath.Join(d.root, s.oldName)
 	var names []string
@@ -256,8 +255,7 @@ func (d *s6Import) depend(s *service) {
 	}
 }
 
-// withReachable adds name to list, and all names that can be reached from name, each only once. The function next returns the
-// direct successors of a name.
+// withReachable adds to list the name, and all names that can be reached from it by next, each once.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

@@ -10,18 +10,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// section is one section of an INI file.
+// section is a section of an INI file.
 type section struct {
 	name string // name of the section: the text between the brackets
 	place
 	keys []setting
 }
 
-// takeSetting returns a setting of the section and marks it as used. If the section does not contain the setting, used is
-// false in the result, and the place is the place of the section.
+// takeSetting returns a setting of the section and marks it as used, so that no note says that it was left out. If the section
+// lacks the setting, used is false in the result, and the place is the section's.
 func (s *section) takeSetting(name string) (found setting) {
 	found.place = s.place
-	for i := range s.keys { // the last setting is the valid one
+	for i := range s.keys { // the last setting of a name counts
 		if k := &s.keys[i]; k.name == name {
 			k.used = true
 			found = *k
@@ -33,10 +33,10 @@ func (s *section) takeSetting(name string) (found setting) {
 // trailingComment matches a comment at the end of a line.
 var trailingComment = regexp.MustCompile(`[ \t]+[;#].*`)
 
-// readINI reads an INI file, and adds notes on lines that it can't parse. In the file of a unit, a comment is a whole line, and a
-// backslash at the end continues a line, as in systemd.syntax(7). In supervisord's dialect, readINI also accepts "key: value",
-// comments after a blank, and keys in upper or lower case. An indented line then continues the value of the line before it. The
-// parser of go-systemd is not used here, because it drops line numbers, which the notes need.
+// readINI reads an INI file, and adds a note for each line that it can't parse. With isUnit it follows systemd.syntax(7): a
+// comment is a whole line, and a backslash at the end continues a line. Otherwise it follows supervisord, which also has "key:
+// value", comments after a blank, keys in upper or lower case, and values that an indented line continues. The parser of
+// go-systemd won't do, because it drops the line numbers for the notes.
 func (im *importer) readINI(path string, isUnit bool) (sections []*section, err error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 	if isUnit {
 		separators = "="
 	}
-	var last *setting // the setting whose value the next line may continue
+	var last *setting // the setting that the next line may continue
 	number := 0
 	for raw := range strings.SplitSeq(string(text), "\n") {
 		number++
@@ -96,12 +96,12 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 // isNull reports whether the value of a key is empty or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// keys returns the settings in a mapping in order, including the keys that << merges into it. In notes, their names are preceded
-// by the name of the mapping.
+// keys returns the settings in a mapping in order, with those that << merges into it. In notes, the name of the mapping precedes
+// theirs.
 func (e setting) keys() []setting { return e.keysOnce(make(map[*yaml.Node]bool)) }
 
-// keysOnce returns the settings of a mapping that is not in seen, and adds the mapping to seen. A second merge of a mapping adds no
-// key. Without seen, ten lines of merges could make a billion keys, and a mapping that merges itself would never end.
+// keysOnce returns the settings of a mapping that is not in seen, and adds the mapping to seen. A second merge of a mapping adds
+// no key. Without seen, ten lines of merges could make a billion keys, and a mapping that merges itself would never end.
 func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	n := aliased(e.node)
 	if n == nil || n.Kind != yaml.MappingNode || seen[n] {
@@ -137,7 +137,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// items returns the scalars of a list. A single scalar is treated as a list with one item.
+// items returns the scalars of a list. A scalar counts as a list of one.
 func (e setting) items() []string {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
@@ -166,7 +166,7 @@ func (e setting) variables() []pair {
 	})
 }
 
-// maxMerges is the maximum number of merges in a file. Each of them may need the keys of all others.
+// maxMerges limits the merges in a file. Each may need the keys of all others.
 const maxMerges = 1000
 
 // readYAML reads a YAML file and returns the keys of its document, which must be a mapping.

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/config"
 )
 
-// supervisordSections holds the notes on sections that are not imported.
+// supervisordSections are the notes about sections that are not imported.
 var supervisordSections = rules{
 	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
 	{name: "fcgi-program", note: "hinit opens no FastCGI socket for a program; let it open its own"},
@@ -63,7 +63,7 @@ func (im *importer) supervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file, and the files that its [include] section lists.
+// supervisordFiles reads a file, and those that its [include] section lists.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, false)
 	if err != nil {
@@ -97,7 +97,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	return sections, nil
 }
 
-// supervisordKeys holds the notes on the settings of the section [supervisord].
+// supervisordKeys are the notes about settings in the section [supervisord].
 var supervisordKeys = rules{
 	{name: "umask", note: "set services.NAME.umask (%s)"},
 	{name: "minfds", note: "set services.NAME.limits.nofile where a service needs more (%s)"},
@@ -109,7 +109,7 @@ var supervisordKeys = rules{
 	{name: ".*log.*", note: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
-// supervisordSelf imports the section [supervisord], which contains the settings of supervisord itself.
+// supervisordSelf imports the section [supervisord], with the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.takeSetting("environment"); k.used {
 		k.where = k.name
@@ -123,8 +123,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf parses the environment variables in a setting. vars holds the values of expressions in them. If a variable's value
-// refers to the environment of supervisord, the variable is left out, with a note.
+// variablesOf parses the environment variables in a setting. vars has the values of expressions in it. A variable whose value
+// refers to the environment of supervisord is left out, with a note.
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
@@ -179,10 +179,10 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	})
 }
 
-// oneLog is the note on a separate log file for stdout or stderr.
+// oneLog is the note about a separate log file for stdout or stderr.
 const oneLog = "one log takes both streams; the container's log keeps them apart"
 
-// programRules are the rules for the settings of a program, except for command and environment.
+// programRules are the rules for the settings of a program, except command and environment.
 var programRules = rules{
 	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
@@ -268,8 +268,7 @@ func logFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts those
-// programs first.
+// byPriority makes each program wait for those with the next lower priority number, because supervisord starts those first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -287,8 +286,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces Python expressions such as %(name)s with values in vars. An environment variable, %(ENV_X)s, becomes
-// a reference for a shell. In this case refers is true.
+// expandPython replaces Python expressions such as %(name)s by values in vars. %(ENV_X)s, an environment variable, becomes a
+// reference for a shell, and refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		part := python.FindStringSubmatch(m)
@@ -310,7 +309,7 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return strings.ReplaceAll(text, "%%", "%"), refers
 }
 
-// assignment matches the first variable of a list, with its value in double quotes, in single quotes or without quotes.
+// assignment matches the first variable of a list, whose value is in double quotes, in single quotes or without quotes.
 var assignment = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
 
 // environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
@@ -329,7 +328,7 @@ func environmentOf(value string) (list []pair, err error) {
 	return list, nil
 }
 
-// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes. It rounds up.
+// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes, and rounds up.
 func megabytes(text string) (string, error) {
 	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
 	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {

@@ -12,11 +12,10 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds lists the kinds of units that are imported. For most other units in the directory, a note tells the user that they
-// are left out.
+// unitKinds are the kinds of units that are imported. For most other units in the directory, a note says that they are left out.
 var unitKinds = []string{".service", ".timer"}
 
-// unitImport is the state of the import of one or more systemd units.
+// unitImport is one import of systemd units.
 type unitImport struct {
 	*importer
 	dir  string
@@ -25,11 +24,11 @@ type unitImport struct {
 
 // unit is a systemd unit with the settings from its file and its drop-ins.
 type unit struct {
-	name, kind       string // name is without kind, the suffix such as .service
-	prefix, instance string // the parts of the name before and after @
+	name, kind       string // name is without kind, which is the suffix such as .service
+	prefix, instance string // parts of the name before and after @
 	place            place
 	keys             []setting // settings from all files of the unit
-	service          *service  // the service that a .service unit becomes; nil for other units
+	service          *service  // what a .service unit becomes; nil for other units
 }
 
 // systemd imports a systemd unit, an instance of a template, or all units of a directory.
@@ -42,7 +41,7 @@ func (im *importer) systemd(path string) error {
 		names = append(names, timer)
 	}
 	im.defaults.values = values{
-		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // the defaults of systemd-system.conf(5)
+		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // defaults of systemd-system.conf(5)
 		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
 	}
 	for _, name := range names {
@@ -70,9 +69,8 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// loadUnit reads a unit with its drop-ins, unless it has already been read. If follow is true, loadUnit also reads the units that
-// this unit activates. It does not follow those units any further, because a template could activate new instances of itself
-// without end.
+// loadUnit reads a unit with its drop-ins, unless that was done before. With follow, it also reads the units that this one
+// activates, but not those that they activate: a template could activate new instances of itself without end.
 func (u *unitImport) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -95,7 +93,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the instance's drop-ins come last, so that they override the template's drop-ins
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // last, because an instance's drop-ins override the template's
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -128,8 +126,8 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// isList matches the settings that are lists: if such a setting occurs several times, all its values are used. For any other
-// setting, the last value is the valid one.
+// isList matches the settings that are lists: all values count if such a setting occurs several times. Of any other setting, the
+// last value counts.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
 // readSettings adds the settings in one file to the unit. An empty value removes all earlier values of the same setting.
@@ -154,7 +152,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 	return err
 }
 
-// lastValue returns the last value of a setting, or "" if the unit does not have this setting.
+// lastValue returns the last value of a setting, or "" if the unit doesn't have it.
 func (n *unit) lastValue(name string) string {
 	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
 	return k.value
@@ -165,8 +163,8 @@ func (n *unit) activatedUnit() string { return cmp.Or(n.lastValue("Unit"), n.nam
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host name becomes
-// a variable, which is replaced when the command runs.
+// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the one for the host name becomes a
+// variable, whose value is known only when the command runs.
 func (u *unitImport) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
@@ -190,9 +188,9 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 	}
 }
 
-// unitRules are the rules for the settings of a service, except for commands and for relations to other units.
+// unitRules are the rules for the settings of a service, except commands and relations to other units.
 var unitRules = rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import these settings
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import these
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
@@ -283,7 +281,7 @@ var unitRules = rules{
 		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
 }
 
-// typeOf imports the setting Type=, which defines when the service counts as started.
+// typeOf imports Type=, which says from when the service counts as started.
 func typeOf(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
@@ -316,7 +314,7 @@ func (u *unitImport) translate(n *unit) {
 // unitOrder lists the settings whose values are names of other units.
 var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order imports the relations of a unit to other units, such as After= and OnFailure=. It adds notes on units that are not
+// order imports the relations of a unit to others, such as After= and OnFailure=. It adds a note for each unit that is not
 // imported.
 func (u *unitImport) order(n *unit) {
 	s := n.service
@@ -364,8 +362,8 @@ func (u *unitImport) order(n *unit) {
 	}
 }
 
-// fixedLimit converts a limit. infinity becomes "", which means no limit. fixedLimit refuses a percentage of the machine's memory
-// or tasks.
+// fixedLimit converts a limit. infinity becomes "", which means no limit. A percentage of the machine's memory or tasks is an
+// error.
 func fixedLimit(value string) (string, error) {
 	switch {
 	case value == "infinity":

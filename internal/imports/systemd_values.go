@@ -17,13 +17,13 @@ import (
 // unitCommands lists the settings whose values are commands.
 var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
-// unitVariable matches a variable that systemd replaces even inside a word, ${NAME}, and an escaped dollar, $$.
+// unitVariable matches what systemd replaces even inside a word: a variable ${NAME}, and an escaped dollar, $$.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// noVariable never matches. It is passed to quote if systemd does not replace variables.
+// noVariable never matches. It is passed to quote where systemd replaces no variables.
 var noVariable = regexp.MustCompile(`[^\s\S]`)
 
-// separateVariable matches a word that is just $NAME. systemd replaces the word with the variable's value, split at blanks.
+// separateVariable matches a word $NAME, which systemd replaces by the variable's value, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killCommand matches a kill command that sends a signal to the main process of the unit.
@@ -32,11 +32,11 @@ var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words          []string
-	mayFail, fills bool // mayFail: a failure of the command is ignored; fills: systemd replaces variables in it
+	mayFail, fills bool // mayFail: its failure is ignored; fills: systemd replaces variables in it
 }
 
-// commandsOf parses the commands in a setting such as ExecStart=. The commands are separated by ";". Prefixes such as "-"
-// apply to all commands of the setting.
+// commandsOf parses the commands in a setting such as ExecStart=, which ";" separates. Prefixes such as "-" apply to all commands
+// of the setting.
 func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
@@ -65,7 +65,7 @@ func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell returns the command as text for sh, and reports whether it contains variables that sh must replace.
+// shell returns the command as text for sh. variables says whether it has any that sh must replace.
 func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
@@ -82,8 +82,8 @@ func (c unitCommand) shell() (text string, variables bool) {
 	return strings.Join(words, " "), variables
 }
 
-// sequenceOf joins several commands into one command, which stops at the first failure. The last command replaces the shell with
-// exec, unless its failure is ignored.
+// sequenceOf joins several commands into one, which stops at the first failure. The last command replaces the shell by exec,
+// unless its failure is ignored.
 func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
@@ -108,8 +108,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return withoutDoubledDollars(list[0].words)
 }
 
-// commands imports the commands of a unit. These are the commands that start, stop and reload the unit, and the commands
-// that run after its start.
+// commands imports the commands of a unit that start, stop and reload it, and those that run after its start.
 func (u *unitImport) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -152,8 +151,7 @@ func (u *unitImport) commands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s. After each event, the action starts the service other. If other is a task, the action runs the
-// task once.
+// runAfter adds an action to s: after each event it starts the service other or, if that is a task, runs it once.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {
@@ -169,8 +167,7 @@ func runAfter(s *service, event string, other *service, at place) {
 	on.Content = append(on.Content, text(event), exec)
 }
 
-// unitWords splits a line into words by the rules of systemd.syntax(7): with quotes, and with C escapes inside and outside of
-// quotes.
+// unitWords splits a line into words by the rules of systemd.syntax(7), with quotes and C escapes.
 func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
 
 func unitEscape(rest string, quote rune) (text string, length int) {
@@ -183,10 +180,10 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	if len(rest) > 1 && rest[1] == '\'' {
 		return "'", 2
 	}
-	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that are unknown to systemd stay unchanged
+	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd doesn't know stay as they are
 }
 
-// spanPart matches a number with its unit. A number without a unit is in seconds.
+// spanPart matches a number with its unit. A number without one is in seconds.
 var spanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
@@ -201,7 +198,7 @@ var spanUnits = map[string]time.Duration{
 	"years": 31557600 * time.Second, "year": 31557600 * time.Second, "y": 31557600 * time.Second,
 }
 
-// timeSpan converts a systemd time span, such as "5min 20s", to a duration of hinit.yaml.
+// timeSpan converts a time span of systemd, such as "5min 20s", to a duration of hinit.yaml.
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
@@ -232,9 +229,10 @@ var calendarNames = map[string]string{
 // longDay matches the name of a day, so that it can be cut to three letters.
 var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
-// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone.
+// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. What cron can't express is an
+// error.
 func calendar(value string) (cron, zone string, err error) {
-	no := func(why string) (string, string, error) {
+	no := func(why string) (string, string, error) { // calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. It returns an error for an expression that cron can't express.
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
 	}
 	weekday, month, dayOfMonth, hour, minute := "*", "*", "*", "0", "0"
