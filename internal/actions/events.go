@@ -18,9 +18,9 @@ import (
 	"hinit/internal/version"
 )
 
-// SeenConditions records the conditions in which each service was last seen, such as "unhealthy". It maps the name of a service
-// and the event that the condition causes to a mark. The mark identifies one occurrence of the condition, for example by the
-// number of the run. A different mark means that the condition occurred again.
+// SeenConditions records in which conditions each service was last seen, such as "unhealthy", so that each is reported once. It
+// maps the service and the event that the condition causes to a mark. The mark identifies one occurrence of the condition, for
+// example by the number of the run: a different mark means a new occurrence.
 type SeenConditions map[string]map[string]string
 
 // ServiceEvent is an event of a service, with the state of the service when the event was seen.
@@ -29,21 +29,23 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot is a time after hinit's start. Until then, a service that is already ready when first seen causes the event
-// ready. Later, only a service that becomes ready causes the event.
+// readyAfterBoot is how long after hinit's start a service that is first seen as ready causes the event ready. Later, only a
+// service that becomes ready causes it.
 const readyAfterBoot = time.Minute
 
-// tailTimeout is the maximum time that an event waits for the last log lines of a service that has exited. The status reports the
-// exit before all output has been read, so these lines arrive later.
+// tailTimeout is how long an event waits for the last log lines of a service that has exited. The status reports the exit before
+// all output was read, so these lines come later.
 const tailTimeout = 10 * time.Second
 
-// endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
+// endedMark is the prefix of a mark whose condition is over: the process was unhealthy, and has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports whether
-// a mark has changed. The argument first is true for the first status after a restart of hinit, when there are no marks yet. In
-// this status, a failure is an event, but the end of an earlier run is not. A ready service is an event only shortly after the
-// boot. held lists the services whose events are delayed until the last log lines before their exit are known.
+// Apply updates the marks by a status change, and returns the new events in the order of the services. changed says whether a
+// mark has changed.
+//
+// first is true for the first status of another hinit, for which there are no marks yet. In it a failure is an event, but not the
+// end of an earlier run, and a ready service only shortly after the boot. held are the services whose events wait for the last
+// log lines before their exit.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -118,16 +120,16 @@ func conditions(s *client.Service) map[string]string {
 	return marks
 }
 
-// Message is the JSON document that describes an event to an action.
+// Message is the JSON document that an action gets about an event.
 type Message struct {
-	ID        string    `json:"id"`      // identifies the event; each attempt to deliver the event has the same id
+	ID        string    `json:"id"`      // the same in each attempt to deliver the event
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // gateway-coder, dashboard
 	Profile   string    `json:"profile"` // "" if the service belongs to no profile
 	Kind      string    `json:"kind"`    // gateway or service
 	State     string    `json:"state"`
 	Reason    string    `json:"reason"` // reason of the state, for people
-	Cause     string    `json:"cause"`  // cause of the service's last exit, "" before the first exit
+	Cause     string    `json:"cause"`  // cause of the service's last exit; "" before the first
 	Exit      *Exit     `json:"exit"`   // null before the first exit
 	Tail      []string  `json:"tail"`   // last log lines before the last exit, with secrets of known shapes hidden
 	At        time.Time `json:"at"`     // when the event was seen
@@ -137,17 +139,17 @@ type Message struct {
 
 // Exit describes how the last run of a service ended.
 type Exit struct {
-	Code   *int      `json:"code"`   // null if a signal ended the service or it never ran
-	Signal *int      `json:"signal"` // number of the signal that ended the service, null if none did
+	Code   *int      `json:"code"`   // null if a signal ended the service, or it never ran
+	Signal *int      `json:"signal"` // null if no signal ended the service
 	At     time.Time `json:"at"`
-	Error  string    `json:"error"` // why the service could not be started, "" if it was started
+	Error  string    `json:"error"` // why the service could not be started; "" if it was
 }
 
 // message returns the [Message] about an event, on one line. host is the name of the container.
 func message(h ServiceEvent, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
-	_, _ = rand.Read(id) // never fails
+	_, _ = rand.Read(id) // can't fail
 	m := Message{
 		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.HideText(s.Reason),
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
@@ -158,12 +160,12 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}
 	}
-	body, _ := json.Marshal(m) // never fails for texts, numbers and times of this era
+	body, _ := json.Marshal(m) // can't fail for texts, numbers and times of this era
 	return body
 }
 
-// actionsOf returns the actions for an event of a service. Four settings can have actions for the event: the service, its
-// profile, all gateways, and all services. The first of them that has any is used.
+// actionsOf returns the actions for an event of a service. The configuration can have them for the service, its profile, all
+// gateways, and all services. The first of these that has any is used.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

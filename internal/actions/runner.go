@@ -38,36 +38,35 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// maxQueuedJobs is the maximum number of jobs that are queued for one target, which is a webhook or a command.
+// maxQueuedJobs limits the jobs that wait for one target, which is a webhook or a command.
 const maxQueuedJobs = 100
 
-// maxAttempts is the number of times that the runner sends a request before it gives up.
+// maxAttempts is how often the runner sends a request before it gives up.
 const maxAttempts = 10
 
-// Runner carries out the actions that follow events of services. Set its exported fields before Run, and do not change them
-// afterwards.
+// Runner carries out the actions for events of services. Set the exported fields before Run, and don't change them afterwards.
 type Runner struct {
 	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // follows the status, as [dial.Client.Watch] does
-	Rules func() (*config.Config, error)                                      // reads the configuration; nil means that it has not changed
+	Rules func() (*config.Config, error)                                      // reads the configuration; nil: it has not changed
 	State string                                                              // path of the state file
 	Host  string                                                              // name of the container in messages
 	Log   *slog.Logger
-	Retry backoff.Policy // pauses between the attempts of a request; the zero value means 1 s, doubled each time, at most 1 min
+	Retry backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
 
 	mu               sync.Mutex
 	state            state
-	senders          map[string]int // number of dropped jobs, for each target that a goroutine is delivering to
-	unsaved          string         // last error of saving the state; "" if the state was saved
+	senders          map[string]int // targets that a goroutine is delivering to, each with its number of dropped jobs
+	unsaved          string         // last error of saving the state; "" after a success
 	rules            *config.Config
 	lastConfigError  string        // last error of reading the configuration
 	lastStatus       client.Status // the whole status after the last change
-	held             []string      // services whose events wait for their last log lines
+	held             []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
 	work             sync.WaitGroup
 }
 
 // Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it
-// can't read the configuration when it starts.
+// can't read the configuration at the start.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.rules, err = r.Rules(); err != nil {
@@ -102,7 +101,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// handleChange finds the events in a change of the status, creates jobs for their actions, and starts to deliver them.
+// handleChange finds the events in a change of the status, makes jobs for their actions, and starts to deliver them.
 func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()
@@ -142,11 +141,11 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// envFileCheckInterval is the time between two checks for changed environment files.
+// envFileCheckInterval is how often environment files are checked for changes.
 const envFileCheckInterval = 5 * time.Second
 
-// changedEnvFiles returns an event for each service whose environment files have changed since its start, once for each change. It
-// checks only services that have an action for this event. The caller holds r.mu and saves the state.
+// changedEnvFiles returns an event for each service whose environment files have changed since its start, once for each change.
+// It checks only services with an action for this event. The caller holds r.mu and saves the state.
 func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	if time.Since(r.lastEnvFileCheck) < envFileCheckInterval {
 		return nil
@@ -170,7 +169,7 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	return out
 }
 
-// reload reads the configuration again if its file has changed. If the file is invalid, the old configuration stays in use.
+// reload reads the configuration again if its file has changed. If the new file is invalid, the old configuration stays in use.
 func (r *Runner) reload() {
 	rules, err := r.Rules()
 	switch {
@@ -183,8 +182,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops a job of a target that has more than maxQueuedJobs jobs. It drops the oldest job of the service with the most
-// jobs, because no service may push out the jobs of others. It never drops the job that is being delivered. The caller holds r.mu.
+// dropOldest drops a job of a target that has more than maxQueuedJobs. It drops the oldest job of the service with the most, so
+// that no service pushes out the jobs of others. It never drops the job that is being delivered. The caller holds r.mu.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= maxQueuedJobs {
@@ -203,7 +202,7 @@ func (r *Runner) dropOldest(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 
-// startDelivery starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds r.mu.
+// startDelivery starts a goroutine that delivers the jobs of a target, unless there is one already. The caller holds r.mu.
 func (r *Runner) startDelivery(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
@@ -212,8 +211,8 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
-// deliver carries out the jobs of a target one after the other, until none is left. It pauses after each failure that the target may
-// recover from.
+// deliver carries out the jobs of a target, one after the other, until none is left. It pauses after each failure from which the
+// target may recover.
 func (r *Runner) deliver(ctx context.Context, target string) {
 	for failures := 0; ; {
 		if failures > 0 {
@@ -258,15 +257,15 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// letOthersGoFirst moves the jobs that j's service has for j's target to the end of the queue, in their order. So each service that
-// waits for the target gets one attempt before this service gets another. The caller holds r.mu.
+// letOthersGoFirst moves the jobs of j's service for j's target to the end of the queue, in their order. After a failure, each
+// other service that waits for the target so gets an attempt. The caller holds r.mu.
 func (r *Runner) letOthersGoFirst(j *Job) {
 	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
 	r.state.Jobs = append(others, mine...)
 }
 
-// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the
-// file can't be written, the runner goes on, but the state is lost when the runner ends. The caller holds r.mu.
+// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the file
+// can't be written, the runner goes on, but forgets the state when it ends. The caller holds r.mu.
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {
@@ -283,7 +282,7 @@ func (r *Runner) save() {
 // target returns the webhook or the command of the job. Jobs with the same target are carried out one after the other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
-// shown returns the target for the runner's log, with its secrets hidden.
+// shown returns the target for the runner's log, without its secrets.
 func (j *Job) shown() string {
 	if j.Action.Webhook != "" {
 		return redact.HideAddress(j.Action.Webhook)
@@ -291,7 +290,7 @@ func (j *Job) shown() string {
 	return strings.Join(j.Action.Exec, " ")
 }
 
-// Job is an action that is due, because an event has happened.
+// Job is an action that is due because an event has happened.
 type Job struct {
 	Event   string        `json:"event"`
 	Service string        `json:"service"`
@@ -305,13 +304,13 @@ type Job struct {
 
 // state is the content of the state file.
 type state struct {
-	Init  time.Time            `json:"init"` // start time of the hinit that the marks belong to
+	Init  time.Time            `json:"init"` // start of the hinit to which the marks belong
 	Marks SeenConditions       `json:"marks"`
-	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
+	Stale map[string]time.Time `json:"stale,omitempty"` // when a change of environment files was last reported, by service
 	Jobs  []*Job               `json:"jobs"`            // the next one of each target first; the jobs of a service oldest first
 }
 
-// maxState is the maximum size in bytes of a state file that load accepts.
+// maxState is the size in bytes up to which load accepts a state file.
 const maxState = 64 << 20
 
 // load reads the state file. A missing file means an empty state.
@@ -332,11 +331,11 @@ func load(path string) (s state, err error) {
 	return s, err
 }
 
-// SignatureHeader is the HTTP header with the signature of a request. Its value is the HMAC-SHA256 of the request's body, as
-// "sha256=" and hex digits.
+// SignatureHeader is the HTTP header with the signature of a request: the HMAC-SHA256 of the body, as "sha256=" and hex digits.
+// The receiver can check that hinit has sent the request.
 const SignatureHeader = "X-Hinit-Signature"
 
-// execute carries out a job once. again reports whether another attempt may succeed.
+// execute carries out a job once. again says whether another attempt may succeed.
 func execute(ctx context.Context, j *Job) (again bool, err error) {
 	if j.Action.Webhook == "" {
 		return false, run(ctx, j)
@@ -348,7 +347,7 @@ func execute(ctx context.Context, j *Job) (again bool, err error) {
 // must not go to another.
 var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send makes one attempt to send the request for a webhook. again reports whether another attempt may succeed.
+// send makes one attempt to send the request of a webhook. again says whether another attempt may succeed.
 func send(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
@@ -370,12 +369,12 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 	a, err := webhookClient.Do(q)
 	if err != nil {
 		if u, is := errors.AsType[*url.Error](err); is {
-			err = u.Err // leave out the address, which may be secret
+			err = u.Err // without the address, which may be secret
 		}
 		return true, err
 	}
 	defer a.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be reused
+	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be used again
 	switch {
 	case a.StatusCode/100 == 2:
 		return false, nil
@@ -385,8 +384,8 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 	return false, errors.New("it is refused: the answer is " + a.Status)
 }
 
-// run runs the command of j's action in a new session, and passes j.Body to the command on standard input. When the action's time
-// limit passes, run kills the process group.
+// run runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes, run
+// kills the process group.
 func run(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -394,7 +393,7 @@ func run(ctx context.Context, j *Job) error {
 	}
 	input := os.NewFile(uintptr(fd), "event")
 	defer input.Close()
-	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // WriteAt leaves the offset at the beginning
+	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // unlike Write, this leaves the offset at the beginning
 		return err
 	}
 	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)

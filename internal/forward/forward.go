@@ -6,8 +6,8 @@
 // restart. If rotation removes lines before they are sent, the receiver gets a record of the gap, and the gap is counted. At most
 // one batch is in memory.
 //
-// A record is encoded for OTLP, Loki or syslog, or stored in a file as JSON. A [Sink] sends the records, and Run repeats a send
-// that fails. [Forwarder.Run] owns a goroutine for each log, and ends these goroutines before it returns.
+// A [Sink] encodes and sends records, and Run repeats a send that fails. [Forwarder.Run] owns a goroutine for each log, and ends
+// these goroutines before it returns.
 package forward
 
 import (
@@ -37,7 +37,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// HinitClient is the connection to the hinit whose logs are sent. A [dial.Client] implements it.
+// HinitClient is the connection to the hinit whose logs are sent. [dial.Client] implements it.
 type HinitClient interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
@@ -46,25 +46,25 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit  HinitClient
-	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user that log files are opened as
+	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files
 	Sink   Sink
 	State  string   // path of the positions file, see [Positions]
-	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would never end
+	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
 	Mask   bool     // hide secrets that have a known form
 	Log    *slog.Logger
 
-	Pause    time.Duration // time to collect records for a batch; 0 is 250 ms
-	Patience time.Duration // time limit for the receiver's answer; 0 is 30 s
+	Pause    time.Duration // how long to collect records for a batch; 0: 250 ms
+	Patience time.Duration // time limit for the receiver's answer; 0: 30 s
 
-	records   chan Record // records from the goroutines that read logs
+	records   chan Record // from the goroutines that read logs
 	readers   sync.WaitGroup
-	askedAt   time.Time // time of the last request to hinit for its logs
-	savedAt   time.Time // time when the positions were last saved
+	askedAt   time.Time // when hinit was last asked for its logs
+	savedAt   time.Time // when the positions were last saved
 	positions Positions
-	unsaved   bool // the field positions has changes that must be saved
+	unsaved   bool // positions has changed since then
 }
 
-// Counts are the totals of a Forwarder since its positions file was created.
+// Counts are the totals of a Forwarder since its positions file was made.
 type Counts struct {
 	Sent     uint64 `json:"sent"`
 	Refused  uint64 `json:"refused"`
@@ -72,36 +72,36 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions is the content of the positions file, which records how far logs and events have been sent.
+// Positions is the content of the positions file: how far logs and events have been sent.
 type Positions struct {
-	Logs    map[string]*logFile `json:"logs"` // each log by its directory
+	Logs    map[string]*logFile `json:"logs"` // by the directory of the log
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
-	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all are sent
+	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero if all are sent
 }
 
 type eventPosition struct {
-	Started time.Time `json:"started"` // start time of the hinit that Seq belongs to
+	Started time.Time `json:"started"` // start of the hinit to which Seq belongs
 	Seq     uint64    `json:"seq"`
 }
 
 const (
-	maxBatchRecords = 2000    // a batch with this number of records takes no more lines; the events of one request may exceed it
-	maxBatchBytes   = 4 << 20 // maximum size of the text in a batch, in bytes
+	maxBatchRecords = 2000    // a batch with this many records takes no more lines; the events of one request may exceed it
+	maxBatchBytes   = 4 << 20 // of the text in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
-	longestWait     = 10 * time.Minute // maximum pause that a receiver may ask for
-	maxStateSize    = 64 << 20         // maximum size of the positions file in bytes; the most profiles that hinit supervises (100,000) take less
+	longestWait     = 10 * time.Minute // longest pause that a receiver may ask for
+	maxStateSize    = 64 << 20         // of the positions file, in bytes; the 100,000 profiles that hinit can supervise take less
 )
 
-// retries defines the delays between two attempts to send a batch.
+// retries are the delays between two attempts to send a batch.
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
-// Counts returns the totals since the positions file was created. Call Counts after Run.
+// Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it
-// might send the same lines again and again.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, without which it could send
+// the same lines again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
@@ -143,8 +143,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or f.Pause is over. If the last request is older than
-// statusEvery, it first asks hinit for new logs and events.
+// collect collects records of events and log lines until the batch is full or f.Pause is over. If hinit was last asked longer ago
+// than statusEvery, collect first asks for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.askedAt) > statusEvery {
 		f.askedAt = time.Now()
@@ -169,7 +169,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs starts to read the new logs of hinit's services, and forgets removed logs.
+// findLogs starts to read the new logs of hinit's services, and forgets removed ones.
 func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	as, err := f.LogsAs(st.Init)
 	if err != nil {
@@ -197,7 +197,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 			log.stop()
 			log.stop = nil
 		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
-			// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
+			// The positions file may name any directory, so read only those beside the log directory of a service.
 			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), at: log.position}
 			ctx, stop := context.WithCancel(ctx)
 			log.stop = stop
@@ -211,7 +211,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	return nil
 }
 
-// readEvents returns records of the events that have happened since the last sent event, in the hinit that has this start time.
+// readEvents returns records of the events since the last one that was sent. started is the start of the hinit that is asked.
 func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []Record) {
 	at := f.positions.Events
 	if !at.Started.Equal(started) {
@@ -274,7 +274,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
-// ReadPositions reads a positions file as a user who may read it. A nil actor means this process.
+// ReadPositions reads a positions file as a user who may do so. A nil actor means this process.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	err = inDir(path, as, func(d *fsutil.Dir, name string) error {
 		text, err := d.ReadFile(name, maxStateSize)
@@ -302,8 +302,8 @@ func (f *Forwarder) save() error {
 	return nil
 }
 
-// position records how far a log has been sent: up to a line with the time At. Several lines can have the same time, if they were
-// read together. Same is the number of sent lines with the time At.
+// position says how far a log has been sent: up to a line with the time At. Several lines have the same time if they were read
+// together. Same is how many lines with the time At were sent.
 type position struct {
 	At   time.Time `json:"at"`
 	Same int       `json:"same"`
@@ -312,23 +312,23 @@ type position struct {
 // logFile is a log with the position up to which it has been sent.
 type logFile struct {
 	position
-	service, profile string             // the service that writes the log
-	stop             context.CancelFunc // ends the goroutine that reads the log; nil without one
+	service, profile string             // of the service that writes the log
+	stop             context.CancelFunc // ends the goroutine that reads the log; nil if there is none
 }
 
-// logReader reads a log in its own goroutine and passes the records to Run.
+// logReader reads one log in a goroutine, and passes the records to Run.
 type logReader struct {
 	*Forwarder
 	from  *logFile
 	log   *slog.Logger
-	at    position // position in the log after the last line
-	begun bool     // the first line since the last call of [reader.Read] has been read
-	skip  int      // number of lines still to skip, because the receiver already has them
+	at    position // after the last line
+	begun bool     // the first line since the last call of [reader.Read] was read
+	skip  int      // number of lines to skip, because the receiver already has them
 	level loglevel.Tracker
 	mask  redact.Masker
 }
 
-// read reads the log in the directory dir until ctx ends. The log is opened as the given user.
+// read reads the log in the directory dir until ctx ends, as the user as.
 func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	defer guard.Catch("reading a log")
 	missing := func(why string) error { return r.sendGap(ctx, why) }
@@ -363,7 +363,7 @@ func (r *logReader) sendLine(ctx context.Context, text []byte) error {
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
-	if !r.begun && !r.at.At.IsZero() { // this is the first line that is not older than the saved position
+	if !r.begun && !r.at.At.IsZero() { // the first line that is not older than the saved position
 		if at.Equal(r.at.At) {
 			r.skip = r.at.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {

@@ -15,14 +15,14 @@ import (
 	"hinit/internal/loglevel"
 )
 
-// The kinds of a Record.
+// The kinds of a [Record].
 const (
 	KindLog   = "log"
 	KindEvent = "event"
-	KindGap   = "gap" // a note that lines or events are missing here
+	KindGap   = "gap" // lines or events are missing here
 )
 
-// Record is a line of a log, an event, or a note about a gap.
+// Record is what is sent: a line of a log, an event, or a note about a gap.
 type Record struct {
 	Time    time.Time      `json:"time"`
 	Kind    string         `json:"kind"`
@@ -36,7 +36,7 @@ type Record struct {
 	events eventPosition // position in the events after the record
 }
 
-// gapRecord returns a record with the reason why lines or events are missing.
+// gapRecord returns a record that says why lines or events are missing.
 func gapRecord(why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
@@ -62,8 +62,8 @@ type object = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// severities maps a log level to the severities of OTLP and of syslog. An OTLP severity is a SeverityNumber: the first number of
-// the level's range. Syslog severities are defined in RFC 5424, 6.2.1.
+// severities maps a level to the severities of OTLP and of syslog. An OTLP severity is a SeverityNumber, here the first one of
+// the level's range. RFC 5424, 6.2.1, defines the severities of syslog.
 var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
@@ -73,7 +73,7 @@ func attribute(key, value string) object {
 	return object{"key": key, "value": object{"stringValue": value}}
 }
 
-// containerService is the service name in the records of events that concern the whole container.
+// containerService is the service in the records of events about the whole container.
 const containerService = "hinit"
 
 // encodeOTLP encodes records as an OTLP request to export logs (ExportLogsServiceRequest).
@@ -115,7 +115,7 @@ func encodeLoki(host string, records []Record) []byte {
 	return body
 }
 
-// encodeSyslog encodes a record in the format of RFC 5424. The facility is daemon. An ordinary event has the severity notice.
+// encodeSyslog encodes a record in the format of RFC 5424, with the facility daemon. An ordinary event has the severity notice.
 func encodeSyslog(host string, r *Record) []byte {
 	severity := severities[r.Level].syslog
 	if r.Kind == KindEvent && r.Level == loglevel.Info {
@@ -126,8 +126,7 @@ func encodeSyslog(host string, r *Record) []byte {
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
-// printable replaces spaces and all characters except printable ASCII, and cuts the text to the number of bytes in most. An empty
-// text becomes "-".
+// printable replaces everything but printable ASCII without spaces, and cuts the text to most bytes. An empty text becomes "-".
 func printable(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

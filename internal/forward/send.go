@@ -27,24 +27,23 @@ import (
 	"hinit/internal/pause"
 )
 
-// Sink sends records to a receiver. An [AnswerError] says what the receiver did with them. After any other error, the caller sends the
-// same records again.
+// Sink sends records to a receiver. An [AnswerError] says what the receiver has done with them. After any other error, the caller
+// sends the same records again.
 type Sink interface {
 	Send(ctx context.Context, records []Record) error
 	Close() error
 }
 
-// AnswerError is the error of a receiver that has not simply accepted the records.
+// AnswerError is the answer of a receiver that has not simply accepted the records.
 type AnswerError struct {
 	error
-	Accepted bool          // the caller must not send any of the records again; without LeftOut the error is only a warning
-	LeftOut  int           // number of records that the receiver has left out of the accepted records
+	Accepted bool          // don't send any of the records again; without LeftOut, the error is only a warning
+	LeftOut  int           // how many of the accepted records the receiver has left out
 	Refused  bool          // the receiver will never accept these records together
 	After    time.Duration // how long to wait before the records are sent again
 }
 
-// receivers describes each kind of receiver: the form of its URL for error messages, and for HTTP the default path and the
-// encoding.
+// receivers has for each scheme the form of the URL for error messages and, for HTTP, the default path and the encoding.
 var receivers = map[string]struct {
 	form, path string
 	encode     func(host string, records []Record) []byte
@@ -56,16 +55,16 @@ var receivers = map[string]struct {
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names the certificates of the authorities to trust instead of
-// the system's authorities. ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of
-// the Authorization header of HTTP requests, or "".
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE has the certificates of the authorities to trust in place of
+// the system's. ?name=NAME is the name in the receiver's certificate if that isn't HOST. authorization is the value of the
+// Authorization header of HTTP requests, or "".
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to it: %w", err)
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
-	host, _ := os.Hostname() // "" if the host name is unknown
+	host, _ := os.Hostname() // "" if it is unknown
 	secure, err := tlsConfig(u, way)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
@@ -91,8 +90,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), receiver.form)
 }
 
-// tlsConfig returns the TLS settings that check the receiver's certificate, or nil without encryption. It removes the parameters ca
-// and name from the URL.
+// tlsConfig returns the TLS settings for checking the receiver's certificate, or nil without encryption. It removes the
+// parameters ca and name from the URL.
 func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
@@ -117,7 +116,7 @@ func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	return c, err
 }
 
-// withCertificateHint adds advice for the user to an error about an invalid certificate.
+// withCertificateHint adds to an error about an invalid certificate what the user can do.
 func withCertificateHint(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
@@ -132,7 +131,7 @@ type poster struct {
 	encode                   func(host string, records []Record) []byte
 }
 
-// Send implements Sink.
+// Send implements [Sink].
 func (p *poster) Send(ctx context.Context, records []Record) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(p.encode(p.host, records)))
 	if err != nil {
@@ -160,14 +159,14 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	return AnswerError{error: failed, After: retryAfter(response.Header.Get("Retry-After"), time.Now())}
 }
 
-// Close implements Sink.
+// Close implements [Sink].
 func (p *poster) Close() error {
 	p.client.CloseIdleConnections()
 	return nil
 }
 
-// retryAfter converts text, the value of the header Retry-After, to a waiting time. The text is a number of seconds or a date
-// (RFC 9110, 10.2.3). For any other text, the result is 0.
+// retryAfter returns how long the header Retry-After asks to wait. Its value is a number of seconds or a date (RFC 9110, 10.2.3).
+// For any other text the result is 0.
 func retryAfter(text string, now time.Time) time.Duration {
 	wait, err := time.ParseDuration(text + "s")
 	if at, failed := http.ParseTime(text); err != nil && failed == nil {
@@ -176,33 +175,33 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return max(wait, 0)
 }
 
-// checkOTLP reads the receiver's answer (ExportLogsServiceResponse). It returns an [AnswerError] if the receiver has refused some
-// records. An answer of another form means that the receiver has accepted the records.
+// checkOTLP reads the receiver's answer (ExportLogsServiceResponse), and returns an [AnswerError] if the receiver has refused
+// some records. An answer of another form means that it has accepted all.
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
-			RejectedLogRecords json.Number // the JSON mapping of 64-bit numbers allows a number or a text
+			RejectedLogRecords json.Number // the JSON mapping of 64-bit numbers has a number or a text
 			ErrorMessage       string
 		}
 	}
 	_ = json.Unmarshal(text, &answer)
 	partial := answer.PartialSuccess
-	n, _ := partial.RejectedLogRecords.Int64() // 0 if the text is not a number
+	n, _ := partial.RejectedLogRecords.Int64() // 0 if it is no number
 	if n <= 0 && partial.ErrorMessage == "" {
 		return nil
 	}
 	return AnswerError{error: errors.New(partial.ErrorMessage), Accepted: true, LeftOut: int(max(n, 0))}
 }
 
-// file is a Sink that writes records to a file with a size limit, one JSON object per line. A full file is renamed to PATH.1 and
-// replaced by a new file. If there are too many full files, the oldest one is removed.
+// file is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one begins.
+// If there are too many full files, the oldest one is removed.
 type file struct {
 	path      string
-	maxSize   int64 // size limit of a file in bytes
+	maxSize   int64 // in bytes
 	keptFiles int   // number of full files to keep
 }
 
-// Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
+// Send implements [Sink]. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
 // line.
 func (l *file) Send(_ context.Context, records []Record) error {
 	return inDir(l.path, nil, func(d *fsutil.Dir, name string) error {
@@ -210,7 +209,7 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		if err != nil {
 			return err
 		}
-		defer f.Close() // an error is harmless, because the data is synced
+		defer f.Close() // an error does no harm, because the data is synced
 		size, err := f.Seek(0, io.SeekEnd)
 		last := []byte{'\n'}
 		if err == nil && size > 0 {
@@ -233,16 +232,16 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		for i := l.keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
-		_ = d.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit
+		_ = d.Rename(name, name+".1") // if this fails, the file grows beyond its limit
 		return nil
 	})
 }
 
-// Close implements Sink.
+// Close implements [Sink].
 func (*file) Close() error { return nil }
 
 // inDir opens the directory of the file at path, and calls fn with the directory and the file's name. A nil actor means this
-// process. The agent may own directories on the path, so this process does not follow links there if it is root.
+// process. The agent may own directories on the path, so a process of root follows no links there.
 func inDir(path string, as *fsutil.Actor, fn func(d *fsutil.Dir, name string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -260,33 +259,32 @@ func inDir(path string, as *fsutil.Actor, fn func(d *fsutil.Dir, name string) er
 	return fn(d, filepath.Base(path))
 }
 
-// syslogSink is a Sink that sends syslog messages. Each datagram contains one message. Over a stream, the length precedes each
-// message (RFC 6587).
+// syslogSink is a Sink that sends syslog messages: each in a datagram or, over a stream, preceded by its length (RFC 6587).
 type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
-	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
+	raw                    syscall.RawConn // of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 }
 
-// sentBatch is the data that was sent by one call of Send.
+// sentBatch is what one call of Send has sent.
 type sentBatch struct {
 	at   time.Time
 	data []byte
 }
 
 const (
-	maxDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
+	maxDatagram = 8 << 10 // in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
 
-	// unreadTime is the maximum time that a working receiver takes to read data that the kernel of its machine has acknowledged.
-	// The field unread keeps each batch for that time, but no more than unreadSize bytes in total.
+	// unreadTime is how long a working receiver may take to read data that its kernel has acknowledged. Each batch stays in unread
+	// for that time, within a total of unreadSize bytes.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
 
-// Send implements Sink. After an error, it closes the connection. If the connection is lost, the receiver may not have read the
-// last messages, so Send repeats them over the next connection.
+// Send implements [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the
+// last messages, so Send repeats them over the next one.
 func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 	if s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
 		_ = s.Close()
@@ -333,14 +331,15 @@ func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 	return nil
 }
 
-// waitUntilAcknowledged waits until the other machine has acknowledged all bytes, because syslog has no answers. It returns an
-// error if the other end has closed the connection. It does not read from the connection, because unread bytes may belong to TLS.
+// waitUntilAcknowledged waits until the other machine has acknowledged all bytes. Syslog has no answers, so this is the best
+// proof of arrival. It returns an error if the other end has closed the connection. It does not read from the connection, because
+// unread bytes may belong to TLS.
 func (s *syslogSink) waitUntilAcknowledged(ctx context.Context) (err error) {
 	for {
 		left := 0
 		failed := s.raw.Control(func(fd uintptr) {
 			list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
+			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // can only fail because of a signal
 				err = io.ErrUnexpectedEOF // after a reset, the number of unacknowledged bytes never falls to 0
 				return
 			}
@@ -375,7 +374,7 @@ func (s *syslogSink) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// Close implements Sink.
+// Close implements [Sink].
 func (s *syslogSink) Close() (err error) {
 	if s.conn != nil {
 		err = s.conn.Close()

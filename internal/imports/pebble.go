@@ -87,7 +87,7 @@ func (p *pebblePlan) addLayer(file string) error {
 }
 
 // combine adds the services or checks of a layer to list. If list already has an item of the same name, the key override of the
-// new item decides: the two are merged, or the new one replaces the old one.
+// new item says whether they are merged or the old one is replaced.
 func combine(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })

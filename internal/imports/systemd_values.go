@@ -229,10 +229,10 @@ var calendarNames = map[string]string{
 // longDay matches the name of a day, so that it can be cut to three letters.
 var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
-// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. What cron can't express is an
-// error.
+// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. It returns an error for an
+// expression that cron can't express.
 func calendar(value string) (cron, zone string, err error) {
-	no := func(why string) (string, string, error) { // calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. It returns an error for an expression that cron can't express.
+	no := func(why string) (string, string, error) {
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
 	}
 	weekday, month, dayOfMonth, hour, minute := "*", "*", "*", "0", "0"

@@ -27,14 +27,14 @@ import (
 	"hinit/internal/procusage"
 )
 
-// MaxServices is the default maximum number of services with metrics.
+// MaxServices is how many services have metrics by default.
 const MaxServices = 1000
 
-// maxSteps is the maximum number of boot steps with metrics.
+// maxSteps is how many boot steps have metrics.
 const maxSteps = 100
 
-// causeDelay is the time during which the cause of an exit may still change, because the reason may become known late. An exit
-// is counted only after this time.
+// causeDelay is how long after an exit its cause may still change, because the reason becomes known late. An exit is counted
+// after this time.
 const causeDelay = 2 * time.Second
 
 // Causes lists the values of the label cause, except for "other".
@@ -45,21 +45,21 @@ var knownStates = []string{
 	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
 }
 
-// Source is the connection to the hinit that the metrics describe. A [dial.Client] implements it.
+// Source is the connection to the hinit that the metrics describe. [dial.Client] implements it; tests replace it.
 type Source interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Collector asks hinit for its status at each collection and makes metrics from it. It implements prometheus.Collector. Any
+// Collector asks hinit for its status at each collection, and makes metrics from it. It implements prometheus.Collector. Any
 // number of goroutines may use it.
 type Collector struct {
 	Source      Source
-	Proc        func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
-	Sent        func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
-	MaxServices int                          // largest number of services with metrics; 0 means the constant MaxServices
-	Now         func() time.Time             // returns the current time; nil means time.Now
-	Context     func() context.Context       // returns the context for requests to hinit; nil means context.Background
+	Proc        func(client.Init) string     // path of a /proc with hinit's processes, or ""; may be nil
+	Sent        func(client.Init) *Forwarded // counters of `hinit forward`, or nil if it never ran; may be nil
+	MaxServices int                          // largest number of services with metrics; 0: the constant MaxServices
+	Now         func() time.Time             // nil: time.Now
+	Context     func() context.Context       // context for requests to hinit; nil: context.Background
 }
 
 // Describe implements prometheus.Collector.
@@ -93,7 +93,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.sendInit(st, seen)
 	most := cmp.Or(max(c.MaxServices, 0), MaxServices)
-	// Prometheus refuses two series with the same labels, so only the first of several services with one label has metrics.
+	// Prometheus refuses two series with the same labels, so of several services with one label only the first has metrics.
 	list := lo.UniqBy(st.Services, func(s client.Service) string { return labelValue(s.Name) })
 	out.send(services, float64(len(st.Services)))
 	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
@@ -147,7 +147,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		// leave out the time of reaped children, which is part of their services' metrics
+		// Leave out the time of reaped children, which is in the metrics of their services.
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownTasks, float64(own.threads))
@@ -194,7 +194,8 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
 		s.send(lastExit, unixSeconds(x.At), name, profile)
-		// After a clean end, hinit looks during the whole restart delay whether another instance has taken over.
+		// After a clean end, hinit looks during the whole restart delay whether another instance has taken over. The cause may
+		// change until then.
 		if cause := causeOf(x.Cause); ended[cause] > 0 && (now.Sub(x.At) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
 			ended[cause]--
 		}
@@ -215,10 +216,10 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	}
 }
 
-// Forwarded holds the counters of the command "hinit forward", which sends logs and events to a collector.
+// Forwarded has the counters of `hinit forward`, which sends logs and events to a collector.
 type Forwarded struct {
 	Sent, Refused, Gaps, Failures uint64
-	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
+	Waiting                       time.Time // time of the oldest record that is being sent; zero if all is sent
 }
 
 func (s sink) sendForwarded(p *Forwarded, now time.Time) {
@@ -249,8 +250,8 @@ func (s sink) sendUsage(u resourceUsage, name, profile string) {
 	}
 }
 
-// stopDurations returns the duration of each service's last stop. It computes the durations from the events that hinit keeps.
-// After an error it returns the durations that are known, because the other metrics are useful without the rest.
+// stopDurations returns how long the last stop of each service took, by the events that hinit keeps. After an error it returns
+// the known durations, because the other metrics are useful without the rest.
 func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -272,7 +273,7 @@ func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration 
 	return took
 }
 
-// sumByCause returns the counts in the argument by. It adds up the counts of causes that are not in [Causes] as "other".
+// sumByCause returns the counts in by, with causes that are not in [Causes] added up as "other".
 func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
@@ -288,11 +289,11 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// maxLabelBytes is the maximum size of a label's value in bytes.
+// maxLabelBytes is the size to which the value of a label is cut.
 const maxLabelBytes = 200
 
-// labelValue turns text from another program into a valid label value: it cuts the text to maxLabelBytes bytes and replaces invalid
-// UTF-8.
+// labelValue makes a valid value of a label from a text of another program: it cuts the text to maxLabelBytes, and replaces
+// invalid UTF-8.
 func labelValue(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxLabelBytes)], "\uFFFD")
 }
@@ -311,7 +312,7 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// maxScrapes is the maximum number of requests that are answered at the same time.
+// maxScrapes limits the requests that are answered at the same time.
 const maxScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.
@@ -334,7 +335,7 @@ func Write(w io.Writer, c *Collector) error {
 }
 
 // Handler returns a handler that serves the metrics: as OpenMetrics to clients that accept it, otherwise in the older text
-// format. Values that can't be read are left out.
+// format. It leaves out values that can't be read.
 func Handler(c *Collector) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(c); err != nil {
@@ -345,23 +346,23 @@ func Handler(c *Collector) (http.Handler, error) {
 	}), nil
 }
 
-// processList is a snapshot of the container's processes.
+// processList is what /proc showed of the container's processes at one moment.
 type processList struct {
 	root          string
 	all           procusage.Table
 	pidsByService map[string][]int // process ids by service
 }
 
-// resourceUsage is the total resource usage of several processes.
+// resourceUsage is what several processes use together.
 type resourceUsage struct {
 	processes, threads int
-	cpu                float64 // seconds, including the time of reaped children, so that the sum does not shrink when a child ends
+	cpu                float64 // seconds, with the time of reaped children, so that the sum does not fall when a child ends
 	memory             uint64
-	fds                int // number of open descriptors; -1 if a process can't be counted, because a partial sum would mislead
+	fds                int // open descriptors; -1 if one process can't be counted, because a partial sum would mislead
 }
 
-// readProcesses reads all processes from root, the path of a proc file system, and finds their services in roots. It returns nil
-// if it can't read the processes.
+// readProcesses reads all processes from root, the path of a proc file system, and finds their services by roots. It returns nil
+// if it can't read them.
 func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	all, err := procusage.Read(root, nil)
 	if err != nil {
@@ -376,7 +377,7 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	return o
 }
 
-// sum returns the total resource usage of the processes with the given pids.
+// sum returns what the processes with these pids use together.
 func (o *processList) sum(pids ...int) (u resourceUsage) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
