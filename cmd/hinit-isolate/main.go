@@ -1,5 +1,5 @@
-// Command hinit-isolate isolates its own process, and then executes the command after "--". PID 1 starts it instead of a
-// gateway if the gateway's profile is isolated. It owns no goroutine.
+// Command hinit-isolate isolates its own process, and then executes the command after "--" in it. PID 1 starts it in place of a
+// gateway whose profile is isolated. It owns no goroutine.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command hinit-profile NAME DIRECTORY copies the database NAME from the working directory to DIRECTORY. It uses SQLite's backup
-// API, so the copy is consistent. hinit profile export runs it as the owner of the database, not as root, because SQLite parses a
-// file that an agent has written. The process restricts itself to the two directories. It owns no goroutine.
+// Command hinit-profile NAME DIRECTORY copies the SQLite database NAME from the working directory to DIRECTORY. It uses SQLite's
+// backup API, so the copy is consistent. `hinit profile export` runs it as the owner of the database, not as root, because SQLite
+// parses a file that an agent has written. The process restricts itself to the two directories. It owns no goroutine.
 package main
 
 import (
@@ -77,9 +77,9 @@ func backup(from, to string) error {
 	})
 }
 
-// confine uses Landlock to restrict this process to reading and writing in dirs. SQLite opens a database and the files next to it
-// by name, and follows symbolic links. Without the restriction, an agent could put a link there that leads into another profile.
-// On a kernel without Landlock, confine does nothing; there Landlock does not isolate the profiles either.
+// confine restricts this process by Landlock to reading and writing in dirs. SQLite opens a database and the files next to it by
+// name, and follows symbolic links: an agent could put a link there that leads into another profile. On a kernel without
+// Landlock, confine does nothing; there, profiles are not isolated either.
 func confine(dirs ...string) error {
 	const all = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1 // all kinds of access in Landlock version 1
 	abi := isolation.LandlockABI()

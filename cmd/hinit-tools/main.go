@@ -1,8 +1,8 @@
-// Command hinit-tools implements the commands that need not be linked into PID 1. These are explain, tree, profile, topology,
-// logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man.
-// For these commands, hinit executes this program. It also runs under the names of the s6 tools and of the agent's gateway
-// commands. PID 1 starts it as the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume.
-// It owns no goroutine.
+// Command hinit-tools has the commands that need not be linked into PID 1, and hinit executes it for them. They are explain,
+// tree, profile, topology, logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo,
+// bundle, completion and man. The program also runs under the names of the s6 tools and of the agent's gateway commands, and PID
+// 1 starts it as the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume. It owns no
+// goroutine.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"hinit/internal/boot/identity"
 	"hinit/internal/cli/tools"
 	"hinit/internal/cmdline"
-	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if the process can't create threads
+	_ "hinit/internal/entry" // runs before everything else, so that s6-svc works even if the process can't make threads
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
@@ -31,7 +31,7 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // hinit-limits sets resource limits and the user, then executes the command
+	case proc.LimitsName: // sets resource limits and the user, then executes the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code

@@ -1,5 +1,5 @@
-// Command hinit-top is a screen that shows all services and controls them; it is the program behind hinit top. It only
-// dispatches to package top. It owns no goroutine.
+// Command hinit-top is the screen that shows and controls all services; it is the program behind `hinit top`. It only calls
+// package top. It owns no goroutine.
 package main
 
 import (

@@ -27,7 +27,7 @@ import (
 	"hinit/internal/web"
 )
 
-// verb is one of the commands of this program.
+// verb is one verb of this program, such as web or metrics.
 type verb struct {
 	cmdline.Verb
 	run func(context.Context, *cmdline.Call) int
@@ -103,7 +103,7 @@ type source struct {
 func newSource(env func(string) (string, bool)) *source { return &source{cmdline.Here(env), env} }
 
 // needToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
-// other profiles on it. It returns nil while hinit has not been found, because the page is empty then.
+// others on it. While hinit has not been found it returns nil, because the page is empty then.
 func (h *source) needToken() error {
 	if h.Reach() != nil && h.Socket() == "" {
 		return nil
@@ -121,14 +121,14 @@ func (h *source) needToken() error {
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
 func (h *source) procPath(i client.Init) string { return procusage.Root(h.Socket(), i.PID) }
 
-// logReader returns the identity with which this program opens hinit's log files.
+// logReader returns the user as whom this program opens hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }
 
-// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. These two
-// programs are in the same directory as this program, and run as the same user. For root, the function for boards is missing,
-// because root must not open the agent's files.
+// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. They are in
+// the same directory as this program, and run as the same user. Root gets no function for boards, because root must not open the
+// agent's files.
 func programsBeside(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
@@ -144,7 +144,7 @@ func programsBeside(env func(string) (string, bool)) web.Programs {
 	return b
 }
 
-// maxOutput is the maximum number of bytes that programOutput reads from a program.
+// maxOutput limits what programOutput reads from a program, in bytes.
 const maxOutput = 8 << 20
 
 // programOutput runs one of hinit's programs for the data directory home, and returns its output. If the program is not

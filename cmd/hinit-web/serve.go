@@ -20,10 +20,10 @@ import (
 	"hinit/internal/web"
 )
 
-// defaultAddress is the address on which the page is served by default.
+// defaultAddress is where the page is served by default.
 const defaultAddress = "127.0.0.1:9120"
 
-// minToken is the smallest allowed length of a token, in bytes. An attacker could guess a shorter token.
+// minToken is the length in bytes that a token must have. An attacker could guess a shorter one.
 const minToken = 16
 
 var serveVerb = verb{cmdline.Verb{
@@ -97,7 +97,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// tokenAdvice is the end of the error message about isolated profiles and a page without a token.
+// tokenAdvice ends the error about isolated profiles and a page without a token.
 const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
@@ -112,8 +112,8 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// nonIsolatedListener is a Unix socket listener that rejects connections from isolated profiles. File permissions can't keep them
-// out, because they may run as the user who owns the socket.
+// nonIsolatedListener is a listener on a Unix socket that rejects isolated profiles. The permissions of the socket can't keep
+// them out, because they may run as its owner.
 type nonIsolatedListener struct {
 	net.Listener
 	isolates func() bool
@@ -129,7 +129,7 @@ func (o nonIsolatedListener) Accept() (net.Conn, error) {
 		if cred, err := proc.Peer(c); err == nil && (cred.Uid == 0 || !o.isolates() || !peer.IsIsolated(c, int(cred.Pid))) {
 			return c, nil
 		}
-		_ = c.Close() // an isolated process gets no answer
+		_ = c.Close() // without an answer
 	}
 }
 
@@ -137,7 +137,7 @@ func (o nonIsolatedListener) Accept() (net.Conn, error) {
 func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listeners []net.Listener, c *cmdline.Call) error {
 	server := web.NewHTTPServer(s)
 	server.Handler = handler
-	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // errors that clients cause are not logged
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // don't log errors that clients cause
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		all.Go(func() error { return server.Serve(l) })

@@ -14,7 +14,7 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry" // its code runs before the Go runtime starts
+	_ "hinit/internal/entry" // runs before the Go runtime starts
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
@@ -35,16 +35,16 @@ func run(argv []string) int {
 		return units.StandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	// The next cases go to hinit-tools: a call without a verb, and names that are links to hinit.
+	// hinit-tools also gets a call without a verb, and the names that are links to hinit.
 	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
 		return container.RunServicesOnly("")
-	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or reports wrong arguments
+	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, and wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		fmt.Println(reexec.Format) // the format of the handed-over state, for which hinit reexec asks a new binary
+		fmt.Println(reexec.Format) // `hinit reexec` asks a new binary for this format of the handed-over state
 		return 0
 	}
 	return execTools(argv)
@@ -63,9 +63,9 @@ func execTools(argv []string) int {
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
 	switch {
 	case argv[0] == proc.LimitsName:
-		return 126 // shells exit with this code for a command that can't be executed
+		return 126 // the code of a shell for a command that can't be executed
 	case strings.HasPrefix(argv[0], "s6-"):
-		return 111 // the tools of s6 exit with this code after a failed system call
+		return 111 // the code of the s6 tools for a system call that has failed
 	}
 	return 1
 }

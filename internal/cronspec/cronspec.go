@@ -1,7 +1,7 @@
 // Package cronspec parses schedules in the syntax of cron, and computes when they are due.
 //
-// The library that it uses defines the syntax: five fields, or a word such as @daily. The package only accepts schedules that
-// will be due at some time. It reads only the container's time zone data, and owns no goroutine.
+// The library below it defines the syntax: five fields, or a word such as @daily. The package refuses a schedule that will never
+// be due. It reads only the container's time zone data, and owns no goroutine.
 package cronspec
 
 import (

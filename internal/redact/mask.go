@@ -15,8 +15,8 @@ const Masked = "***"
 // minSecret is the minimum length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
 const minSecret = 8
 
-// Each byte value has a set of these bits, which tell which kinds of text can begin with it. Most bytes have none of the last
-// three, so Hide skips them quickly.
+// Classes of bytes: each bit says that some kind of text can begin with, or contain, the byte. Most bytes have none of the last
+// three bits, so Hide skips them quickly.
 const (
 	isWord    = 1 << iota // part of a word: no token begins right after it
 	isToken               // a token of a known shape can begin with this byte
@@ -37,7 +37,7 @@ type secret struct {
 	prefix int // index of the longest other value with which text begins
 }
 
-// noSecrets is an empty set, with which only tokens of known shapes are hidden.
+// noSecrets is the empty set, with which only tokens of known shapes are hidden.
 var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 
 // NewSecrets returns a set of values to hide. It leaves out values of less than eight bytes, because they occur in ordinary
@@ -74,7 +74,7 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// tokenShape describes the shape of a kind of token that begins with a known prefix.
+// tokenShape is the shape of a kind of token that begins with a known prefix.
 type tokenShape struct {
 	prefix string
 	body   func(c byte) bool // class of the bytes after the prefix
@@ -86,8 +86,8 @@ type tokenShape struct {
 	next string // the first byte after the prefix must be in this set; "" allows any byte
 }
 
-// shapes returns the known shapes by their first byte. They are the tokens of model providers, chat services, code hosts and
-// similar services. Each shape is so strict that ordinary words, paths and hashes do not match.
+// shapes returns the known shapes by their first byte: the tokens of model providers, chat services, code hosts and similar
+// services. Each shape is so strict that ordinary words, paths and hashes do not match.
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
@@ -148,13 +148,13 @@ type Masker struct {
 // keyLines is the largest number of lines in a private key.
 const keyLines = 200
 
-// minWork is the number of bytes that Hide compares with secrets in a chunk of any size. An agent chooses both its secrets and
-// its lines, so without a limit, lines of beginnings of long secrets would take PID 1's processor time.
+// minWork is how many bytes Hide always compares with secrets, however short the chunk is. There must be a limit: an agent
+// chooses both its secrets and its lines, and lines of beginnings of long secrets would take PID 1's processor time.
 const minWork = 64 << 10
 
 // Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
 // chunk itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is an empty
-// set. After too many bytes that are like a secret, Hide hides the rest of each line that contains the first byte of a secret.
+// set. If too much of the chunk resembles a secret, Hide hides the rest of each line from the first byte that begins one.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if n := len(chunk); n > 0 && chunk[n-1] != '\n' {
 		return bytes.TrimSuffix(m.Hide(append(bytes.Clone(chunk), '\n'), set), []byte{'\n'})

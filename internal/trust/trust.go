@@ -1,4 +1,4 @@
-// Package trust checks whether a user other than root could change something that root relies on. Such a thing is a file that
+// Package trust checks whether a user other than root could change something on which root relies. Such a thing is a file that
 // root reads, a program that it runs, or a directory on its PATH.
 //
 // It resolves a path component by component, including symbolic links. It checks each component on the descriptor from which it
@@ -22,25 +22,25 @@ const maxLinks = 40
 // ErrSymlink means that a path contains a symbolic link that is not followed.
 var ErrSymlink = errors.New("symbolic link refused")
 
-// linkError is an ErrSymlink with the path of the link.
+// linkError is [ErrSymlink] with the path of the link.
 type linkError string
 
 func (e linkError) Error() string { return strconv.Quote(string(e)) + ": " + ErrSymlink.Error() }
 func (e linkError) Unwrap() error { return ErrSymlink }
 
-// Doubt describes how a user other than root could change a path.
+// Doubt says how a user other than root could change a path.
 type Doubt struct {
-	Path   string // the component that the user can change: the file, a link, or a directory above
+	Path   string // component that the user can change: the file, a link, or a directory above
 	Why    string // "belongs to uid 10000", "can be written by everybody", "can be written by gid 50"
-	Remedy string // the command that removes the doubt
+	Remedy string // command that removes the doubt
 	Link   bool   // a link was followed after Path, so the user may have chosen the file
 }
 
 // String returns the doubt as a sentence, with the remedy.
 func (d *Doubt) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Judge examines the owner and mode of an inode. If other users could change the inode, why explains how, and remedy is the
-// command that prevents it, without its file argument. Otherwise both are empty.
+// Judge decides by the owner and mode of an inode whether other users could change it. If they could, why says how, and remedy is
+// the command that prevents it, without its file argument. Otherwise both are empty.
 type Judge func(st *unix.Stat_t) (why, remedy string)
 
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
@@ -204,13 +204,13 @@ type walk struct {
 	mode     uint32 // see OpenDir
 	made     bool   // see OpenDir
 	anyMount bool   // also check files on a read-only mount
-	doubt    *Doubt // first doubt found
-	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries in it
-	parent   int    // directory that contains the component at
-	at       int    // the last resolved component, opened with O_PATH
+	doubt    *Doubt // first doubt
+	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries there
+	parent   int    // directory of the component at
+	at       int    // last resolved component, opened with O_PATH
 	st       unix.Stat_t
 	where    string // path of the component at, without symbolic links
-	name     string // name of the component at in the directory parent
+	name     string // name of the component at in parent
 }
 
 func (w *walk) close() {

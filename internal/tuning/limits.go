@@ -1,5 +1,5 @@
-// Package tuning adjusts PID 1's own threads, memory and file descriptors, and checks the limits of its container. It works
-// before the first service starts, or while PID 1 is idle. Its goroutines only make the threads, and then end.
+// Package tuning sets PID 1's own threads, memory and file descriptors, and checks the limits of its container. It works before
+// the first service starts, or while PID 1 is idle. Its goroutines only make the threads, and then end.
 package tuning
 
 import (
@@ -23,21 +23,19 @@ import (
 const cgroupDir = "/sys/fs/cgroup"
 
 const (
-	// descriptorsPerService is the number of descriptors that a service with a log needs: its two pipes. Log files are open only
-	// while they are written.
+	// descriptorsPerService is how many descriptors a service with a log needs: its two pipes. Log files are open only while they
+	// are written.
 	descriptorsPerService = 2
-	// descriptorsKept is the number of descriptors that hinit reserves for itself: control socket, clients, log files and
-	// profiles.
+	// descriptorsKept is how many descriptors hinit reserves for itself: control socket, clients, log files and profiles.
 	descriptorsKept = 64
-	// processesKept is the number of processes and threads that the container needs besides services: hinit itself, hooks, docker
-	// exec.
+	// processesKept is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
 	processesKept = 32
 )
 
 const (
-	// processMargin is the minimum number of free process numbers. With fewer, the status shows a warning.
+	// processMargin is how many process numbers must be free. With fewer, the status shows a warning.
 	processMargin = 8
-	// maxScannedLimit is the process limit of a container above which hinit does not search for the service with most processes.
+	// maxScannedLimit is the process limit of a container up to which hinit searches for the service with most processes.
 	maxScannedLimit = 8192
 )
 

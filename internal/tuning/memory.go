@@ -14,21 +14,20 @@ import (
 )
 
 const (
-	// bootGCPercent is the GOGC value during the boot: the growth of the heap between two garbage collections, in percent. It
-	// also delays the first collection.
+	// bootGCPercent is GOGC during the boot: by how many percent the heap may grow between two garbage collections. It also delays
+	// the first one.
 	bootGCPercent = 400
-	// ReleaseAfter is the time for which PID 1 must be idle before it returns unused memory to the kernel.
+	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
-	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and has left
-	// garbage.
+	// ReleaseAgain is when PID 1 does so a second time. By then each periodic task has run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is the minimum growth of the heap since the last collection, in bytes, for Release to collect again. The heap
-	// must also have grown by an eighth, because the cost of a collection grows with the heap.
+	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect again. It must also
+	// have grown by an eighth, because the cost of a collection grows with the heap.
 	minGrowth = 256 << 10
 )
 
-// RelaxGC makes the garbage collector run less often. When the boot ends, call normal to restore the setting. Turning the
-// collector off would be slower, because fresh memory costs more than reused memory.
+// RelaxGC makes the garbage collector run less often during the boot. When the boot ends, call normal to restore the setting.
+// Turning the collector off would be slower, because fresh memory costs more than reused memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
 	if percent < 0 || percent > bootGCPercent { // keep a GOGC setting that is higher or turns the collector off
@@ -43,8 +42,7 @@ const (
 	minMemory   = 24 << 20
 )
 
-// LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides this
-// limit. The Go runtime sets GOMAXPROCS itself.
+// LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides this limit.
 func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
@@ -61,7 +59,7 @@ var memoryLimitFiles = []string{"memory.max", "memory/memory.limit_in_bytes"} //
 // Releaser returns unused memory to the kernel when PID 1 becomes idle. This happens after the boot, after a burst of starts or
 // crashes, and after requests to the control API. The zero value is ready to use. Only one goroutine may use it.
 type Releaser struct {
-	last uint64 // size of the heap in bytes after the last call of Release
+	last uint64 // size of the heap in bytes after the last release
 }
 
 // Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
@@ -73,7 +71,7 @@ func (r *Releaser) Release() {
 		return
 	}
 	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because
-	// opening a file once needed a deep stack. So two collections are needed; FreeOSMemory does the second.
+	// opening a file once needed a deep stack. Two collections make up for that; FreeOSMemory does the second.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.last = heapInUse()
@@ -85,8 +83,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). When a page is used,
-// the kernel maps it again from the page cache. All these mappings are read-only mappings of a file, so nothing is lost.
+// dropProgramText gives the memory of the program's code and constants back (madvise(2), MADV_DONTNEED). When a page is used
+// again, the kernel maps it from the page cache. All these mappings are read-only mappings of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// maxComputing is the maximum number of goroutines of PID 1 that compute at the same time, even on a machine with more
-	// processors. Each of them needs a thread, and so memory.
+	// maxComputing is how many goroutines of PID 1 may compute at the same time, even on a machine with more processors. Each
+	// needs a thread, and so memory.
 	maxComputing = 4
-	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package
-	// blocking. These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles.
-	// One more accepts connections, and two wait for notifications.
+	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package blocking.
+	// These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One more accepts
+	// connections, and two wait for notifications.
 	reservedThreads = 8
 	// runtimeThreads is the number of threads that the Go runtime needs for itself. These include its monitor, the thread that
 	// waits for signals, the thread that makes others, and the current thread.
@@ -30,9 +30,9 @@ const (
 	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
 	// runtime of that program may make a few more threads when it starts.
 	spareThreads = 4
-	// settleTime limits the time for which awaitThreads waits for threads that the runtime has begun to make.
+	// settleTime limits how long awaitThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second
-	// smallLimit is the container's process limit below which hinit uses as few threads as possible.
+	// smallLimit is the process limit of a container below which hinit uses as few threads as possible.
 	smallLimit = 64
 )
 
@@ -42,9 +42,9 @@ var allowedProcessors = runtime.NumCPU()
 // Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns limits for the start of gateways. The result first is the number that may start at the same time. spare
-// is the number of additional gateways that may start as soon as a gateway of the first group is ready. setting is start.parallel
-// of the configuration: a number, or "auto" for values that depend on the processors.
+// ParallelStarts returns limits for the start of gateways. first is how many may start at the same time. spare is how many more
+// may start as soon as one of these is ready. setting is start.parallel of the configuration: a number, or "auto" for values that
+// depend on the processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0
@@ -100,7 +100,7 @@ func processorLimit(cgroup string) int {
 }
 
 // awaitThreads waits until the kernel has made every thread that the runtime has requested, and returns the number of threads.
-// The runtime makes some of them through another thread, which may be late. It may also count a thread that it never makes. So
+// The runtime makes some through another thread, which may be late. It may also count a thread that it never makes, so
 // awaitThreads gives up when the number has not changed for a quarter of a second. It checks a dozen times at most.
 func awaitThreads() (threads int) {
 	for wait := time.Millisecond; ; wait *= 2 {
